@@ -1,0 +1,37 @@
+//! One guest's memory as the switch sees it, and copies between two guests' memories.
+//!
+//! **Purpose.** A front end hands over its memory as regions of files. [`Mapping`] maps one such file range,
+//! [`MemoryMap`] translates guest and user addresses to [`Segment`]s, [`Cursor`] walks a list of segments, and [`copy`]
+//! moves bytes from one guest straight into another.
+//!
+//! **Contract.** A [`Segment`] is (region, offset, length) of one map. Every access checks it against the map it is used
+//! with, so a stale or mixed-up segment reads or writes other bytes of the same guest at worst, or fails with
+//! [`StaleSegment`]; it never leaves guest memory. No reference into guest memory is ever made: bytes are copied out or in
+//! through raw pointers, each byte read once.
+//!
+//! **Not checked.** Guests write their memory at any time. Bytes copied twice may differ; callers copy once, then check.
+//! Whether a segment belongs to the current memory table is the caller's affair (epochs).
+//!
+//! **Threading.** Maps are immutable and shared; a mapping is unmapped when its last holder drops it. A file that shrinks
+//! under a mapping raises SIGBUS: [`guard::install`] puts zero pages in its place and marks the mapping dead.
+//!
+//! ```text
+//!   guest address space                      switch address space
+//!   0x0        [ region 0 ]  --------------> [ Mapping A ......... ]
+//!   0x4000000  [ region 1 ]  --+             [ Mapping B | offset  ]
+//!                              +-----------------------> ^ Segment { region: 1, offset, len }
+//! ```
+
+mod cursor;
+pub mod guard;
+mod map;
+mod mapping;
+
+pub use cursor::{Cursor, copy, copy_and_sum};
+pub use map::{MemoryMap, Region, Segment, StaleSegment};
+pub use mapping::{FileRange, Mapping, MappingError, memfd};
+
+/// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS; what QEMU asks for at most).
+pub const REGIONS_MAX: usize = 509;
+/// Bytes of one region: more than any guest has, less than would overflow an offset.
+pub const REGION_BYTES_MAX: u64 = 1 << 46;

@@ -1,0 +1,173 @@
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::{Mapping, REGIONS_MAX};
+
+/// A segment was used with a map that has no such range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the segment does not lie inside the guest's memory any more")]
+pub struct StaleSegment;
+
+/// A range of guest address space and the memory behind it.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// First guest physical address.
+    pub guest_addr: u64,
+    /// First address in the front end's own address space (vhost-user ring addresses are given in it).
+    pub user_addr: u64,
+    /// The memory; its length is the region's.
+    pub mapping: Arc<Mapping>,
+}
+
+impl Region {
+    fn len(&self) -> u64 {
+        self.mapping.len() as u64
+    }
+}
+
+/// A checked range of one region: what is left of an address once it has been translated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    /// Bytes from the start of the region.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u32,
+    /// Index of the region in its map.
+    pub region: u16,
+}
+
+/// The memory table of one guest. Immutable: a changed table is a new map, which keeps unchanged mappings.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryMap {
+    regions: Vec<Region>,
+}
+
+impl MemoryMap {
+    /// A map of `regions`, in any order; the error names what is wrong with them.
+    ///
+    /// # Errors
+    /// More than [`REGIONS_MAX`] regions, guest addresses that overlap or wrap around.
+    pub fn new(mut regions: Vec<Region>) -> Result<Self, String> {
+        if regions.len() > REGIONS_MAX {
+            return Err(format!("{} memory regions, at most {REGIONS_MAX} are supported", regions.len()));
+        }
+        regions.sort_by_key(|region| region.guest_addr);
+        for region in &regions {
+            if region.guest_addr.checked_add(region.len()).is_none() {
+                return Err(format!("memory region at guest address {:#x} wraps around", region.guest_addr));
+            }
+        }
+        for pair in regions.windows(2) {
+            if pair[0].guest_addr + pair[0].len() > pair[1].guest_addr {
+                return Err(format!("memory regions overlap at guest address {:#x}", pair[1].guest_addr));
+            }
+        }
+        Ok(Self { regions })
+    }
+
+    /// The regions, ordered by guest address.
+    #[must_use]
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Whether a file behind the map was cut short.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.regions.iter().any(|region| region.mapping.is_dead())
+    }
+
+    /// The longest prefix of `len` bytes at `guest_addr` that lies in one region. `hint` is the region that the caller's
+    /// last translation found, and is updated.
+    #[inline]
+    #[must_use]
+    pub fn translate(&self, guest_addr: u64, len: u32, hint: &mut u16) -> Option<Segment> {
+        if let Some(segment) = self.within(usize::from(*hint), guest_addr, len) {
+            return Some(segment);
+        }
+        let region = self.regions.partition_point(|region| region.guest_addr <= guest_addr).checked_sub(1)?;
+        *hint = region as u16; // below REGIONS_MAX
+        self.within(region, guest_addr, len)
+    }
+
+    #[inline]
+    fn within(&self, index: usize, guest_addr: u64, len: u32) -> Option<Segment> {
+        let region = self.regions.get(index)?;
+        let offset = guest_addr.checked_sub(region.guest_addr)?;
+        let room = region.len().checked_sub(offset).filter(|room| *room > 0)?;
+        Some(Segment { offset, len: u64::from(len).min(room) as u32, region: index as u16 })
+    }
+
+    /// All of `len` bytes at an address of the front end's own address space; ring addresses come so.
+    #[must_use]
+    pub fn translate_user(&self, user_addr: u64, len: u32) -> Option<Segment> {
+        self.regions.iter().enumerate().find_map(|(index, region)| {
+            let offset = user_addr.checked_sub(region.user_addr)?;
+            let end = offset.checked_add(u64::from(len))?;
+            (end <= region.len()).then_some(Segment { offset, len, region: index as u16 })
+        })
+    }
+
+    /// Address in the switch of `len` bytes, `skip` bytes into `segment`, checked against this map.
+    #[inline]
+    pub(crate) fn host(&self, segment: Segment, skip: u32, len: usize) -> Result<NonNull<u8>, StaleSegment> {
+        let region = self.regions.get(usize::from(segment.region)).ok_or(StaleSegment)?;
+        let at = segment.offset.checked_add(u64::from(skip)).ok_or(StaleSegment)?;
+        let end = at.checked_add(len as u64).ok_or(StaleSegment)?;
+        if end > region.len() {
+            return Err(StaleSegment);
+        }
+        // SAFETY: at..end lies inside the mapping, which the region holds.
+        Ok(unsafe { region.mapping.start().add(at as usize) })
+    }
+
+    /// Address in the switch of a whole segment, aligned to `align` bytes, with the mapping that keeps it valid.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when the segment is not of this map, or not aligned.
+    pub fn pin(&self, segment: Segment, align: usize) -> Result<(NonNull<u8>, Arc<Mapping>), StaleSegment> {
+        let pointer = self.host(segment, 0, segment.len as usize)?;
+        if !(pointer.as_ptr() as usize).is_multiple_of(align) {
+            return Err(StaleSegment);
+        }
+        Ok((pointer, Arc::clone(&self.regions[usize::from(segment.region)].mapping)))
+    }
+
+    /// Copies bytes out, from `skip` bytes into `segment` on.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when the range is not of this map.
+    #[inline]
+    pub fn read(&self, segment: Segment, skip: u32, out: &mut [u8]) -> Result<(), StaleSegment> {
+        let source = self.host(segment, skip, out.len())?;
+        // SAFETY: host checked the source; `out` is ours and not guest memory. The guest may write meanwhile: the bytes
+        // that arrive are any mix, and are checked by the caller after this one read.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in, from `skip` bytes into `segment` on.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when the range is not of this map.
+    #[inline]
+    pub fn write(&self, segment: Segment, skip: u32, bytes: &[u8]) -> Result<(), StaleSegment> {
+        let target = self.host(segment, skip, bytes.len())?;
+        // SAFETY: host checked the target; `bytes` is ours and not guest memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Asks the processor to fetch the cache line at `skip` bytes into `segment`; never faults, never fails.
+    #[inline]
+    pub fn prefetch(&self, segment: Segment, skip: u32) {
+        #[cfg(target_arch = "x86_64")]
+        if let Ok(pointer) = self.host(segment, skip, 1) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: a prefetch has no architectural effect, and the address is mapped.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(pointer.as_ptr().cast::<i8>()) };
+        }
+    }
+}

@@ -1,0 +1,195 @@
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{fstat, fstatfs};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use thiserror::Error;
+
+use crate::{REGION_BYTES_MAX, guard};
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+
+/// Why a file range of a front end cannot be guest memory.
+#[derive(Debug, Error)]
+pub enum MappingError {
+    /// Not memfd, tmpfs or hugetlbfs.
+    #[error(
+        "guest memory lies in a file on a disk file system (type {0:#x}); use a memfd or hugetlbfs, for QEMU: -object memory-backend-memfd,share=on"
+    )]
+    NotSharedMemory(i64),
+    /// The range does not lie inside the file.
+    #[error("memory region of {len} bytes at file offset {offset} goes beyond its file of {file_len} bytes")]
+    BeyondFile {
+        /// Bytes into the file.
+        offset: u64,
+        /// Bytes of the region.
+        len: u64,
+        /// Bytes of the file.
+        file_len: u64,
+    },
+    /// Empty, or larger than `REGION_BYTES_MAX`.
+    #[error("memory region of {0} bytes is outside 1..={REGION_BYTES_MAX}")]
+    BadLength(u64),
+    /// The system refused.
+    #[error("cannot map guest memory: {0}")]
+    System(#[from] rustix::io::Errno),
+}
+
+/// The identity of a mapped range: two equal ranges are the same memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRange {
+    /// Device number of the file.
+    pub device: u64,
+    /// Inode of the file.
+    pub inode: u64,
+    /// Bytes into the file.
+    pub offset: u64,
+    /// Bytes of the range.
+    pub len: u64,
+}
+
+impl FileRange {
+    /// The range of `fd`, checked to be shared memory that exists.
+    ///
+    /// # Errors
+    /// See [`MappingError`].
+    pub fn of(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, MappingError> {
+        if len == 0 || len > REGION_BYTES_MAX {
+            return Err(MappingError::BadLength(len));
+        }
+        let kind = fstatfs(fd)?.f_type as i64;
+        if kind != TMPFS_MAGIC && kind != HUGETLBFS_MAGIC {
+            return Err(MappingError::NotSharedMemory(kind));
+        }
+        let stat = fstat(fd)?;
+        let file_len = stat.st_size as u64;
+        if offset.checked_add(len).is_none_or(|end| end > file_len) {
+            return Err(MappingError::BeyondFile { offset, len, file_len });
+        }
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino, offset, len })
+    }
+}
+
+/// A range of shared memory mapped into the switch: read and write, never execute.
+#[derive(Debug)]
+pub struct Mapping {
+    /// What `munmap` gets: page aligned.
+    base: NonNull<u8>,
+    mapped_bytes: usize,
+    /// Where the asked-for range starts.
+    start: NonNull<u8>,
+    len: usize,
+    range: Option<FileRange>,
+    dead: Arc<AtomicBool>,
+    guard_slot: Option<usize>,
+}
+
+// SAFETY: the mapping is shared memory that other processes write at any time; this type hands out no references into
+// it, only copies through raw pointers, so threads add no hazard that guests do not pose already.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; all methods take `&self` and only read the fields, or atomics.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from `offset` on; neither needs to be aligned to pages.
+    ///
+    /// # Errors
+    /// See [`MappingError`].
+    pub fn of_file(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, MappingError> {
+        let range = FileRange::of(fd, offset, len)?;
+        // Huge pages must be mapped in whole pages; hugetlbfs tells their size as its block size.
+        let page = (fstat(fd)?.st_blksize as u64).max(4096);
+        let aligned = offset - offset % page;
+        let lead = (offset - aligned) as usize;
+        let mapped_bytes = (lead as u64 + len).next_multiple_of(page) as usize;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
+        let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, fd, aligned)? };
+        Ok(Self::adopt(base, mapped_bytes, lead, len as usize, Some(range)))
+    }
+
+    /// Maps `len_bytes` of zeroes of the switch's own.
+    ///
+    /// # Errors
+    /// [`MappingError::BadLength`] and [`MappingError::System`].
+    pub fn anonymous(len_bytes: usize) -> Result<Self, MappingError> {
+        if len_bytes == 0 || len_bytes as u64 > REGION_BYTES_MAX {
+            return Err(MappingError::BadLength(len_bytes as u64));
+        }
+        let mapped_bytes = len_bytes.next_multiple_of(4096);
+        // SAFETY: as above; private anonymous memory at an address that the kernel chooses.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                mapped_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        Ok(Self::adopt(base, mapped_bytes, 0, len_bytes, None))
+    }
+
+    fn adopt(base: *mut c_void, mapped_bytes: usize, lead: usize, len: usize, range: Option<FileRange>) -> Self {
+        let base = NonNull::new(base.cast::<u8>()).expect("mmap never returns null without MAP_FIXED");
+        // SAFETY: lead is less than a page and the mapping is longer than lead.
+        let start = unsafe { base.add(lead) };
+        let dead = Arc::new(AtomicBool::new(false));
+        let guard_slot = range.and_then(|_| guard::watch(base.as_ptr() as usize, mapped_bytes, &dead));
+        Self { base, mapped_bytes, start, len, range, dead, guard_slot }
+    }
+
+    /// Bytes of the range.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a mapping has at least one byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The file range behind it; `None` for the switch's own memory.
+    #[must_use]
+    pub fn range(&self) -> Option<FileRange> {
+        self.range
+    }
+
+    /// Whether the file was cut short under the mapping; the guest's memory now reads as zeroes.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// First byte; valid for `len` bytes as long as the mapping lives.
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Some(slot) = self.guard_slot {
+            guard::unwatch(slot);
+        }
+        // SAFETY: base and mapped_bytes are what mmap gave; whoever uses pointers into it holds the Arc of this mapping.
+        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.mapped_bytes) };
+    }
+}
+
+/// A memfd of `len_bytes`, as a guest or the switch makes for memory to be shared.
+///
+/// # Errors
+/// Whatever memfd_create(2) or ftruncate(2) refuse.
+pub fn memfd(name: &str, len_bytes: u64) -> rustix::io::Result<std::os::fd::OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(fd.as_fd(), len_bytes)?;
+    Ok(fd)
+}

@@ -1,0 +1,50 @@
+/// Declares the closed set of drop reasons with their names and meanings.
+macro_rules! drop_reasons {
+    ($($variant:ident = $name:literal, $meaning:literal;)*) => {
+        /// Why a packet was not delivered. Closed: every loss of the switch has one of these names.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum DropReason { $(#[doc = $meaning] $variant),* }
+
+        impl DropReason {
+            /// Every reason, in the order of the counters.
+            pub const ALL: &[DropReason] = &[$(DropReason::$variant),*];
+
+            /// The name in counters and output.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(DropReason::$variant => $name),* }
+            }
+
+            /// One sentence for a person.
+            #[must_use]
+            pub fn meaning(self) -> &'static str {
+                match self { $(DropReason::$variant => $meaning),* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    TooShort = "too_short", "The frame is shorter than an Ethernet header.";
+    TooLong = "too_long", "The frame is longer than 65553 bytes.";
+    ChainTooLong = "chain_too_long", "The descriptor chain has more segments than a packet may have.";
+    BadGso = "bad_gso", "The GSO type, size or headers do not describe a frame that can be segmented.";
+    BadCsum = "bad_csum", "The checksum field lies outside the frame.";
+    NoDestination = "no_destination", "No other port to send the frame to.";
+    SamePort = "same_port", "The destination is behind the port that the frame came from.";
+    LinkLocal = "link_local", "A link-local control frame (01-80-C2-00-00-0x), which a bridge does not forward.";
+    SourceSpoofed = "source_spoofed", "The source address is not the one configured for the port.";
+    SourceInvalid = "source_invalid", "The source address is a group address or zero.";
+    PortGone = "port_gone", "The destination port no longer exists.";
+    PortDown = "port_down", "The destination port has no running guest.";
+    QueueDisabled = "queue_disabled", "The sender's queue is disabled; its packets are discarded.";
+    RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full.";
+    RxShare = "rx_share", "Too much of the sender's ring already waits for slow receivers.";
+    RxTimeout = "rx_timeout", "The receiver gave no buffers in time.";
+    RxStalled = "rx_stalled", "The receiver let its queue expire and has not moved since.";
+    RxBufferSmall = "rx_buffer_small", "A receive buffer is too small and the receiver does not merge buffers.";
+    RxRingBroken = "rx_ring_broken", "The receiver's ring holds an invalid descriptor and is stopped.";
+    Recalled = "recalled", "The sender's ring or memory was taken away while the packet waited.";
+    VerdictOverflow = "verdict_overflow", "The module decided more copies than there is room for.";
+}

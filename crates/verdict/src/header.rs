@@ -1,0 +1,85 @@
+use lasthop_wire::Offload;
+
+use crate::Mac;
+
+/// Bytes of a frame that are copied into its header image when it is fetched.
+pub const IMAGE_FETCH_BYTES: usize = 128;
+/// Room of a header image: what is fetched, and what actions may add in front (VLAN and MPLS tags).
+pub const IMAGE_BYTES: usize = 160;
+
+/// The head of a frame, read from guest memory once; this is what is checked, decided on and delivered.
+///
+/// ```text
+///   frame in guest memory   |<---- covers ---->|<------------- rest, copied straight ------------->|
+///   image                   |<------ len ------>|        (len != covers after tags were added or removed)
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    bytes: [u8; IMAGE_BYTES],
+    len: u16,
+    covers: u16,
+    frame_len: u32,
+    /// What the sender left to be done.
+    pub offload: Offload,
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        Self { bytes: [0; IMAGE_BYTES], len: 0, covers: 0, frame_len: 0, offload: Offload::default() }
+    }
+}
+
+impl Header {
+    /// An image of `bytes`, the first `bytes.len()` of a frame of `frame_len_bytes`.
+    ///
+    /// # Panics
+    /// If `bytes` is longer than [`IMAGE_BYTES`] or than the frame.
+    #[must_use]
+    pub fn new(bytes: &[u8], frame_len_bytes: u32, offload: Offload) -> Self {
+        let mut header = Self { offload, ..Self::default() };
+        header.fill(frame_len_bytes, bytes.len()).copy_from_slice(bytes);
+        header
+    }
+
+    /// Starts over with the first `image_len` bytes of a frame of `frame_len_bytes`, which the caller writes.
+    ///
+    /// # Panics
+    /// If `image_len` is longer than [`IMAGE_BYTES`] or than the frame.
+    pub fn fill(&mut self, frame_len_bytes: u32, image_len: usize) -> &mut [u8] {
+        let len = u16::try_from(image_len).expect("an image is shorter than 64 KiB");
+        assert!(u32::from(len) <= frame_len_bytes, "an image is no longer than its frame");
+        (self.len, self.covers, self.frame_len) = (len, len, frame_len_bytes);
+        &mut self.bytes[..image_len]
+    }
+
+    /// The bytes of the image.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The bytes of the image, to be changed in place.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..usize::from(self.len)]
+    }
+
+    /// Bytes of the frame as it came in that the image stands for.
+    #[must_use]
+    pub fn covers_bytes(&self) -> u32 {
+        u32::from(self.covers)
+    }
+
+    /// Length of the frame as it will be delivered, in bytes, without the virtio-net header.
+    #[must_use]
+    pub fn frame_len_bytes(&self) -> u32 {
+        self.frame_len - u32::from(self.covers) + u32::from(self.len)
+    }
+
+    /// Destination and source address; `None` for a frame shorter than an Ethernet header.
+    #[must_use]
+    pub fn macs(&self) -> Option<(Mac, Mac)> {
+        let (destination, rest) = self.bytes().split_first_chunk::<6>()?;
+        let (source, ethertype) = rest.split_first_chunk::<6>()?;
+        (ethertype.len() >= 2).then_some((Mac(*destination), Mac(*source)))
+    }
+}

@@ -1,0 +1,141 @@
+//! The contract between the switching fabric and its modules (mSwitch: fabric and lookup function).
+//!
+//! **Purpose.** The fabric hands a module a [`Batch`] of header images and gets [`Verdicts`] back. The fabric knows
+//! nothing of forwarding decisions, a module knows nothing of rings, guest memory, threads or clocks.
+//!
+//! **Contract.** A module decides every packet of a batch: at least one output, or one drop with a reason. A packet
+//! with neither is counted as dropped for [`DropReason::NoDestination`]. Outputs of one packet to the same port twice
+//! are delivered twice. Nothing here allocates after construction.
+//!
+//! **Not checked.** Whether an output names a live port: the fabric checks that, and counts `port_gone`.
+//!
+//! **Threading.** A module is shared by all workers and takes `&self`; everything else belongs to one worker.
+//!
+//! ```text
+//!   fabric                      module
+//!   fetch -> Batch{headers} --> decide(batch, now) --> Verdicts{outputs, drops} --> sort by destination -> deliver
+//! ```
+#![forbid(unsafe_code)]
+
+mod drops;
+mod header;
+mod outputs;
+
+pub use drops::DropReason;
+pub use header::{Header, IMAGE_BYTES, IMAGE_FETCH_BYTES};
+pub use outputs::{Output, Verdicts};
+
+use std::fmt;
+
+/// Packets that a worker takes from one ring at a time.
+pub const BATCH_PACKETS_MAX: usize = 32;
+/// Ports of one switch, `internal` included.
+pub const PORTS_MAX: usize = 1024;
+
+/// A port of the switch; slots are re-used only after every reference to the old port is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PortId(pub u16);
+
+impl PortId {
+    /// The switch's own port: re-injected packets, announcements. Never has a guest.
+    pub const INTERNAL: PortId = PortId(0);
+
+    /// As an index into a table of `PORTS_MAX` entries.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// Whether the group bit is set (IEEE 802-2014, 8.2.2): multicast or broadcast.
+    #[must_use]
+    pub fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl std::str::FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("\"{text}\" is not an Ethernet address; write it as 02:00:00:00:00:01");
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2).ok_or_else(bad)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| bad())?;
+        }
+        if parts.next().is_some() { Err(bad()) } else { Ok(Self(bytes)) }
+    }
+}
+
+/// The packets of one visit to one ring, as a module sees them: index `i` is packet `i`.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    /// Where all packets of the batch came in.
+    pub port: PortId,
+    /// One header image per packet.
+    pub headers: &'a [Header],
+}
+
+/// What a module is told of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortSettings {
+    /// Unique name.
+    pub name: String,
+    /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing).
+    pub mac: Option<Mac>,
+    /// Addresses that may be learned from the port; `None` is the module's default.
+    pub macs_max: Option<u32>,
+}
+
+/// One line of a forwarding table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FdbEntry {
+    /// The address.
+    pub mac: Mac,
+    /// Where it is reached.
+    pub port: PortId,
+    /// Time since it was last seen as a source, in nanoseconds; 0 for static entries.
+    pub age_ns: u64,
+    /// Set by configuration; neither ages nor moves.
+    pub is_static: bool,
+}
+
+/// A forwarding policy. Implementations keep shared state in atomics: `decide` runs on every worker at once.
+pub trait Module: Send + Sync {
+    /// As given to `--module`.
+    fn name(&self) -> &'static str;
+    /// Decides every packet of `batch`; `now_ns` is the worker's monotonic clock. Called once per visit to a ring.
+    fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts);
+    /// A port appears; an error (one sentence with the remedy) refuses it.
+    ///
+    /// # Errors
+    /// When the module cannot serve the port, for example because its static address is taken.
+    fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String>;
+    /// A port is gone: whatever refers to it is forgotten before this returns.
+    fn port_removed(&self, port: PortId);
+    /// The forwarding table, if the module has one; ordered by address.
+    fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
+        let _ = now_ns;
+        Vec::new()
+    }
+}
