@@ -1,0 +1,43 @@
+//! Every bound of the data path in one table; hitting one is counted and named, nothing grows without end.
+//!
+//! | bound | value | unit | reason |
+//! |---|---|---|---|
+//! | [`lasthop_verdict::PORTS_MAX`] | 1024 | ports | one server's guests with several vNICs each |
+//! | [`lasthop_verdict::BATCH_PACKETS_MAX`] | 32 | packets | headers of a batch stay in the first-level cache |
+//! | [`lasthop_ring::RING_ENTRIES_MAX`] | 32768 | entries | virtio 1.2, 2.7 |
+//! | [`lasthop_ring::CHAIN_DESCRIPTORS_MAX`] | 1024 | descriptors | what QEMU allows a chain |
+//! | [`lasthop_guestmem::REGIONS_MAX`] | 509 | regions | what QEMU asks for at most |
+//! | the others | | | below |
+
+/// Queue pairs of one port: as many as a guest has vCPUs worth giving a queue.
+pub const QUEUE_PAIRS_MAX: u16 = 64;
+/// Bytes of a frame: 65535 of IP behind an Ethernet header with one tag.
+pub const FRAME_BYTES_MAX: u32 = 65_553;
+/// Bytes of a frame: an Ethernet header.
+pub const FRAME_BYTES_MIN: u32 = 14;
+/// Segments of a transmit chain: Linux makes up to 19 for a 64 KiB frame; three times that for others.
+pub const CHAIN_SEGMENTS_MAX: usize = 64;
+/// Segments kept in a slot itself: a Linux guest's small packet has one or two.
+pub const SLOT_SEGMENTS: usize = 3;
+/// Long chains per transmit ring at one time; more wait in the ring.
+pub const LONG_CHAINS_MAX: usize = 256;
+/// Receive buffers that one packet may span: 64 KiB in 1 KiB pieces.
+pub const PACKET_BUFFERS_MAX: usize = 64;
+/// Pieces of memory that those buffers may consist of.
+pub const PACKET_BUFFER_SEGMENTS_MAX: usize = 256;
+/// Bytes taken from a ring in one visit, so that other rings get their turn within some 100 us.
+pub const VISIT_BYTES_MAX: u32 = 256 << 10;
+/// Packets that wait in one internal receive queue: one large ring's worth of small ones.
+pub const WAITING_PACKETS_MAX: usize = 256;
+/// Bytes that wait in one internal receive queue: TCP's usual largest receive window.
+pub const WAITING_BYTES_MAX: u64 = 8 << 20;
+/// Time in ns that a packet waits for buffers: longer than a receiver's vCPU is usually off its core.
+pub const WAITING_NS_MAX: u64 = 300_000_000;
+/// Share of one sender's ring that may wait for slow receivers, in 1/4.
+pub const WAITING_SHARE_QUARTERS: u16 = 3;
+/// Segments that one GSO frame may become in software.
+pub const GSO_SEGMENTS_MAX: u32 = 128;
+/// Bytes of headers in front of the payload of a frame to be segmented.
+pub const GSO_HEADER_BYTES_MAX: usize = 512;
+/// Frames that the switch itself has on the way.
+pub const INTERNAL_FRAMES_MAX: u16 = 64;

@@ -1,0 +1,93 @@
+use lasthop_verdict::DropReason;
+
+/// Drop counters of one direction, one per [`DropReason`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drops([u64; DropReason::ALL.len()]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self([0; DropReason::ALL.len()])
+    }
+}
+
+impl Drops {
+    /// Counts one packet.
+    #[inline]
+    pub fn count(&mut self, reason: DropReason) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// Packets dropped for `reason`.
+    #[must_use]
+    pub fn of(&self, reason: DropReason) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// Packets dropped for any reason.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// Reasons that occurred, with their counts.
+    pub fn nonzero(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&reason| (reason, self.of(reason))).filter(|(_, count)| *count > 0)
+    }
+}
+
+/// What happened to the packets of one port. "rx" is what the switch received from the guest, "tx" what it gave the
+/// guest. Every packet is accounted to the port that it came from; what was delivered or lost on the way to a port is
+/// counted there too, outside the equation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Packets taken from the guest's transmit rings.
+    pub rx_packets: u64,
+    /// Their bytes, without virtio-net headers.
+    pub rx_bytes: u64,
+    /// Those of them that were GSO frames.
+    pub rx_gso_packets: u64,
+    /// Packets that the switch itself put in (port `internal`).
+    pub injected: u64,
+    /// Copies beyond the first that floods made of this port's packets.
+    pub copies_added: u64,
+    /// Segments beyond the first that software segmentation made of them.
+    pub segments_added: u64,
+    /// Packets of this port that were delivered somewhere.
+    pub forwarded: u64,
+    /// Packets of this port that were dropped, by reason.
+    pub rx_drops: Drops,
+    /// References to packets of this port that wait for receive buffers now.
+    pub waiting: u64,
+    /// Packets put into the guest's receive rings.
+    pub tx_packets: u64,
+    /// Their bytes, without virtio-net headers.
+    pub tx_bytes: u64,
+    /// Those of them that were GSO frames.
+    pub tx_gso_packets: u64,
+    /// Packets that were to go to this port and were dropped (each also in its sender's `rx_drops`).
+    pub tx_drops: Drops,
+    /// Checksums completed in software for this receiver.
+    pub tx_csum_completed: u64,
+    /// Call eventfds written.
+    pub signals: u64,
+}
+
+impl PortCounters {
+    /// What came in and was made of it.
+    #[must_use]
+    pub fn taken_in(&self) -> u64 {
+        self.rx_packets + self.injected + self.copies_added + self.segments_added
+    }
+
+    /// What became of it.
+    #[must_use]
+    pub fn accounted_for(&self) -> u64 {
+        self.forwarded + self.rx_drops.total() + self.waiting
+    }
+
+    /// received + copies added + segments added + injected = delivered + dropped for a reason + waiting.
+    #[must_use]
+    pub fn is_conserved(&self) -> bool {
+        self.taken_in() == self.accounted_for()
+    }
+}

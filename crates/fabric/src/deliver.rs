@@ -1,0 +1,223 @@
+//! One frame into one receive ring: reserve, copy, publish; and whatever the receiver did not negotiate on the way.
+
+use lasthop_guestmem::{Cursor, MemoryMap, StaleSegment};
+use lasthop_ring::RingError;
+use lasthop_verdict::DropReason;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6};
+use lasthop_wire::{Offload, Segmentation, Sum};
+
+use crate::Capabilities;
+use crate::bounds::GSO_HEADER_BYTES_MAX;
+use crate::counters::PortCounters;
+use crate::frame::Frame;
+use crate::receiver::RxQueue;
+use crate::reference::{Attempt, Outcome};
+use crate::reservation::{Refusal, Reservation};
+
+/// What a worker needs to deliver, once per worker.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(crate) reservation: Reservation,
+    head: [u8; GSO_HEADER_BYTES_MAX],
+    segment_head: [u8; GSO_HEADER_BYTES_MAX],
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            reservation: Reservation::default(),
+            head: [0; GSO_HEADER_BYTES_MAX],
+            segment_head: [0; GSO_HEADER_BYTES_MAX],
+        }
+    }
+}
+
+/// A receive ring, its guest's memory and abilities, and the worker's scratch: all that a delivery writes to.
+pub(crate) struct Delivery<'a> {
+    pub(crate) queue: &'a mut RxQueue,
+    pub(crate) map: &'a MemoryMap,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) counters: &'a mut PortCounters,
+    pub(crate) scratch: &'a mut Scratch,
+}
+
+/// Why a packet was not written.
+enum Failure {
+    NoBuffers,
+    Drop(DropReason),
+    Broken(RingError),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoBuffers => Self::NoBuffers,
+            Refusal::TooSmall => Self::Drop(DropReason::RxBufferSmall),
+            Refusal::Broken(error) => Self::Broken(error),
+        }
+    }
+}
+
+impl From<StaleSegment> for Failure {
+    fn from(_: StaleSegment) -> Self {
+        Self::Drop(DropReason::Recalled)
+    }
+}
+
+/// Where the bytes of one delivered packet come from.
+enum Body<'a> {
+    /// The frame as it is.
+    Whole,
+    /// New headers, and bytes `.0` to `.1` of the frame.
+    Segment(&'a [u8], u32, u32),
+}
+
+impl Delivery<'_> {
+    /// Delivers `frame`, from segment `next_segment` on if it is to be segmented; `next_segment` follows.
+    #[inline]
+    pub(crate) fn deliver(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
+        if frame.offload.is_gso() && !self.capabilities.takes_gso(frame.offload) {
+            return self.deliver_segments(frame, next_segment);
+        }
+        match self.write(frame, frame.offload, &Body::Whole) {
+            Ok(()) => Attempt { outcome: Outcome::Done, delivered: 1 },
+            Err(failure) => Attempt { outcome: self.outcome(failure), delivered: 0 },
+        }
+    }
+
+    fn outcome(&mut self, failure: Failure) -> Outcome {
+        match failure {
+            Failure::NoBuffers => Outcome::Wait,
+            Failure::Drop(reason) => Outcome::Drop(reason),
+            Failure::Broken(error) => {
+                self.queue.error = Some(error);
+                Outcome::Drop(DropReason::RxRingBroken)
+            }
+        }
+    }
+
+    fn deliver_segments(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
+        let mut head = std::mem::replace(&mut self.scratch.head, [0; GSO_HEADER_BYTES_MAX]);
+        let mut out = std::mem::replace(&mut self.scratch.segment_head, [0; GSO_HEADER_BYTES_MAX]);
+        let first = *next_segment;
+        let result = self.write_segments(frame, next_segment, &mut head, &mut out);
+        (self.scratch.head, self.scratch.segment_head) = (head, out);
+        let outcome = match result {
+            Ok(()) => Outcome::Done,
+            Err(failure) => self.outcome(failure),
+        };
+        Attempt { outcome, delivered: *next_segment - first }
+    }
+
+    fn write_segments(
+        &mut self,
+        frame: &Frame<'_>,
+        next_segment: &mut u32,
+        head: &mut [u8],
+        out: &mut [u8],
+    ) -> Result<(), Failure> {
+        let head_len = frame.read_head(head)?;
+        let head = &head[..head_len];
+        let plan = Segmentation::plan(head, &frame.offload, frame.len)
+            .map_err(|_| Failure::Drop(DropReason::BadGso))?;
+        let out = out.get_mut(..plan.header_len() as usize).ok_or(Failure::Drop(DropReason::BadGso))?;
+        while *next_segment < plan.count() {
+            let payload = plan.payload(*next_segment);
+            let offload = plan.write_header(*next_segment, head, out);
+            self.write(frame, offload, &Body::Segment(out, payload.start, payload.end))?;
+            *next_segment += 1;
+        }
+        Ok(())
+    }
+
+    /// Reserve, copy, complete: one packet.
+    #[inline]
+    fn write(&mut self, frame: &Frame<'_>, offload: Offload, body: &Body<'_>) -> Result<(), Failure> {
+        let header_bytes = self.capabilities.header_bytes;
+        let len = match *body {
+            Body::Whole => frame.len,
+            Body::Segment(head, from, to) => head.len() as u32 + (to - from),
+        };
+        let reservation = &mut self.scratch.reservation;
+        let (ring, hint) = (&mut self.queue.ring, &mut self.queue.hint);
+        reservation.take(ring, self.map, hint, header_bytes as u32 + len, self.capabilities.mergeable)?;
+        let complete_csum = offload.needs_csum() && !self.capabilities.csum;
+        if let Err(stale) = copy_out(self.map, reservation, header_bytes, frame, offload, body, complete_csum) {
+            reservation.put_back(ring);
+            return Err(stale.into());
+        }
+        reservation.complete(ring);
+        self.queue.dirty = true;
+        self.counters.tx_packets += 1;
+        self.counters.tx_bytes += u64::from(len);
+        self.counters.tx_gso_packets += u64::from(offload.is_gso());
+        self.counters.tx_csum_completed += u64::from(complete_csum);
+        Ok(())
+    }
+}
+
+/// Writes virtio-net header and packet into the reserved buffers.
+#[inline]
+fn copy_out(
+    map: &MemoryMap,
+    reservation: &Reservation,
+    header_bytes: usize,
+    frame: &Frame<'_>,
+    offload: Offload,
+    body: &Body<'_>,
+    complete_csum: bool,
+) -> Result<(), StaleSegment> {
+    let mut target = Cursor::new(map, reservation.segments());
+    let shown = if complete_csum { Offload::default() } else { as_received(offload) };
+    target.write(&shown.emit(reservation.buffers())[..header_bytes])?;
+    let packet = target;
+    if !complete_csum {
+        return match *body {
+            Body::Whole => frame.copy_range(0, frame.len, &mut target, None),
+            Body::Segment(head, from, to) => {
+                target.write(head)?;
+                frame.copy_range(from, to, &mut target, None)
+            }
+        };
+    }
+    let mut sum = Sum::default();
+    let start = u32::from(offload.csum_start);
+    match *body {
+        Body::Whole => {
+            frame.copy_range(0, start, &mut target, None)?;
+            frame.copy_range(start, frame.len, &mut target, Some(&mut sum))?;
+        }
+        Body::Segment(head, from, to) => {
+            target.write(head)?;
+            sum.add(head.get(start as usize..).unwrap_or_default());
+            frame.copy_range(from, to, &mut target, Some(&mut sum))?;
+        }
+    }
+    store_checksum(packet, offload, sum)
+}
+
+/// Puts the completed checksum into the receiver's copy.
+fn store_checksum(mut packet: Cursor<'_>, offload: Offload, sum: Sum) -> Result<(), StaleSegment> {
+    /// Offset of the checksum in a UDP header, where zero means "none" (RFC 768).
+    const UDP_CSUM_OFFSET: u16 = 6;
+    let value = if offload.csum_offset == UDP_CSUM_OFFSET { sum.finish_udp() } else { sum.finish() };
+    packet.advance(usize::from(offload.csum_start) + usize::from(offload.csum_offset));
+    packet.write(&value.to_be_bytes()).map(|_| ())
+}
+
+/// What a receiver may be told: nothing that only the sender claims.
+fn as_received(offload: Offload) -> Offload {
+    if offload.needs_csum() { Offload { flags: F_NEEDS_CSUM, ..offload } } else { Offload::default() }
+}
+
+impl Capabilities {
+    /// Whether the receiver takes this GSO frame as it is.
+    fn takes_gso(&self, offload: Offload) -> bool {
+        let kind = match offload.gso_kind() {
+            GSO_TCPV4 => self.tso4,
+            GSO_TCPV6 => self.tso6,
+            _ => false,
+        };
+        kind && self.csum && (self.ecn || offload.gso_type & GSO_ECN == 0)
+    }
+}

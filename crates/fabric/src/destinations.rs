@@ -1,0 +1,78 @@
+use lasthop_verdict::{BATCH_PACKETS_MAX, Output, PORTS_MAX, PortId};
+
+const END: u32 = u32::MAX;
+
+/// Outputs of a batch as one list per destination; only destinations of this batch are touched (mSwitch, section 3).
+///
+/// ```text
+///   touched [ p7, p2 ]      lists[p7] first ─> next ─> next ─> END      lists[p2] first ─> END
+/// ```
+#[derive(Debug)]
+pub(crate) struct Destinations {
+    lists: Box<[List]>,
+    next: Box<[u32]>,
+    touched: Vec<PortId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: u32,
+    last: u32,
+    len: u16,
+}
+
+const EMPTY: List = List { first: END, last: END, len: 0 };
+
+/// The outputs to one port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination {
+    pub(crate) port: PortId,
+    /// Index of the first output; the others follow by `after`.
+    pub(crate) first: usize,
+    pub(crate) len: u16,
+}
+
+impl Default for Destinations {
+    fn default() -> Self {
+        Self {
+            lists: vec![EMPTY; PORTS_MAX].into_boxed_slice(),
+            next: vec![0; BATCH_PACKETS_MAX * PORTS_MAX].into_boxed_slice(),
+            touched: Vec::with_capacity(PORTS_MAX),
+        }
+    }
+}
+
+impl Destinations {
+    /// Builds the lists of `outputs`, which keep their order within a destination.
+    #[inline]
+    pub(crate) fn sort(&mut self, outputs: &[Output]) {
+        for (index, output) in outputs.iter().enumerate() {
+            let Some(list) = self.lists.get_mut(output.port.index()) else { continue };
+            let at = index as u32;
+            self.next[index] = END;
+            if list.first == END {
+                list.first = at;
+                self.touched.push(output.port);
+            } else {
+                self.next[list.last as usize] = at;
+            }
+            list.last = at;
+            list.len += 1;
+        }
+    }
+
+    /// The next destination; its list is taken apart.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Destination> {
+        let port = self.touched.pop()?;
+        let list = std::mem::replace(&mut self.lists[port.index()], EMPTY);
+        Some(Destination { port, first: list.first as usize, len: list.len })
+    }
+
+    /// The output that follows output `index` to the same destination.
+    #[inline]
+    pub(crate) fn after(&self, index: usize) -> Option<usize> {
+        let next = self.next[index];
+        (next != END).then_some(next as usize)
+    }
+}

@@ -1,0 +1,87 @@
+use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment, copy, copy_and_sum};
+use lasthop_verdict::Header;
+use lasthop_wire::{Offload, Sum};
+
+/// A frame to be delivered: its header image, and the rest in the sender's memory.
+///
+/// ```text
+///   as delivered   |<-- image (len) -->|<------------- rest ------------->|
+///   as sent   |hdr |<-- covers -->|<------------- rest ------------->|
+///             `--- segments start here
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame<'a> {
+    pub(crate) map: &'a MemoryMap,
+    pub(crate) segments: &'a [Segment],
+    /// Bytes of the virtio-net header in front of the frame.
+    pub(crate) vnet_bytes: usize,
+    pub(crate) header: &'a Header,
+    /// Bytes to deliver.
+    pub(crate) len: u32,
+    /// The header's, unless the frame is truncated.
+    pub(crate) offload: Offload,
+}
+
+impl<'a> Frame<'a> {
+    pub(crate) fn new(
+        map: &'a MemoryMap,
+        segments: &'a [Segment],
+        vnet_bytes: usize,
+        header: &'a Header,
+        truncate_len_bytes: u32,
+    ) -> Self {
+        let whole = header.frame_len_bytes();
+        let len = whole.min(truncate_len_bytes);
+        // What is left of a truncated frame is evidence, not a packet: its metadata no longer describes it.
+        let offload = if len == whole { header.offload } else { Offload::default() };
+        Self { map, segments, vnet_bytes, header, len, offload }
+    }
+
+    /// Copies bytes `from..to` of the frame behind `target`; adds those from `sum_from` on to the sum, if there is one.
+    #[inline]
+    pub(crate) fn copy_range(
+        &self,
+        from: u32,
+        to: u32,
+        target: &mut Cursor<'_>,
+        sum: Option<&mut Sum>,
+    ) -> Result<(), StaleSegment> {
+        let image = self.header.bytes();
+        let image_end = (image.len() as u32).min(to);
+        let head = if from < image_end { &image[from as usize..image_end as usize] } else { &[] };
+        target.write(head)?;
+        let rest_from = from.max(image_end);
+        if rest_from >= to {
+            if let Some(sum) = sum {
+                sum.add(head);
+            }
+            return Ok(());
+        }
+        let mut source = Cursor::new(self.map, self.segments);
+        let covered = self.vnet_bytes + self.header.covers_bytes() as usize;
+        source.advance(covered + rest_from as usize - image.len());
+        let len = (to - rest_from) as usize;
+        let copied = match sum {
+            None => copy(&mut source, target, len)?,
+            Some(sum) => {
+                sum.add(head);
+                copy_and_sum(&mut source, target, len, |piece, bytes| sum.add_partial(piece, bytes))?
+            }
+        };
+        if copied == len { Ok(()) } else { Err(StaleSegment) }
+    }
+
+    /// Reads the first bytes of the frame, up to `out.len()`: the image's, then the sender's.
+    pub(crate) fn read_head(&self, out: &mut [u8]) -> Result<usize, StaleSegment> {
+        let image = self.header.bytes();
+        let len = out.len().min(self.len as usize);
+        let from_image = image.len().min(len);
+        out[..from_image].copy_from_slice(&image[..from_image]);
+        if from_image < len {
+            let mut source = Cursor::new(self.map, self.segments);
+            source.advance(self.vnet_bytes + self.header.covers_bytes() as usize);
+            source.read(&mut out[from_image..len])?;
+        }
+        Ok(len)
+    }
+}

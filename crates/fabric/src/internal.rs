@@ -1,0 +1,98 @@
+//! The switch's own port: what it sends itself goes the way of every packet, from a ring in its own memory.
+
+use std::sync::Arc;
+
+use lasthop_guestmem::{Mapping, MemoryMap, Region};
+use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
+use lasthop_verdict::PortId;
+use lasthop_wire::Offload;
+use lasthop_wire::vnet::HEADER_BYTES;
+use thiserror::Error;
+
+use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, INTERNAL_FRAMES_MAX};
+use crate::sender::{Sender, TxQueue};
+use crate::{Fabric, RingId};
+
+const ENTRIES: u32 = INTERNAL_FRAMES_MAX as u32;
+const DESCRIPTORS: u64 = 0;
+const AVAILABLE: u64 = DESCRIPTORS + 16 * ENTRIES as u64;
+const USED: u64 = AVAILABLE + 4096;
+const BUFFERS: u64 = USED + 4096;
+const BUFFER_BYTES: u64 = 128 << 10;
+
+/// Why the switch could not put in a frame of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InjectError {
+    /// All of `INTERNAL_FRAMES_MAX` are under way.
+    #[error("{INTERNAL_FRAMES_MAX} frames of the switch's own are under way already")]
+    Full,
+    /// Not a frame's length.
+    #[error("a frame of {0} bytes is outside {FRAME_BYTES_MIN}..={FRAME_BYTES_MAX}")]
+    BadLength(usize),
+}
+
+/// The driver's side of the switch's own transmit ring.
+#[derive(Debug)]
+pub(crate) struct InternalPort {
+    driver: DriverRing,
+    map: Arc<MemoryMap>,
+    /// Buffers whose frames are delivered.
+    free: Vec<u32>,
+}
+
+impl InternalPort {
+    pub(crate) const RING: RingId = RingId { port: PortId::INTERNAL, queue: 0 };
+
+    /// The driver's side, and the sending side that the fabric visits.
+    pub(crate) fn new() -> Result<(Self, Sender), String> {
+        let bytes = BUFFERS + u64::from(INTERNAL_FRAMES_MAX) * BUFFER_BYTES;
+        let mapping = Arc::new(Mapping::anonymous(bytes as usize).map_err(|error| error.to_string())?);
+        let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }])?);
+        let addresses = RingAddresses { descriptors: DESCRIPTORS, available: AVAILABLE, used: USED };
+        let memory = || RingMemory::new(&map, ENTRIES, addresses).map_err(|error| error.to_string());
+        let driver = DriverRing::new(memory()?, false);
+        let queue = TxQueue::new(DeviceRing::new(memory()?, 0, false), true);
+        let sender =
+            Sender { map: Arc::clone(&map), epoch: 1, queues: vec![Some(queue)], ..Sender::default() };
+        let free = (0..u32::from(INTERNAL_FRAMES_MAX)).collect();
+        Ok((Self { driver, map, free }, sender))
+    }
+
+    fn reclaim(&mut self) {
+        while let Ok(Some(used)) = self.driver.take_used() {
+            self.free.push(used.token);
+        }
+    }
+
+    fn put(&mut self, frame: &[u8], offload: Offload) -> Result<(), InjectError> {
+        if frame.len() < FRAME_BYTES_MIN as usize || frame.len() > FRAME_BYTES_MAX as usize {
+            return Err(InjectError::BadLength(frame.len()));
+        }
+        self.reclaim();
+        let buffer = self.free.pop().ok_or(InjectError::Full)?;
+        let addr = BUFFERS + u64::from(buffer) * BUFFER_BYTES;
+        let len = (HEADER_BYTES + frame.len()) as u32;
+        let segment = self.map.translate(addr, len, &mut 0).ok_or(InjectError::Full)?;
+        let written = self
+            .map
+            .write(segment, 0, &offload.emit(0))
+            .and_then(|()| self.map.write(segment, HEADER_BYTES as u32, frame));
+        debug_assert!(written.is_ok(), "buffers lie inside the switch's own memory");
+        self.driver.add(&[(addr, len)], &[], buffer).ok_or(InjectError::Full)?;
+        self.driver.publish();
+        Ok(())
+    }
+}
+
+impl Fabric {
+    /// Puts a frame of the switch's own on its way: re-injected packets, announcements, ICMP errors. The module decides
+    /// where it goes; it sees `PortId::INTERNAL` as the source.
+    ///
+    /// # Errors
+    /// See [`InjectError`]; nothing was sent then.
+    pub fn inject(&mut self, frame: &[u8], offload: Offload, now_ns: u64) -> Result<(), InjectError> {
+        self.internal.put(frame, offload)?;
+        self.visit(InternalPort::RING, now_ns);
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+use lasthop_verdict::{DropReason, Header, PortId};
+
+/// A packet that is still in its sender's memory. It is valid as long as the sender's slot says so: no count is kept
+/// here, the slot's pending count is changed by its home worker only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PacketRef {
+    /// The source; `PortId::INTERNAL` for the switch's own ring.
+    pub(crate) port: u16,
+    /// Transmit queue of the port.
+    pub(crate) queue: u16,
+    /// Head of the chain.
+    pub(crate) head: u16,
+    /// Memory map under which the chain was checked.
+    pub(crate) epoch: u32,
+}
+
+impl PacketRef {
+    pub(crate) fn port(self) -> PortId {
+        PortId(self.port)
+    }
+}
+
+/// A reference that waits in a receiver's internal receive queue, with its own header image.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(crate) packet: PacketRef,
+    pub(crate) header: Header,
+    pub(crate) truncate_len_bytes: u32,
+    /// First segment of a software-segmented frame that is not delivered yet.
+    pub(crate) next_segment: u32,
+    /// When it is dropped.
+    pub(crate) deadline_ns: u64,
+}
+
+/// What became of one copy of a packet in one attempt to deliver it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// All of it is in the receiver's ring.
+    Done,
+    /// No buffers for the rest.
+    Wait,
+    /// The rest is lost.
+    Drop(DropReason),
+}
+
+/// The attempt's outcome and how many packets it put into the ring (segments count as packets).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    pub(crate) outcome: Outcome,
+    pub(crate) delivered: u32,
+}

@@ -1,0 +1,382 @@
+use std::sync::Arc;
+
+use lasthop_guestmem::{Cursor, MemoryMap};
+use lasthop_ring::{DeviceRing, Direction, RingError, walk};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, PORTS_MAX, PortId};
+use lasthop_wire::vnet::HEADER_BYTES;
+use lasthop_wire::{Offload, check_partial};
+
+use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
+use crate::counters::PortCounters;
+use crate::frame::Frame;
+use crate::reference::{Attempt, Outcome, PacketRef, Waiting};
+use crate::side_table::{ChainSegments, SideTable};
+use crate::{Capabilities, RingId};
+
+/// One transmit ring and what was taken from it.
+#[derive(Debug)]
+pub(crate) struct TxQueue {
+    pub(crate) ring: DeviceRing,
+    table: SideTable,
+    pub(crate) enabled: bool,
+    pub(crate) error: Option<RingError>,
+    /// Chains completed since the last publication.
+    dirty: bool,
+    /// Chains that wait in internal receive queues.
+    waiting: u16,
+    /// Heads are pending, but too many long chains wait: to be visited again when one is settled.
+    blocked: bool,
+    hint: u16,
+}
+
+impl TxQueue {
+    pub(crate) fn new(ring: DeviceRing, enabled: bool) -> Self {
+        let table = SideTable::new(ring.entries());
+        Self { ring, table, enabled, error: None, dirty: false, waiting: 0, blocked: false, hint: 0 }
+    }
+
+    /// Whether a visit can do nothing until a waiting chain is settled.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    pub(crate) fn taken(&self) -> u16 {
+        self.table.taken()
+    }
+}
+
+/// The transmit side of a port: owned by its rings' home worker.
+#[derive(Debug, Default)]
+pub(crate) struct Sender {
+    pub(crate) map: Arc<MemoryMap>,
+    pub(crate) epoch: u32,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) queues: Vec<Option<TxQueue>>,
+    pub(crate) counters: PortCounters,
+}
+
+/// The packets of one visit to one ring.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX]>,
+    pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
+    pub(crate) len: usize,
+    /// Bytes of each chain as taken; `None` for one with too many segments.
+    chain_bytes: [Option<u32>; BATCH_PACKETS_MAX],
+}
+
+impl Default for Fetched {
+    fn default() -> Self {
+        Self {
+            headers: Box::new([Header::default(); BATCH_PACKETS_MAX]),
+            packets: [PacketRef::default(); BATCH_PACKETS_MAX],
+            len: 0,
+            chain_bytes: [None; BATCH_PACKETS_MAX],
+        }
+    }
+}
+
+/// All transmit sides.
+#[derive(Debug)]
+pub(crate) struct Senders {
+    slots: Vec<Option<Box<Sender>>>,
+    dirty: Vec<RingId>,
+    unblocked: Vec<RingId>,
+}
+
+impl Default for Senders {
+    fn default() -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(PORTS_MAX, || None);
+        Self { slots, dirty: Vec::with_capacity(PORTS_MAX), unblocked: Vec::with_capacity(PORTS_MAX) }
+    }
+}
+
+impl Senders {
+    pub(crate) fn get(&self, port: PortId) -> Option<&Sender> {
+        self.slots.get(port.index())?.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self, port: PortId) -> Option<&mut Sender> {
+        self.slots.get_mut(port.index())?.as_deref_mut()
+    }
+
+    pub(crate) fn put(&mut self, port: PortId, sender: Sender) {
+        self.slots[port.index()] = Some(Box::new(sender));
+    }
+
+    pub(crate) fn remove(&mut self, port: PortId) {
+        self.slots[port.index()] = None;
+    }
+
+    pub(crate) fn queue_mut(&mut self, ring: RingId) -> Option<&mut TxQueue> {
+        self.get_mut(ring.port)?.queues.get_mut(usize::from(ring.queue))?.as_mut()
+    }
+
+    /// Takes a batch from a ring into `fetched`; frames that are no frames are dropped and completed here. Returns the
+    /// heads taken. A broken ring is marked and yields nothing more.
+    #[inline]
+    pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
+        fetched.len = 0;
+        let Some(sender) = self.slots[ring.port.index()].as_deref_mut() else { return 0 };
+        let Some(queue) = sender.queues.get_mut(usize::from(ring.queue)).and_then(Option::as_mut) else { return 0 };
+        if queue.error.is_some() {
+            return 0;
+        }
+        let (taken, error) = sender.fetch(ring, fetched);
+        if let Some(queue) = self.queue_mut(ring) {
+            queue.error = error;
+        }
+        if taken > fetched.len {
+            self.mark_dirty(ring);
+        }
+        taken
+    }
+
+    /// The frame behind a reference, unless its slot or its memory is gone.
+    #[inline]
+    pub(crate) fn frame<'a>(
+        &'a self,
+        packet: PacketRef,
+        header: &'a Header,
+        truncate_len_bytes: u32,
+    ) -> Option<Frame<'a>> {
+        let sender = self.get(packet.port())?;
+        let queue = sender.queues.get(usize::from(packet.queue))?.as_ref()?;
+        let segments = queue.table.segments(packet.head, packet.epoch)?;
+        let vnet_bytes = sender.capabilities.header_bytes;
+        Some(Frame::new(&sender.map, segments, vnet_bytes, header, truncate_len_bytes))
+    }
+
+    /// Enters the result of an attempt to deliver a copy of `packet`. Completes the chain with its last copy.
+    #[inline]
+    pub(crate) fn settle(&mut self, packet: PacketRef, attempt: Attempt) {
+        let Some(sender) = self.get_mut(packet.port()) else { return };
+        let delivered = u64::from(attempt.delivered);
+        sender.counters.forwarded += delivered;
+        sender.counters.segments_added += delivered;
+        match attempt.outcome {
+            Outcome::Wait => return,
+            // The copy itself was counted when it came in or was added; only the other segments are extra.
+            Outcome::Done => sender.counters.segments_added -= 1,
+            Outcome::Drop(reason) => sender.counters.rx_drops.count(reason),
+        }
+        self.release(packet);
+    }
+
+    /// One copy needs the sender's memory no longer.
+    #[inline]
+    fn release(&mut self, packet: PacketRef) {
+        let ring = RingId { port: packet.port(), queue: packet.queue };
+        let Some(queue) = self.queue_mut(ring) else { return };
+        if queue.table.settle(packet.head) {
+            queue.ring.complete(packet.head, 0);
+            if std::mem::take(&mut queue.blocked) {
+                self.unblocked.push(ring);
+            }
+            self.mark_dirty(ring);
+        }
+    }
+
+    #[inline]
+    fn mark_dirty(&mut self, ring: RingId) {
+        let Some(queue) = self.queue_mut(ring) else { return };
+        if !std::mem::replace(&mut queue.dirty, true) {
+            self.dirty.push(ring);
+        }
+    }
+
+    /// Sets how many copies of a packet of this batch there will be; none is a drop for `reason`.
+    #[inline]
+    pub(crate) fn expect_copies(&mut self, packet: PacketRef, copies: u16, reason: DropReason) {
+        let Some(sender) = self.get_mut(packet.port()) else { return };
+        match copies {
+            0 => self.settle(packet, Attempt { outcome: Outcome::Drop(reason), delivered: 0 }),
+            1 => {}
+            _ => {
+                sender.counters.copies_added += u64::from(copies - 1);
+                if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
+                    queue.table.set_pending(packet.head, copies);
+                }
+            }
+        }
+    }
+
+    /// A copy begins to wait, if its sender's share of waiting chains allows.
+    pub(crate) fn begin_waiting(&mut self, packet: PacketRef) -> bool {
+        let Some(sender) = self.get_mut(packet.port()) else { return false };
+        let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return false };
+        let share = u32::from(queue.ring.entries()) * u32::from(WAITING_SHARE_QUARTERS) / 4;
+        if u32::from(queue.waiting) >= share.max(1) {
+            return false;
+        }
+        queue.waiting += 1;
+        sender.counters.waiting += 1;
+        true
+    }
+
+    /// A copy waits no more; `settle` follows.
+    pub(crate) fn end_waiting(&mut self, waiting: &Waiting) {
+        let packet = waiting.packet;
+        let Some(sender) = self.get_mut(packet.port()) else { return };
+        sender.counters.waiting -= 1;
+        if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
+            queue.waiting -= 1;
+        }
+    }
+
+    /// Rings that were blocked and may be visited again; cleared by the caller.
+    pub(crate) fn unblocked(&mut self) -> &mut Vec<RingId> {
+        &mut self.unblocked
+    }
+
+    /// Publishes all completions; rings whose guest wants to know go to `signals`.
+    #[inline]
+    pub(crate) fn publish(&mut self, signals: &mut Vec<crate::Signal>) {
+        while let Some(ring) = self.dirty.pop() {
+            let Some(queue) = self.queue_mut(ring) else { continue };
+            queue.dirty = false;
+            queue.ring.publish();
+            if queue.ring.needs_signal() {
+                signals.push(crate::Signal::transmit(ring));
+            }
+        }
+    }
+}
+
+impl Sender {
+    /// Takes chains from the queue of `ring`, in two passes so that the descriptors' and the headers' cache lines come in
+    /// side by side. Returns heads taken and the error that ended it.
+    fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> (usize, Option<RingError>) {
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
+        let pending = match queue.ring.pending() {
+            Ok(pending) => usize::from(pending).min(BATCH_PACKETS_MAX),
+            Err(error) => return (0, Some(error)),
+        };
+        for ahead in 0..pending {
+            if let Ok(head) = queue.ring.head(ahead as u16) {
+                queue.ring.prefetch_descriptor(head);
+            }
+        }
+        let (mut taken, mut bytes, mut error) = (0, 0_u32, None);
+        while taken < pending && bytes < VISIT_BYTES_MAX && queue.table.has_room() {
+            match take_chain(queue, &self.map, taken as u16, self.epoch) {
+                Ok(chain) => {
+                    fetched.packets[taken] = PacketRef {
+                        port: ring.port.0,
+                        queue: ring.queue,
+                        head: chain.head,
+                        epoch: self.epoch,
+                    };
+                    bytes += chain.bytes;
+                    fetched.chain_bytes[taken] = chain.whole.then_some(chain.bytes);
+                    taken += 1;
+                }
+                Err(broken) => {
+                    error = Some(broken);
+                    break;
+                }
+            }
+        }
+        queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
+        queue.ring.take(taken as u16);
+        self.read_headers(ring, fetched, taken);
+        (taken, error)
+    }
+
+    /// Second pass: reads each chain's headers, once; what is no frame is dropped and completed.
+    fn read_headers(&mut self, ring: RingId, fetched: &mut Fetched, taken: usize) {
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
+        let vnet_bytes = self.capabilities.header_bytes;
+        for index in 0..taken {
+            let packet = fetched.packets[index];
+            let bytes = fetched.chain_bytes[index];
+            let segments = queue.table.segments(packet.head, packet.epoch).unwrap_or_default();
+            let cursor = Cursor::new(&self.map, segments);
+            let header = &mut fetched.headers[fetched.len];
+            let verdict = match bytes {
+                None => Err(DropReason::ChainTooLong),
+                Some(bytes) => read_header(cursor, header, bytes, vnet_bytes),
+            };
+            self.counters.rx_packets += 1;
+            self.counters.rx_bytes += u64::from(bytes.unwrap_or(0)).saturating_sub(vnet_bytes as u64);
+            let refused = verdict.err().or((!queue.enabled).then_some(DropReason::QueueDisabled));
+            match refused {
+                None => {
+                    self.counters.rx_gso_packets += u64::from(header.offload.is_gso());
+                    fetched.packets[fetched.len] = packet;
+                    fetched.len += 1;
+                }
+                Some(reason) => {
+                    self.counters.rx_drops.count(reason);
+                    queue.table.settle(packet.head);
+                    queue.ring.complete(packet.head, 0);
+                }
+            }
+        }
+    }
+}
+
+struct Chain {
+    head: u16,
+    bytes: u32,
+    /// Whether all segments were kept.
+    whole: bool,
+}
+
+/// Reads, checks and enters the pending chain `ahead`.
+#[inline]
+fn take_chain(queue: &mut TxQueue, map: &MemoryMap, ahead: u16, epoch: u32) -> Result<Chain, RingError> {
+    let head = queue.ring.head(ahead)?;
+    if queue.table.is_taken(head) {
+        return Err(RingError::HeadTwice(head));
+    }
+    let mut segments = ChainSegments::new();
+    let mut bytes = 0_u32;
+    let whole = walk(&queue.ring, map, head, Direction::Readable, &mut queue.hint, |segment, _| {
+        bytes = bytes.saturating_add(segment.len);
+        segments.try_push(segment).is_ok()
+    })?;
+    if let Some(first) = segments.first() {
+        map.prefetch(*first, 0);
+    }
+    queue.table.enter(head, epoch, &segments);
+    Ok(Chain { head, bytes, whole })
+}
+
+/// Reads the virtio-net header and the frame's head at `cursor` into `header`, and checks the metadata.
+#[inline]
+fn read_header(
+    mut cursor: Cursor<'_>,
+    header: &mut Header,
+    chain_bytes: u32,
+    vnet_bytes: usize,
+) -> Result<(), DropReason> {
+    let mut vnet = [0; HEADER_BYTES];
+    let frame_len = chain_bytes.checked_sub(vnet_bytes as u32).ok_or(DropReason::TooShort)?;
+    if frame_len < FRAME_BYTES_MIN {
+        return Err(DropReason::TooShort);
+    }
+    if frame_len > FRAME_BYTES_MAX {
+        return Err(DropReason::TooLong);
+    }
+    cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
+    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
+    cursor.read(image).map_err(|_| DropReason::Recalled)?;
+    header.offload = Offload::parse(&vnet);
+    check_offload(&header.offload, frame_len)
+}
+
+fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
+    use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
+    if offload.needs_csum() && !check_partial(offload, frame_len_bytes) {
+        return Err(DropReason::BadCsum);
+    }
+    if !offload.is_gso() {
+        return Ok(());
+    }
+    let kind = matches!(offload.gso_kind(), GSO_TCPV4 | GSO_TCPV6);
+    let size = offload.gso_size >= GSO_SIZE_BYTES_MIN
+        && frame_len_bytes.div_ceil(u32::from(offload.gso_size)) <= GSO_SEGMENTS_MAX;
+    if kind && size && offload.needs_csum() { Ok(()) } else { Err(DropReason::BadGso) }
+}
