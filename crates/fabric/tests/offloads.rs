@@ -1,0 +1,169 @@
+//! Offload metadata between guests that negotiated different things: byte-exact payload, right checksums, whatever the
+//! receiver takes. An independent parser (etherparse) is the judge.
+
+mod support;
+
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+use lasthop_fabric::Capabilities;
+use lasthop_fabric::bounds::WAITING_NS_MAX;
+use lasthop_verdict::PortId;
+use lasthop_wire::Offload;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
+use proptest::prelude::*;
+use support::{Received, TestGuest, assert_conserved, everything, flooding_fabric};
+
+const L2: usize = 14;
+
+/// A TCP frame whose checksum is left to be completed, as Linux sends it.
+fn tcp_frame(v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let builder = if v6 {
+        builder.ipv6([1; 16], [2; 16], 64)
+    } else {
+        builder.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+    };
+    let builder = builder.tcp(40000, 80, 1_000_000, 5000).ack(77).psh().fin();
+    let mut frame = Vec::new();
+    builder.write(&mut frame, payload).unwrap();
+    let csum_start = L2 + if v6 { 40 } else { 20 };
+    let pseudo = partial_checksum(&frame, csum_start);
+    frame[csum_start + 16..csum_start + 18].copy_from_slice(&pseudo.to_be_bytes());
+    (frame, csum_start)
+}
+
+/// The folded sum of the pseudo header: what stands in the checksum field of a frame with NEEDS_CSUM.
+fn partial_checksum(frame: &[u8], csum_start: usize) -> u16 {
+    let addresses = if frame[12] == 0x86 { &frame[L2 + 8..L2 + 40] } else { &frame[L2 + 12..L2 + 20] };
+    let len = (frame.len() - csum_start) as u32;
+    let mut sum: u32 = addresses.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    sum += 6 + (len >> 16) + (len & 0xffff);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// Sequence number and payload of a frame whose checksum the judge finds right, or completes as the receiver would.
+fn judge(received: &Received) -> (u32, Vec<u8>) {
+    let mut frame = received.frame.clone();
+    if received.offload.needs_csum() {
+        let at = usize::from(received.offload.csum_start) + usize::from(received.offload.csum_offset);
+        assert_eq!(
+            frame[at..at + 2],
+            partial_checksum(&frame, usize::from(received.offload.csum_start)).to_be_bytes(),
+            "a partial checksum is the pseudo header's"
+        );
+        frame[at..at + 2].fill(0);
+    }
+    let sliced = SlicedPacket::from_ethernet(&frame).unwrap();
+    let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { panic!("not TCP") };
+    let right = match sliced.net.as_ref().unwrap() {
+        etherparse::NetSlice::Ipv4(ip) => {
+            let header = ip.header().to_header();
+            assert_eq!(header.header_checksum, header.calc_header_checksum());
+            tcp.to_header().calc_checksum_ipv4(&header, tcp.payload()).unwrap()
+        }
+        etherparse::NetSlice::Ipv6(ip) => tcp.to_header().calc_checksum_ipv6(&ip.header().to_header(), tcp.payload()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    if !received.offload.needs_csum() {
+        assert_eq!(tcp.checksum(), right, "checksum");
+    }
+    (tcp.sequence_number(), tcp.payload().to_vec())
+}
+
+fn capabilities() -> impl Strategy<Value = Capabilities> {
+    (any::<[bool; 5]>()).prop_map(|[mergeable, csum, tso4, tso6, ecn]| Capabilities {
+        mergeable,
+        csum,
+        tso4: tso4 && csum,
+        tso6: tso6 && csum,
+        ecn,
+        ..everything()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_receiver_gets_what_it_takes(
+        receiver_takes in capabilities(),
+        v6 in any::<bool>(),
+        ecn in any::<bool>(),
+        payload_len in 1_usize..65_000,
+        gso_size in 536_u16..9000,
+        buffer_bytes in 1500_u32..6000,
+        posted in 4_u32..60,
+        cuts in proptest::collection::vec(0_usize..65_000, 0..6),
+    ) {
+        let gso = payload_len > usize::from(gso_size);
+        let payload: Vec<u8> = (0..payload_len).map(|at| (at * 13 + at / 251) as u8).collect();
+        let (frame, csum_start) = tcp_frame(v6, &payload);
+        let kind = if v6 { GSO_TCPV6 } else { GSO_TCPV4 };
+        let offload = Offload {
+            flags: F_NEEDS_CSUM,
+            gso_type: if gso { kind | if ecn { GSO_ECN } else { 0 } } else { GSO_NONE },
+            gso_size: if gso { gso_size } else { 0 },
+            hdr_len: 0,
+            csum_start: csum_start as u16,
+            csum_offset: 16,
+        };
+        let takes_gso = receiver_takes.csum
+            && (if v6 { receiver_takes.tso6 } else { receiver_takes.tso4 })
+            && (!ecn || receiver_takes.ecn);
+        // A receiver that takes whole TSO frames without merging posts buffers for them, as Linux does.
+        let room = if receiver_takes.mergeable {
+            buffer_bytes
+        } else if receiver_takes.tso4 || receiver_takes.tso6 {
+            66_000
+        } else {
+            9_100
+        };
+        let mut fabric = flooding_fabric(2);
+        let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+        let mut receiver = TestGuest::attach(&mut fabric, 2, receiver_takes, 64, room);
+        let mut cuts = cuts;
+        cuts.sort_unstable();
+        receiver.post(posted);
+        prop_assert!(sender.queue_cut(&frame, offload, &cuts));
+        fabric.visit(sender.tx_ring(), 0);
+        let mut got = Vec::new();
+        for _ in 0..200 {
+            while let Some(received) = receiver.receive() {
+                got.push(received);
+            }
+            fabric.drain(receiver.tx_ring());
+            assert_conserved(&fabric, &[PortId(1), PortId(2)]);
+        }
+        if got.is_empty() {
+            // Only for want of room: a mergeable ring too small for the whole packet.
+            let needs = (frame.len() as u32 + 12).div_ceil(room);
+            prop_assert!(receiver_takes.mergeable && needs > posted.min(64), "lost: {:?}", sender.counters(&fabric));
+            fabric.expire(WAITING_NS_MAX);
+            assert_conserved(&fabric, &[PortId(1), PortId(2)]);
+            return Ok(());
+        }
+        let segments = if gso && !takes_gso { payload_len.div_ceil(usize::from(gso_size)) } else { 1 };
+        prop_assert_eq!(got.len(), segments);
+        let mut expected_sequence = 1_000_000;
+        let mut reassembled = Vec::new();
+        for received in &got {
+            prop_assert_eq!(received.offload.is_gso(), gso && takes_gso);
+            prop_assert_eq!(received.offload.needs_csum(), receiver_takes.csum);
+            let (sequence, part) = judge(received);
+            prop_assert_eq!(sequence, expected_sequence);
+            expected_sequence += part.len() as u32;
+            reassembled.extend(part);
+        }
+        prop_assert!(reassembled == payload, "payload differs");
+        let counters = sender.counters(&fabric);
+        prop_assert_eq!(counters.segments_added, segments as u64 - 1);
+        prop_assert_eq!(counters.forwarded, segments as u64);
+        if gso && takes_gso {
+            prop_assert_eq!(got[0].offload.gso_size, gso_size, "metadata passes untouched");
+            prop_assert!(got[0].frame == frame, "so does the frame");
+        }
+        assert_conserved(&fabric, &[PortId(1), PortId(2)]);
+    }
+}

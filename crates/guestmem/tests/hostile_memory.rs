@@ -1,0 +1,85 @@
+//! Files that are not what a front end says, and files that change under us.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use lasthop_guestmem::{Cursor, Mapping, MappingError, MemoryMap, Region, Segment, copy, guard, memfd};
+
+const MIB: u64 = 1 << 20;
+
+fn region(guest_addr: u64, len: u64) -> Region {
+    let fd = memfd("guest", len).unwrap();
+    let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len).unwrap());
+    Region { guest_addr, user_addr: guest_addr.wrapping_add(1 << 40), mapping }
+}
+
+#[test]
+fn a_file_that_shrinks_reads_as_zeroes_and_is_marked_while_its_neighbour_goes_on() {
+    guard::install().unwrap();
+    let fd = memfd("shrinking", MIB).unwrap();
+    let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, MIB).unwrap());
+    let shrinking =
+        MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping: Arc::clone(&mapping) }]).unwrap();
+    let healthy = MemoryMap::new(vec![region(0, MIB)]).unwrap();
+    let all = [Segment { offset: 0, len: MIB as u32, region: 0 }];
+    shrinking.write(all[0], 0, &[7; 4096]).unwrap();
+    healthy.write(all[0], 0, &[9; 4096]).unwrap();
+    rustix::fs::ftruncate(&fd, 0).unwrap();
+    let before = guard::faults();
+    let copied = copy(&mut Cursor::new(&shrinking, &all), &mut Cursor::new(&healthy, &all), 100_000).unwrap();
+    assert_eq!(copied, 100_000);
+    let mut back = [1; 4096];
+    healthy.read(all[0], 0, &mut back).unwrap();
+    assert_eq!(back, [0; 4096], "zeroes arrived");
+    assert!(mapping.is_dead() && shrinking.is_dead() && !healthy.is_dead());
+    assert!(guard::faults() > before);
+    shrinking.write(all[0], 500_000, &[1; 16]).unwrap();
+}
+
+#[test]
+fn only_shared_memory_inside_its_file_is_mapped() {
+    let fd = memfd("small", MIB).unwrap();
+    for (offset, len) in [(0, MIB + 1), (MIB, 1), (u64::MAX, 2), (1, MIB)] {
+        let error = Mapping::of_file(fd.as_fd(), offset, len).unwrap_err();
+        assert!(matches!(error, MappingError::BeyondFile { .. }), "{offset} {len}: {error}");
+    }
+    assert!(matches!(Mapping::of_file(fd.as_fd(), 0, 0), Err(MappingError::BadLength(0))));
+    let on_disk = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
+    let error = Mapping::of_file(on_disk.as_fd(), 0, 4096).unwrap_err();
+    assert!(error.to_string().contains("memory-backend-memfd,share=on"), "{error}");
+}
+
+#[test]
+fn a_region_at_a_large_odd_offset_is_mapped_there() {
+    let offset = (1 << 30) + 12_345;
+    let fd = memfd("sparse", offset + MIB).unwrap();
+    rustix::io::pwrite(&fd, b"here", offset).unwrap();
+    let mapping = Arc::new(Mapping::of_file(fd.as_fd(), offset, MIB).unwrap());
+    let map = MemoryMap::new(vec![Region { guest_addr: offset, user_addr: offset, mapping }]).unwrap();
+    let segment = map.translate(offset, 4, &mut 0).unwrap();
+    let mut bytes = [0; 4];
+    map.read(segment, 0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"here");
+}
+
+#[test]
+fn addresses_translate_inside_regions_only() {
+    let map = MemoryMap::new(vec![region(0x10_0000, MIB), region(0, 0x1000)]).unwrap();
+    let mut hint = 0;
+    assert_eq!(map.translate(0x1000, 1, &mut hint), None, "between the regions");
+    assert_eq!(map.translate(0x20_0000, 1, &mut hint), None, "behind them");
+    assert_eq!(map.translate(u64::MAX, 2, &mut hint), None);
+    let cut = map.translate(0xff0, 64, &mut hint).unwrap();
+    assert_eq!((cut.offset, cut.len), (0xff0, 0x10), "a buffer is cut at the end of its region");
+    let whole = map.translate(0x10_0000, 64, &mut hint).unwrap();
+    assert_eq!((whole.offset, whole.len, whole.region), (0, 64, 1));
+    assert!(map.translate_user((1 << 40) + 0x10_0000 + MIB - 8, 8).is_some());
+    assert_eq!(map.translate_user((1 << 40) + 0x10_0000 + MIB - 8, 9), None, "ring areas lie in one region");
+}
+
+#[test]
+fn overlapping_or_wrapping_regions_are_refused() {
+    let overlap = MemoryMap::new(vec![region(0, MIB), region(MIB - 1, MIB)]).unwrap_err();
+    assert!(overlap.contains("overlap at guest address 0xfffff"), "{overlap}");
+    assert!(MemoryMap::new(vec![region(u64::MAX - 10, MIB)]).unwrap_err().contains("wraps"));
+}
