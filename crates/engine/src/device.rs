@@ -1,0 +1,100 @@
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lasthop_guestmem::MemoryMap;
+use lasthop_verdict::PortId;
+use lasthop_vhost::{Device, Offer, RingStart};
+
+use crate::features;
+use crate::mailbox::Mailbox;
+use crate::port::{PortConfig, PortRecord, PortTable};
+
+/// The switch's end of one attached guest: what its vhost-user session asks for, done by the port's worker.
+#[derive(Debug)]
+pub struct PortDevice {
+    port: PortId,
+    offer: Offer,
+    mailbox: Arc<Mailbox>,
+    ports: Arc<Mutex<PortTable>>,
+}
+
+impl PortDevice {
+    pub(crate) fn new(
+        port: PortId,
+        config: &PortConfig,
+        mailbox: Arc<Mailbox>,
+        ports: Arc<Mutex<PortTable>>,
+    ) -> Self {
+        let offer = Offer {
+            features: features::offered(config),
+            queue_pairs: config.queue_pairs,
+            mac: config.mac.map(|mac| mac.0),
+            mtu: config.mtu,
+        };
+        let device = Self { port, offer, mailbox, ports };
+        device.record(|record| record.attached = true);
+        device
+    }
+
+    fn record(&self, change: impl FnOnce(&mut PortRecord)) {
+        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(record) = ports.get_mut(self.port) {
+            change(record);
+        }
+    }
+}
+
+impl Device for PortDevice {
+    fn offer(&self) -> Offer {
+        self.offer
+    }
+
+    fn set_features(&mut self, features: u64) {
+        self.record(|record| record.features = features);
+        let (port, capabilities) = (self.port, features::capabilities(features));
+        let _ = self.mailbox.call(move |worker| worker.fabric.set_capabilities(port, capabilities));
+    }
+
+    fn set_memory(&mut self, map: Arc<MemoryMap>) {
+        let port = self.port;
+        let _ = self.mailbox.call(move |worker| worker.fabric.set_memory(port, &map));
+    }
+
+    fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String> {
+        let port = self.port;
+        let RingStart { ring, kick, call, enabled } = start;
+        let started = self.mailbox.call(move |worker| worker.start_ring(port, index, ring, (kick, call), enabled));
+        match started {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("cannot wait for kicks of ring {index}: {error}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn stop_ring(&mut self, index: u16) -> Option<u16> {
+        let port = self.port;
+        self.mailbox.call(move |worker| worker.stop_ring(port, index)).ok().flatten()
+    }
+
+    fn set_ring_enabled(&mut self, index: u16, enabled: bool) {
+        let port = self.port;
+        let _ = self.mailbox.call(move |worker| worker.fabric.set_ring_enabled(port, index, enabled));
+    }
+
+    fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>) {
+        let port = self.port;
+        let _ = self.mailbox.call(move |worker| worker.set_call(port, index, call));
+    }
+
+    fn set_mtu(&mut self, mtu: u16) {
+        self.record(|record| record.config.mtu = Some(mtu));
+    }
+}
+
+impl Drop for PortDevice {
+    fn drop(&mut self) {
+        self.record(|record| (record.attached, record.features) = (false, 0));
+        let port = self.port;
+        let _ = self.mailbox.call(move |worker| worker.stop_all(port));
+    }
+}

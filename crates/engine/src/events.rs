@@ -1,0 +1,68 @@
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use arrayvec::ArrayVec;
+use lasthop_verdict::PortId;
+use rustix::event::{Timespec, epoll};
+
+/// Events taken from the kernel at a time.
+const EVENTS_MAX: usize = 64;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// An errand was left.
+    Bell,
+    /// A guest kicked virtqueue `index` of a port.
+    Kick(PortId, u16),
+}
+
+impl Event {
+    fn token(self) -> u64 {
+        match self {
+            Self::Bell => u64::MAX,
+            Self::Kick(port, index) => u64::from(port.0) << 16 | u64::from(index),
+        }
+    }
+
+    fn of_token(token: u64) -> Self {
+        if token == u64::MAX { Self::Bell } else { Self::Kick(PortId((token >> 16) as u16), token as u16) }
+    }
+}
+
+/// The one place where a worker sleeps. Edge-triggered: nothing is read from the eventfds, each write is one event.
+#[derive(Debug)]
+pub(crate) struct Events {
+    epoll: std::os::fd::OwnedFd,
+}
+
+impl Events {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Listens to `fd` until it is closed everywhere or `forget` is called.
+    pub(crate) fn listen(&self, fd: impl AsFd, event: Event) -> std::io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(event.token()), flags)?)
+    }
+
+    pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
+        // Fails only if the descriptor is not listened to, which is what is wanted.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// Waits up to `timeout_ns` (`None`: as long as it takes); the events, at most `EVENTS_MAX`.
+    pub(crate) fn wait(&self, timeout_ns: Option<u64>) -> ArrayVec<Event, EVENTS_MAX> {
+        let timeout = timeout_ns.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        });
+        let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
+            Ok((events, _)) => events.iter().map(|event| Event::of_token(event.data.u64())).collect(),
+            // An interrupted wait is one without events.
+            Err(_) => ArrayVec::new(),
+        }
+    }
+}

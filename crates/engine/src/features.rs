@@ -1,0 +1,94 @@
+use lasthop_fabric::Capabilities;
+use lasthop_vhost::features as virtio;
+use lasthop_wire::vnet;
+
+use crate::PortConfig;
+
+/// What every port offers.
+const ALWAYS: u64 = virtio::VERSION_1
+    | virtio::INDIRECT_DESC
+    | virtio::EVENT_IDX
+    | virtio::MRG_RXBUF
+    | virtio::CSUM
+    | virtio::GUEST_CSUM
+    | virtio::GUEST_TSO4
+    | virtio::GUEST_TSO6
+    | virtio::GUEST_ECN
+    | virtio::HOST_TSO4
+    | virtio::HOST_TSO6
+    | virtio::HOST_ECN
+    | virtio::STATUS;
+
+/// Features that one may only offer beside another (virtio 1.2, 5.1.3.1).
+const REQUIRES: &[(u64, u64)] = &[
+    (virtio::GUEST_TSO4 | virtio::GUEST_TSO6, virtio::GUEST_CSUM),
+    (virtio::GUEST_ECN, virtio::GUEST_TSO4 | virtio::GUEST_TSO6),
+    (virtio::HOST_TSO4 | virtio::HOST_TSO6, virtio::CSUM),
+    (virtio::HOST_ECN, virtio::HOST_TSO4 | virtio::HOST_TSO6),
+];
+
+/// The features offered to a port's guest: what its settings imply, less what its mask takes away.
+pub(crate) fn offered(config: &PortConfig) -> u64 {
+    let mut features = ALWAYS;
+    if config.mac.is_some() {
+        features |= virtio::MAC;
+    }
+    if config.mtu.is_some() {
+        features |= virtio::MTU;
+    }
+    if config.queue_pairs > 1 {
+        features |= virtio::MQ;
+    }
+    features &= config.features_mask;
+    for &(bits, needed) in REQUIRES {
+        if features & needed == 0 {
+            features &= !bits;
+        }
+    }
+    features
+}
+
+/// What negotiated features mean for packets.
+pub(crate) fn capabilities(features: u64) -> Capabilities {
+    let has = |bit| features & bit != 0;
+    let modern = has(virtio::VERSION_1) || has(virtio::MRG_RXBUF);
+    Capabilities {
+        mergeable: has(virtio::MRG_RXBUF),
+        csum: has(virtio::GUEST_CSUM),
+        tso4: has(virtio::GUEST_TSO4),
+        tso6: has(virtio::GUEST_TSO6),
+        ecn: has(virtio::GUEST_ECN),
+        header_bytes: if modern { vnet::HEADER_BYTES } else { vnet::HEADER_BYTES_LEGACY },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(features_mask: u64) -> PortConfig {
+        PortConfig { name: "p".into(), mac: None, mtu: None, queue_pairs: 1, features_mask }
+    }
+
+    #[test]
+    fn offers_nothing_that_needs_what_is_masked() {
+        let features = offered(&config(!virtio::GUEST_CSUM));
+        assert_eq!(features & (virtio::GUEST_TSO4 | virtio::GUEST_TSO6 | virtio::GUEST_ECN), 0);
+        assert_ne!(features & virtio::HOST_TSO4, 0);
+        let features = offered(&config(!(virtio::HOST_TSO4 | virtio::HOST_TSO6)));
+        assert_eq!(features & virtio::HOST_ECN, 0);
+    }
+
+    #[test]
+    fn one_queue_pair_offers_neither_multiqueue_nor_a_control_queue() {
+        // Linux spins for ever in a control queue that nobody serves, and refuses MQ without one.
+        assert_eq!(offered(&config(u64::MAX)) & (virtio::MQ | virtio::CTRL_VQ), 0);
+    }
+
+    #[test]
+    fn legacy_guests_have_the_short_header() {
+        assert_eq!(capabilities(0).header_bytes, 10);
+        assert_eq!(capabilities(virtio::MRG_RXBUF).header_bytes, 12);
+        assert_eq!(capabilities(virtio::VERSION_1).header_bytes, 12);
+    }
+}

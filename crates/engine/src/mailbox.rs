@@ -1,0 +1,64 @@
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::worker::Worker;
+use crate::{EngineError, REPLY_TIMEOUT};
+
+/// Something for the worker to do between two visits.
+pub(crate) type Errand = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// Errands from the control side to a worker. Rare, so a lock and an eventfd each time are fine.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    errands: Mutex<Errands>,
+    bell: OwnedFd,
+}
+
+#[derive(Default)]
+struct Errands(VecDeque<Errand>);
+
+impl std::fmt::Debug for Errands {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} errands", self.0.len())
+    }
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { errands: Mutex::default(), bell })
+    }
+
+    /// Readable when there are errands; edge-triggered, never read.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Leaves an errand and wakes the worker.
+    pub(crate) fn post(&self, errand: Errand) {
+        self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.push_back(errand);
+        // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// The next errand.
+    pub(crate) fn take(&self) -> Option<Errand> {
+        self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    }
+
+    /// Has the worker run `errand` and waits for what it returns.
+    pub(crate) fn call<R: Send + 'static>(
+        &self,
+        errand: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> Result<R, EngineError> {
+        let (reply, answer) = sync_channel(1);
+        self.post(Box::new(move |worker| {
+            let _ = reply.send(errand(worker));
+        }));
+        answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| EngineError::NoAnswer)
+    }
+}

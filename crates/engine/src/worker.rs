@@ -1,0 +1,299 @@
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use lasthop_fabric::{Fabric, RingId};
+use lasthop_guestmem::guard;
+use lasthop_ring::DeviceRing;
+use lasthop_verdict::PortId;
+
+use crate::EngineSettings;
+use crate::active::ActiveRings;
+use crate::events::{Event, Events};
+use crate::mailbox::Mailbox;
+use crate::stats::WorkerStats;
+
+/// How often a busy worker looks for kicks and errands: a ring that wakes meanwhile waits so long at most.
+const POLL_NS: u64 = 20_000;
+/// How long a worker without work looks around before it offers its core to others.
+const BLIND_NS: u64 = 20_000;
+/// A core that comes back later than this was wanted by somebody else.
+const WANTED_NS: u64 = 10_000;
+
+/// Time since the engine started, in ns.
+pub(crate) fn now_ns(started: Instant) -> u64 {
+    started.elapsed().as_nanos() as u64
+}
+
+/// A guest's eventfds of one virtqueue.
+#[derive(Debug, Default)]
+struct RingFds {
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+}
+
+/// A thread that owns a fabric.
+pub(crate) struct Worker {
+    pub(crate) fabric: Fabric,
+    pub(crate) stats: WorkerStats,
+    mailbox: Arc<Mailbox>,
+    events: Events,
+    active: ActiveRings,
+    fds: HashMap<(PortId, u16), RingFds>,
+    failures: HashMap<PortId, String>,
+    cpus: Vec<usize>,
+    hysteresis_ns: u64,
+    started: Instant,
+    faults_seen: usize,
+    polled_ns: u64,
+    yielded_ns: u64,
+    stopping: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        fabric: Fabric,
+        mailbox: Arc<Mailbox>,
+        settings: &EngineSettings,
+        started: Instant,
+    ) -> std::io::Result<Self> {
+        let events = Events::new()?;
+        events.listen(mailbox.bell(), Event::Bell)?;
+        Ok(Self {
+            fabric,
+            stats: WorkerStats::default(),
+            mailbox,
+            events,
+            active: ActiveRings::default(),
+            fds: HashMap::new(),
+            failures: HashMap::new(),
+            cpus: settings.cpus.clone(),
+            hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
+            started,
+            faults_seen: guard::faults(),
+            polled_ns: 0,
+            yielded_ns: 0,
+            stopping: false,
+        })
+    }
+
+    /// Works until told to stop.
+    pub(crate) fn run(mut self) {
+        self.choose_cpus();
+        while !self.stopping {
+            let now = now_ns(self.started);
+            let worked = self.round(now);
+            if self.active.is_empty() {
+                self.sleep(now);
+                continue;
+            }
+            if now - self.polled_ns >= POLL_NS {
+                self.polled_ns = now;
+                self.stats.polls += 1;
+                self.take_events(Some(0));
+            }
+            if !worked {
+                self.wind_down(now);
+            }
+        }
+    }
+
+    fn choose_cpus(&self) {
+        if self.cpus.is_empty() {
+            return;
+        }
+        let mut set = rustix::thread::CpuSet::new();
+        for &cpu in self.cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
+            set.set(cpu);
+        }
+        // CPUs that went offline since the command line was checked leave the worker unpinned: slower, not broken.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+
+    /// Visits each active ring once; true if one had packets.
+    fn round(&mut self, now: u64) -> bool {
+        let mut worked = false;
+        for index in 0..self.active.len() {
+            let Some(active) = self.active.get(index) else { break };
+            self.stats.visits += 1;
+            if self.fabric.visit(active.ring, now) > 0 {
+                self.stats.batches += 1;
+                self.active.worked(index, now);
+                worked = true;
+            }
+            self.send_signals();
+        }
+        if self.fabric.deadline_ns().is_some() {
+            worked |= self.fabric.drain_waiting();
+            self.fabric.expire(now);
+            self.send_signals();
+        }
+        self.wake_unblocked(now);
+        if guard::faults() != self.faults_seen {
+            self.quarantine();
+        }
+        worked
+    }
+
+    fn wake_unblocked(&mut self, now: u64) {
+        while let Some(ring) = self.fabric.unblocked().pop() {
+            self.activate(ring, now);
+        }
+    }
+
+    /// Rings without packets for the hysteresis period are armed and left alone; when somebody else wants the core, all
+    /// rings without packets are.
+    fn wind_down(&mut self, now: u64) {
+        let mut hysteresis = self.hysteresis_ns;
+        if now - self.yielded_ns >= BLIND_NS {
+            std::thread::yield_now();
+            self.yielded_ns = now_ns(self.started);
+            if self.yielded_ns - now > WANTED_NS {
+                hysteresis = 0;
+            }
+        }
+        for index in (0..self.active.len()).rev() {
+            let Some(active) = self.active.get(index) else { continue };
+            if now.saturating_sub(active.worked_ns) >= hysteresis && !self.must_poll(active.ring) && !self.fabric.arm(active.ring) {
+                self.active.remove(active.ring);
+            }
+        }
+    }
+
+    /// Whether the guest gave no kick descriptor: such a ring is looked at for ever (vhost-user, "VHOST_USER_VRING_NOFD_MASK").
+    fn must_poll(&self, ring: RingId) -> bool {
+        let key = (ring.port, 2 * ring.queue + 1);
+        self.fds.get(&key).is_some_and(|fds| fds.kick.is_none()) && self.fabric.ring_state(ring.port, key.1).is_some()
+    }
+
+    /// Nothing is active: sleeps until a kick, an errand or the earliest deadline.
+    fn sleep(&mut self, now: u64) {
+        if self.fabric.arm_waiting() {
+            return;
+        }
+        let timeout = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
+        self.stats.sleeps += 1;
+        self.take_events(timeout);
+    }
+
+    fn take_events(&mut self, timeout_ns: Option<u64>) {
+        let events = self.events.wait(timeout_ns);
+        let now = now_ns(self.started);
+        for event in events {
+            match event {
+                Event::Bell => self.run_errands(),
+                Event::Kick(port, index) => self.kicked(port, index, now),
+            }
+        }
+    }
+
+    fn run_errands(&mut self) {
+        while let Some(errand) = self.mailbox.take() {
+            errand(self);
+            self.send_signals();
+        }
+    }
+
+    fn kicked(&mut self, port: PortId, index: u16, now: u64) {
+        let ring = RingId { port, queue: index / 2 };
+        if index % 2 == 1 {
+            self.activate(ring, now);
+        } else {
+            self.fabric.drain(ring);
+            self.send_signals();
+        }
+    }
+
+    fn activate(&mut self, ring: RingId, now: u64) {
+        if self.active.add(ring, now) {
+            self.fabric.suppress_kicks(ring);
+        }
+    }
+
+    /// Writes the call eventfds that the last visits asked for.
+    fn send_signals(&mut self) {
+        while let Some(signal) = self.fabric.signals().pop() {
+            let Some(call) = self.fds.get(&(signal.port, signal.index)).and_then(|fds| fds.call.as_ref()) else {
+                continue;
+            };
+            // A saturated eventfd is one that its guest has not read: it will see the packets when it does.
+            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+            self.fabric.count_signal(signal.port);
+        }
+    }
+
+    /// Stops the rings of ports whose memory was cut short.
+    fn quarantine(&mut self) {
+        self.faults_seen = guard::faults();
+        let mut ports: Vec<PortId> = self.fds.keys().map(|(port, _)| *port).collect();
+        ports.dedup();
+        for port in ports.into_iter().filter(|port| self.fabric.memory_is_dead(*port)).collect::<Vec<_>>() {
+            self.stop_all(port);
+            self.failures.insert(port, "the guest's memory file was cut short; restart the guest".into());
+        }
+    }
+
+    pub(crate) fn stop_all(&mut self, port: PortId) {
+        let indices: Vec<u16> = self.fds.keys().filter(|(owner, _)| *owner == port).map(|(_, index)| *index).collect();
+        for index in indices {
+            self.stop_ring(port, index);
+        }
+    }
+
+    /// A ring starts: it is looked at once without a kick.
+    pub(crate) fn start_ring(
+        &mut self,
+        port: PortId,
+        index: u16,
+        ring: DeviceRing,
+        fds: (Option<OwnedFd>, Option<OwnedFd>),
+        enabled: bool,
+    ) -> std::io::Result<()> {
+        self.stop_ring(port, index);
+        let (kick, call) = fds;
+        if let Some(kick) = &kick {
+            self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
+        }
+        self.failures.remove(&port);
+        self.fds.insert((port, index), RingFds { kick, call });
+        self.fabric.start_ring(port, index, ring, enabled);
+        if index % 2 == 1 {
+            self.activate(RingId { port, queue: index / 2 }, now_ns(self.started));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn stop_ring(&mut self, port: PortId, index: u16) -> Option<u16> {
+        let base = self.fabric.stop_ring(port, index);
+        self.send_signals();
+        if index % 2 == 1 {
+            self.active.remove(RingId { port, queue: index / 2 });
+        }
+        if let Some(kick) = self.fds.remove(&(port, index)).and_then(|fds| fds.kick) {
+            self.events.forget(kick.as_fd());
+        }
+        base
+    }
+
+    pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<OwnedFd>) {
+        if let Some(fds) = self.fds.get_mut(&(port, index)) {
+            fds.call = call;
+        }
+    }
+
+    pub(crate) fn remove_port(&mut self, port: PortId) {
+        self.stop_all(port);
+        self.failures.remove(&port);
+        self.fabric.remove_port(port);
+    }
+
+    /// Why all rings of a port were stopped, if they were.
+    pub(crate) fn failure(&self, port: PortId) -> Option<String> {
+        self.failures.get(&port).cloned()
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+    }
+}
