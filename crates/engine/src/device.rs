@@ -63,7 +63,8 @@ impl Device for PortDevice {
     fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String> {
         let port = self.port;
         let RingStart { ring, kick, call, enabled } = start;
-        let started = self.mailbox.call(move |worker| worker.start_ring(port, index, ring, (kick, call), enabled));
+        let started =
+            self.mailbox.call(move |worker| worker.start_ring(port, index, ring, (kick, call), enabled));
         match started {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("cannot wait for kicks of ring {index}: {error}")),

@@ -54,10 +54,8 @@ impl Events {
 
     /// Waits up to `timeout_ns` (`None`: as long as it takes); the events, at most `EVENTS_MAX`.
     pub(crate) fn wait(&self, timeout_ns: Option<u64>) -> ArrayVec<Event, EVENTS_MAX> {
-        let timeout = timeout_ns.map(|ns| Timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as i64,
-        });
+        let timeout = timeout_ns
+            .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
         let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
         match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
             Ok((events, _)) => events.iter().map(|event| Event::of_token(event.data.u64())).collect(),

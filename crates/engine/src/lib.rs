@@ -102,7 +102,8 @@ impl Engine {
     pub fn start(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
         lasthop_guestmem::guard::install().map_err(|error| EngineError::System("handle SIGBUS", error))?;
         let fabric = Fabric::new(Arc::clone(&module)).map_err(EngineError::Refused)?;
-        let mailbox = Arc::new(Mailbox::new().map_err(|error| EngineError::System("create an eventfd", error))?);
+        let mailbox =
+            Arc::new(Mailbox::new().map_err(|error| EngineError::System("create an eventfd", error))?);
         let started = std::time::Instant::now();
         let worker = Worker::new(fabric, Arc::clone(&mailbox), settings, started)
             .map_err(|error| EngineError::System("set up a worker", error))?;

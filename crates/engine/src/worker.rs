@@ -155,7 +155,10 @@ impl Worker {
         }
         for index in (0..self.active.len()).rev() {
             let Some(active) = self.active.get(index) else { continue };
-            if now.saturating_sub(active.worked_ns) >= hysteresis && !self.must_poll(active.ring) && !self.fabric.arm(active.ring) {
+            if now.saturating_sub(active.worked_ns) >= hysteresis
+                && !self.must_poll(active.ring)
+                && !self.fabric.arm(active.ring)
+            {
                 self.active.remove(active.ring);
             }
         }
@@ -164,7 +167,8 @@ impl Worker {
     /// Whether the guest gave no kick descriptor: such a ring is looked at for ever (vhost-user, "VHOST_USER_VRING_NOFD_MASK").
     fn must_poll(&self, ring: RingId) -> bool {
         let key = (ring.port, 2 * ring.queue + 1);
-        self.fds.get(&key).is_some_and(|fds| fds.kick.is_none()) && self.fabric.ring_state(ring.port, key.1).is_some()
+        self.fds.get(&key).is_some_and(|fds| fds.kick.is_none())
+            && self.fabric.ring_state(ring.port, key.1).is_some()
     }
 
     /// Nothing is active: sleeps until a kick, an errand or the earliest deadline.
@@ -214,7 +218,8 @@ impl Worker {
     /// Writes the call eventfds that the last visits asked for.
     fn send_signals(&mut self) {
         while let Some(signal) = self.fabric.signals().pop() {
-            let Some(call) = self.fds.get(&(signal.port, signal.index)).and_then(|fds| fds.call.as_ref()) else {
+            let Some(call) = self.fds.get(&(signal.port, signal.index)).and_then(|fds| fds.call.as_ref())
+            else {
                 continue;
             };
             // A saturated eventfd is one that its guest has not read: it will see the packets when it does.
@@ -235,7 +240,8 @@ impl Worker {
     }
 
     pub(crate) fn stop_all(&mut self, port: PortId) {
-        let indices: Vec<u16> = self.fds.keys().filter(|(owner, _)| *owner == port).map(|(_, index)| *index).collect();
+        let indices: Vec<u16> =
+            self.fds.keys().filter(|(owner, _)| *owner == port).map(|(_, index)| *index).collect();
         for index in indices {
             self.stop_ring(port, index);
         }

@@ -142,7 +142,8 @@ impl Delivery<'_> {
         let (ring, hint) = (&mut self.queue.ring, &mut self.queue.hint);
         reservation.take(ring, self.map, hint, header_bytes as u32 + len, self.capabilities.mergeable)?;
         let complete_csum = offload.needs_csum() && !self.capabilities.csum;
-        if let Err(stale) = copy_out(self.map, reservation, header_bytes, frame, offload, body, complete_csum) {
+        if let Err(stale) = copy_out(self.map, reservation, header_bytes, frame, offload, body, complete_csum)
+        {
             reservation.put_back(ring);
             return Err(stale.into());
         }

@@ -165,6 +165,9 @@ impl Fabric {
         for (index, &packet) in self.fetched.packets[..self.fetched.len].iter().enumerate() {
             self.senders.expect_copies(packet, copies[index], reasons[index]);
         }
+        if self.verdicts.lost() > 0 {
+            self.senders.count_lost(self.fetched.packets[0].port(), self.verdicts.lost());
+        }
     }
 
     /// Shows both sides what was done, once per batch: receivers first, then senders.

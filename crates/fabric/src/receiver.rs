@@ -106,7 +106,12 @@ impl Receiver {
         let usable = |queue: &Option<RxQueue>| queue.as_ref().is_some_and(RxQueue::usable);
         let count = self.queues.iter().filter(|queue| usable(queue)).count();
         let chosen = flow_hash(header.bytes(), 0) as usize % count.max(1);
-        self.queues.iter().enumerate().filter(|(_, queue)| usable(queue)).nth(chosen).map(|(index, _)| index as u16)
+        self.queues
+            .iter()
+            .enumerate()
+            .filter(|(_, queue)| usable(queue))
+            .nth(chosen)
+            .map(|(index, _)| index as u16)
     }
 }
 

@@ -68,7 +68,8 @@ impl Reservation {
         let mut room = 0_u32;
         let mut overflow = false;
         walk(ring, map, head, Direction::Writable, hint, |segment, _| {
-            overflow = self.segments.try_push(Segment { len: segment.len.min(missing - room), ..segment }).is_err();
+            overflow =
+                self.segments.try_push(Segment { len: segment.len.min(missing - room), ..segment }).is_err();
             room += segment.len.min(missing - room);
             !overflow && room < missing
         })

@@ -6,7 +6,9 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, 
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial};
 
-use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
+use crate::bounds::{
+    FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS,
+};
 use crate::counters::PortCounters;
 use crate::frame::Frame;
 use crate::reference::{Attempt, Outcome, PacketRef, Waiting};
@@ -119,7 +121,9 @@ impl Senders {
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
         fetched.len = 0;
         let Some(sender) = self.slots[ring.port.index()].as_deref_mut() else { return 0 };
-        let Some(queue) = sender.queues.get_mut(usize::from(ring.queue)).and_then(Option::as_mut) else { return 0 };
+        let Some(queue) = sender.queues.get_mut(usize::from(ring.queue)).and_then(Option::as_mut) else {
+            return 0;
+        };
         if queue.error.is_some() {
             return 0;
         }
@@ -200,6 +204,13 @@ impl Senders {
                 }
             }
         }
+    }
+
+    /// Copies that the module wanted beyond the room for verdicts.
+    pub(crate) fn count_lost(&mut self, port: PortId, copies: u32) {
+        let Some(sender) = self.get_mut(port) else { return };
+        sender.counters.copies_added += u64::from(copies);
+        (0..copies).for_each(|_| sender.counters.rx_drops.count(DropReason::VerdictOverflow));
     }
 
     /// A copy begins to wait, if its sender's share of waiting chains allows.

@@ -66,7 +66,8 @@ impl SideTable {
     /// Enters a chain with one pending copy. `has_room` was true.
     #[inline]
     pub(crate) fn enter(&mut self, head: u16, epoch: u32, segments: &[Segment]) {
-        let mut slot = Slot { pending: 1, epoch, segments: segments.len() as u16, chunk: NO_CHUNK, ..Slot::default() };
+        let mut slot =
+            Slot { pending: 1, epoch, segments: segments.len() as u16, chunk: NO_CHUNK, ..Slot::default() };
         if segments.len() <= SLOT_SEGMENTS {
             slot.first[..segments.len()].copy_from_slice(segments);
         } else {
@@ -93,9 +94,14 @@ impl SideTable {
     /// The segments of a taken chain, if it was taken under `epoch`.
     #[inline]
     pub(crate) fn segments(&self, head: u16, epoch: u32) -> Option<&[Segment]> {
-        let slot = self.slots.get(usize::from(head)).filter(|slot| slot.pending > 0 && slot.epoch == epoch)?;
+        let slot =
+            self.slots.get(usize::from(head)).filter(|slot| slot.pending > 0 && slot.epoch == epoch)?;
         let count = usize::from(slot.segments);
-        if slot.chunk == NO_CHUNK { slot.first.get(..count) } else { self.chunks[usize::from(slot.chunk)].get(..count) }
+        if slot.chunk == NO_CHUNK {
+            slot.first.get(..count)
+        } else {
+            self.chunks[usize::from(slot.chunk)].get(..count)
+        }
     }
 
     /// One copy is settled; true if it was the last, and the chain is to be completed.

@@ -19,9 +19,14 @@ fn frames_arrive_whole_whatever_the_chains_look_like() {
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
     let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 64, 1024);
     receiver.post(64);
-    for (len, cuts) in
-        [(60, vec![]), (60, vec![12]), (60, vec![5, 20, 30]), (1514, vec![12, 78]), (9014, vec![100, 5000]), (64, vec![0, 0, 3])]
-    {
+    for (len, cuts) in [
+        (60, vec![]),
+        (60, vec![12]),
+        (60, vec![5, 20, 30]),
+        (1514, vec![12, 78]),
+        (9014, vec![100, 5000]),
+        (64, vec![0, 0, 3]),
+    ] {
         let sent = frame(2, 1, len);
         assert!(sender.queue_cut(&sent, Offload::default(), &cuts));
         assert_eq!(fabric.visit(sender.tx_ring(), 0), 1);
@@ -87,7 +92,8 @@ fn order_is_kept_when_packets_wait() {
     }
     receiver.post(64);
     assert!(fabric.drain(receiver.tx_ring()));
-    let order: Vec<u8> = std::iter::from_fn(|| receiver.receive()).map(|received| received.frame[11]).collect();
+    let order: Vec<u8> =
+        std::iter::from_fn(|| receiver.receive()).map(|received| received.frame[11]).collect();
     assert_eq!(order, (0..40).collect::<Vec<u8>>());
     assert_conserved(&fabric, &PORTS[..2]);
 }
@@ -185,8 +191,13 @@ fn a_disabled_transmit_ring_is_drained_and_discarded() {
 fn a_receiver_that_does_not_merge_gets_one_buffer_or_nothing() {
     let mut fabric = flooding_fabric(2);
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
-    let mut receiver =
-        TestGuest::attach(&mut fabric, 2, lasthop_fabric::Capabilities { mergeable: false, ..everything() }, 16, 1600);
+    let mut receiver = TestGuest::attach(
+        &mut fabric,
+        2,
+        lasthop_fabric::Capabilities { mergeable: false, ..everything() },
+        16,
+        1600,
+    );
     receiver.post(16);
     for len in [1514, 9000, 60] {
         assert!(sender.queue(&frame(2, 1, len), Offload::default()));

@@ -17,11 +17,8 @@ const L2: usize = 14;
 /// A TCP frame whose checksum is left to be completed, as Linux sends it.
 fn tcp_frame(v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
     let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-    let builder = if v6 {
-        builder.ipv6([1; 16], [2; 16], 64)
-    } else {
-        builder.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
-    };
+    let builder =
+        if v6 { builder.ipv6([1; 16], [2; 16], 64) } else { builder.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64) };
     let builder = builder.tcp(40000, 80, 1_000_000, 5000).ack(77).psh().fin();
     let mut frame = Vec::new();
     builder.write(&mut frame, payload).unwrap();
@@ -35,7 +32,8 @@ fn tcp_frame(v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
 fn partial_checksum(frame: &[u8], csum_start: usize) -> u16 {
     let addresses = if frame[12] == 0x86 { &frame[L2 + 8..L2 + 40] } else { &frame[L2 + 12..L2 + 20] };
     let len = (frame.len() - csum_start) as u32;
-    let mut sum: u32 = addresses.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let mut sum: u32 =
+        addresses.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     sum += 6 + (len >> 16) + (len & 0xffff);
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -63,7 +61,9 @@ fn judge(received: &Received) -> (u32, Vec<u8>) {
             assert_eq!(header.header_checksum, header.calc_header_checksum());
             tcp.to_header().calc_checksum_ipv4(&header, tcp.payload()).unwrap()
         }
-        etherparse::NetSlice::Ipv6(ip) => tcp.to_header().calc_checksum_ipv6(&ip.header().to_header(), tcp.payload()).unwrap(),
+        etherparse::NetSlice::Ipv6(ip) => {
+            tcp.to_header().calc_checksum_ipv6(&ip.header().to_header(), tcp.payload()).unwrap()
+        }
         other => panic!("{other:?}"),
     };
     if !received.offload.needs_csum() {

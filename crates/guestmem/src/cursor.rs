@@ -198,8 +198,7 @@ mod tests {
         from.write(segment(100, 1000), 0, &bytes).unwrap();
         let source = [segment(100, 333), segment(433, 1), segment(434, 666)];
         let target = [segment(0, 500), segment(2000, 499), segment(3000, 50)];
-        let copied =
-            copy(&mut Cursor::new(&from, &source), &mut Cursor::new(&to, &target), 1000).unwrap();
+        let copied = copy(&mut Cursor::new(&from, &source), &mut Cursor::new(&to, &target), 1000).unwrap();
         assert_eq!(copied, 1000);
         let mut back = vec![0; 1000];
         assert_eq!(Cursor::new(&to, &target).read(&mut back).unwrap(), 1000);

@@ -134,7 +134,13 @@ impl Mapping {
         Ok(Self::adopt(base, mapped_bytes, 0, len_bytes, None))
     }
 
-    fn adopt(base: *mut c_void, mapped_bytes: usize, lead: usize, len: usize, range: Option<FileRange>) -> Self {
+    fn adopt(
+        base: *mut c_void,
+        mapped_bytes: usize,
+        lead: usize,
+        len: usize,
+        range: Option<FileRange>,
+    ) -> Self {
         let base = NonNull::new(base.cast::<u8>()).expect("mmap never returns null without MAP_FIXED");
         // SAFETY: lead is less than a page and the mapping is longer than lead.
         let start = unsafe { base.add(lead) };

@@ -18,6 +18,7 @@ pub struct Output {
 pub struct Verdicts {
     outputs: Vec<Output>,
     drops: Vec<(u16, DropReason)>,
+    lost: u32,
 }
 
 impl Default for Verdicts {
@@ -25,6 +26,7 @@ impl Default for Verdicts {
         Self {
             outputs: Vec::with_capacity(BATCH_PACKETS_MAX * PORTS_MAX),
             drops: Vec::with_capacity(BATCH_PACKETS_MAX),
+            lost: 0,
         }
     }
 }
@@ -43,6 +45,8 @@ impl Verdicts {
         debug_assert!(usize::from(output.packet) < BATCH_PACKETS_MAX);
         if self.outputs.len() < self.outputs.capacity() {
             self.outputs.push(output);
+        } else {
+            self.lost += 1;
         }
     }
 
@@ -66,9 +70,32 @@ impl Verdicts {
         &self.drops
     }
 
+    /// Copies that there was no room for.
+    #[must_use]
+    pub fn lost(&self) -> u32 {
+        self.lost
+    }
+
     /// Forgets everything; keeps the room.
     pub fn clear(&mut self) {
+        self.lost = 0;
         self.outputs.clear();
         self.drops.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_beyond_the_room_are_counted() {
+        let mut verdicts = Verdicts::default();
+        for _ in 0..BATCH_PACKETS_MAX * PORTS_MAX + 3 {
+            verdicts.output(0, PortId(1));
+        }
+        assert_eq!((verdicts.outputs().len(), verdicts.lost()), (BATCH_PACKETS_MAX * PORTS_MAX, 3));
+        verdicts.clear();
+        assert_eq!((verdicts.outputs().len(), verdicts.lost()), (0, 0));
     }
 }

@@ -1,5 +1,5 @@
 //! Simulated guests around a fabric: their own memory, their own rings, no threads, no clock.
-#![allow(dead_code)] // each test file uses its own part
+#![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
 use std::sync::Arc;
 
@@ -20,7 +20,14 @@ const MEMORY_BYTES: usize = 32 << 20;
 
 /// All offloads, mergeable buffers.
 pub fn everything() -> Capabilities {
-    Capabilities { mergeable: true, csum: true, tso4: true, tso6: true, ecn: true, header_bytes: HEADER_BYTES }
+    Capabilities {
+        mergeable: true,
+        csum: true,
+        tso4: true,
+        tso6: true,
+        ecn: true,
+        header_bytes: HEADER_BYTES,
+    }
 }
 
 fn ring_at(map: &MemoryMap, entries: u32, base: u64) -> RingMemory {
@@ -52,7 +59,13 @@ pub struct TestGuest {
 
 impl TestGuest {
     /// Adds a port with a running guest whose rings have `entries`; receive buffers are posted by `post`.
-    pub fn attach(fabric: &mut Fabric, port: u16, capabilities: Capabilities, entries: u32, rx_buffer_bytes: u32) -> Self {
+    pub fn attach(
+        fabric: &mut Fabric,
+        port: u16,
+        capabilities: Capabilities,
+        entries: u32,
+        rx_buffer_bytes: u32,
+    ) -> Self {
         let port = PortId(port);
         fabric.add_port(port, 1);
         fabric.set_capabilities(port, capabilities);
@@ -155,7 +168,8 @@ impl TestGuest {
         let mut bytes = self.take_buffer()?;
         let header = bytes.first_chunk::<HEADER_BYTES>().copied().unwrap();
         let header_bytes = self.capabilities.header_bytes;
-        let num_buffers = if header_bytes == HEADER_BYTES { u16::from_le_bytes([header[10], header[11]]) } else { 1 };
+        let num_buffers =
+            if header_bytes == HEADER_BYTES { u16::from_le_bytes([header[10], header[11]]) } else { 1 };
         for _ in 1..num_buffers {
             bytes.extend(self.take_buffer().expect("all buffers of a packet are published together"));
         }
@@ -205,7 +219,12 @@ impl Module for Everywhere {
         "everywhere"
     }
 
-    fn decide(&self, batch: &lasthop_verdict::Batch<'_>, _now_ns: u64, verdicts: &mut lasthop_verdict::Verdicts) {
+    fn decide(
+        &self,
+        batch: &lasthop_verdict::Batch<'_>,
+        _now_ns: u64,
+        verdicts: &mut lasthop_verdict::Verdicts,
+    ) {
         for index in 0..batch.headers.len() {
             for &port in self.0.iter().filter(|port| **port != batch.port) {
                 verdicts.output(index, port);

@@ -1,0 +1,163 @@
+//! What a source address teaches the bridge.
+//!
+//! An address that is where it was costs one look-up, and one compare-and-swap per 67 ms. A new or moved one
+//! needs the writer lock; what is sure to be refused (limit reached, no room) is refused before it, so that a
+//! guest which makes up addresses does not hold up others' learning.
+
+use std::hint;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, TryLockError};
+
+use lasthop_verdict::PortId;
+
+use super::slot::{Place, Slot, Stamp};
+use super::{Bridge, Control};
+
+/// Tries to take the writer lock on the way of a frame: some microseconds, longer than a learner holds it. A
+/// frame never sleeps for it; if the holder has lost its core, the next frame from the address teaches the
+/// same.
+const LOCK_TRIES: u32 = 64;
+/// Shortest time between two sweeps, each of which reads the whole table: ports at their limit cannot buy
+/// more work than that, and notice at most this much later that old addresses are gone.
+const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
+
+/// What came of a source address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lesson {
+    /// What the table says of addresses is as before.
+    Nothing,
+    /// The address is now reached through the port that it came from.
+    Learned,
+    /// It is the static address of another port.
+    Spoofed,
+}
+
+impl Bridge {
+    /// Learns that `key`, a valid unicast address, is behind `port`, which has no static address.
+    pub(crate) fn learn(&self, key: u64, port: PortId, now: Stamp) -> Lesson {
+        match self.table.find(key) {
+            Some((_, place)) if place.is_static() => static_lesson(place, port),
+            Some((slot, place)) if place.port() == port => self.refresh(slot, place, now),
+            None if self.is_hopeless(key, port, now) => Lesson::Nothing,
+            _ => self.learn_news(key, port, now),
+        }
+    }
+
+    fn refresh(&self, slot: &Slot, place: Place, now: Stamp) -> Lesson {
+        slot.refresh(place, now);
+        if self.table.is_aged(place, now) { Lesson::Learned } else { Lesson::Nothing }
+    }
+
+    /// Whether a new address would be refused, as far as can be seen without the lock.
+    fn is_hopeless(&self, key: u64, port: PortId, now: Stamp) -> bool {
+        if !self.ports.is_live(port) {
+            return true;
+        }
+        if self.ports.is_full(port) && !self.is_sweep_due(now) {
+            self.counts.limit_hit.raise();
+            return true;
+        }
+        let is_crowded = self.table.vacancy(key, now).is_none();
+        if is_crowded {
+            self.counts.bucket_full.raise();
+        }
+        is_crowded
+    }
+
+    fn learn_news(&self, key: u64, port: PortId, now: Stamp) -> Lesson {
+        let Some(control) = self.control_soon() else {
+            self.counts.busy.raise();
+            return Lesson::Nothing;
+        };
+        // All over again: until the lock was ours, others could change everything. A port that is being
+        // removed has lost its bit before the lock was released, so nothing of it gets into the table
+        // afterwards.
+        if !self.ports.is_live(port) {
+            return Lesson::Nothing;
+        }
+        if self.ports.is_full(port) && self.is_sweep_due(now) {
+            self.sweep(&control, now);
+        }
+        match self.table.find(key) {
+            Some((_, place)) if place.is_static() => static_lesson(place, port),
+            Some((slot, place)) if place.port() == port => self.refresh(slot, place, now),
+            Some((slot, place)) => self.relocate(&control, slot, place, Place::learned(port, now)),
+            None => self.insert(&control, key, Place::learned(port, now)),
+        }
+    }
+
+    /// An address changes ports. If its new port is at its limit the address is forgotten, so that what is
+    /// sent to it is flooded and arrives, instead of going to where it no longer is.
+    fn relocate(&self, _lock: &Control, slot: &Slot, old: Place, new: Place) -> Lesson {
+        if self.ports.is_full(new.port()) {
+            slot.vacate();
+            self.counts.limit_hit.raise();
+        } else {
+            slot.relocate(new);
+            self.ports.take_slot(new.port());
+            self.count_arrival(self.table.is_aged(old, new.stamp()));
+        }
+        self.ports.release_slot(old.port());
+        Lesson::Learned
+    }
+
+    fn count_arrival(&self, was_aged: bool) {
+        if was_aged {
+            self.counts.aged_out.raise();
+            self.counts.learned.raise();
+        } else {
+            self.counts.moved.raise();
+        }
+    }
+
+    fn insert(&self, _lock: &Control, key: u64, place: Place) -> Lesson {
+        if self.ports.is_full(place.port()) {
+            self.counts.limit_hit.raise();
+            return Lesson::Nothing;
+        }
+        let Some((slot, aged)) = self.table.vacancy(key, place.stamp()) else {
+            self.counts.bucket_full.raise();
+            return Lesson::Nothing;
+        };
+        if let Some(aged) = aged {
+            self.ports.release_slot(aged.port());
+            self.counts.aged_out.raise();
+        }
+        slot.occupy(key, place);
+        self.ports.take_slot(place.port());
+        self.counts.learned.raise();
+        Lesson::Learned
+    }
+
+    fn is_sweep_due(&self, now: Stamp) -> bool {
+        now.as_ns() >= self.sweep_at_ns.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what has aged out, so that limits count live addresses only.
+    fn sweep(&self, _lock: &Control, now: Stamp) {
+        let next_ns = now.as_ns().saturating_add(SWEEP_PAUSE_NS);
+        self.sweep_at_ns.store(next_ns, Ordering::Relaxed);
+        for (slot, _, place) in self.table.entries().filter(|(_, _, place)| self.table.is_aged(*place, now)) {
+            slot.vacate();
+            self.ports.release_slot(place.port());
+            self.counts.aged_out.raise();
+        }
+    }
+
+    /// The writer lock if it is free now or in an instant.
+    fn control_soon(&self) -> Option<MutexGuard<'_, Control>> {
+        for _ in 0..LOCK_TRIES {
+            match self.control.try_lock() {
+                Ok(control) => return Some(control),
+                Err(TryLockError::Poisoned(control)) => return Some(control.into_inner()),
+                Err(TryLockError::WouldBlock) => hint::spin_loop(),
+            }
+        }
+        None
+    }
+}
+
+/// A static address teaches nothing; from elsewhere than its port it is a lie.
+fn static_lesson(place: Place, port: PortId) -> Lesson {
+    if place.port() == port { Lesson::Nothing } else { Lesson::Spoofed }
+}

@@ -1,0 +1,155 @@
+//! What the bridge knows of each port: whether it is there, its static address, how much it may and did
+//! teach.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lasthop_verdict::{PORTS_MAX, PortId};
+
+/// Words of a set of ports.
+const SET_WORDS: usize = PORTS_MAX.div_ceil(64);
+
+/// Read by all workers; changed under the bridge's writer lock.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    /// Bit `n` is set while port `n` gets floods and may teach; never set for the internal port. Two cache
+    /// lines, so a flood costs what its receivers cost, however many ports there could be.
+    live: [AtomicU64; SET_WORDS],
+    ports: Box<[Port]>,
+}
+
+#[derive(Debug, Default)]
+struct Port {
+    /// Key of the static address; 0 for none.
+    static_key: AtomicU64,
+    /// Slots of the table that hold a learned address of this port, aged ones included.
+    learned: AtomicU32,
+    learned_max: AtomicU32,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self {
+            live: std::array::from_fn(|_| AtomicU64::new(0)),
+            ports: (0..PORTS_MAX).map(|_| Port::default()).collect(),
+        }
+    }
+}
+
+impl Ports {
+    /// Makes a port known. Its number is below `PORTS_MAX`, or nothing happens.
+    pub(crate) fn open(&self, port: PortId, static_key: u64, learned_max: u32) {
+        let Some(state) = self.ports.get(port.index()) else { return };
+        state.static_key.store(static_key, Ordering::Relaxed);
+        state.learned_max.store(learned_max, Ordering::Relaxed);
+        if port != PortId::INTERNAL {
+            // Release: who sees the port sees its static address.
+            self.live[port.index() / 64].fetch_or(bit(port), Ordering::Release);
+        }
+    }
+
+    /// Ends floods to the port and learning from it.
+    pub(crate) fn close(&self, port: PortId) {
+        let Some(state) = self.ports.get(port.index()) else { return };
+        self.live[port.index() / 64].fetch_and(!bit(port), Ordering::Release);
+        state.static_key.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the port gets floods and may teach.
+    pub(crate) fn is_live(&self, port: PortId) -> bool {
+        self.live.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Acquire) & bit(port) != 0)
+    }
+
+    /// Every live port but `except`, in ascending order.
+    pub(crate) fn others(&self, except: PortId) -> impl Iterator<Item = PortId> {
+        let words = self.live.iter().enumerate();
+        let all =
+            words.flat_map(|(index, word)| bits(word.load(Ordering::Acquire)).map(move |at| 64 * index + at));
+        all.map(|number| PortId(number as u16)).filter(move |port| *port != except)
+    }
+
+    /// Key of the port's static address; 0 for none.
+    pub(crate) fn static_key(&self, port: PortId) -> u64 {
+        self.ports.get(port.index()).map_or(0, |state| state.static_key.load(Ordering::Relaxed))
+    }
+
+    /// Slots that hold a learned address of the port.
+    pub(crate) fn learned(&self, port: PortId) -> u32 {
+        self.ports.get(port.index()).map_or(0, |state| state.learned.load(Ordering::Relaxed))
+    }
+
+    /// Whether the port has as many learned addresses as it may.
+    pub(crate) fn is_full(&self, port: PortId) -> bool {
+        let max = self.ports.get(port.index()).map_or(0, |state| state.learned_max.load(Ordering::Relaxed));
+        self.learned(port) >= max
+    }
+
+    /// One slot more holds an address of the port.
+    pub(crate) fn take_slot(&self, port: PortId) {
+        if let Some(state) = self.ports.get(port.index()) {
+            state.learned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// One slot less holds an address of the port.
+    pub(crate) fn release_slot(&self, port: PortId) {
+        if let Some(state) = self.ports.get(port.index()) {
+            let before = state.learned.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(before > 0, "port {port} releases a slot that it did not take");
+        }
+    }
+}
+
+fn bit(port: PortId) -> u64 {
+    1 << (port.0 % 64)
+}
+
+/// Numbers of the bits that are set, ascending.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = (word != 0).then(|| word.trailing_zeros() as usize)?;
+        word &= word - 1;
+        Some(lowest)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_ascending_and_leave_out_one() {
+        let ports = Ports::default();
+        for port in [1023, 64, 1, 63, 0] {
+            ports.open(PortId(port), 0, 1);
+        }
+        assert_eq!(ports.others(PortId(64)).map(|port| port.0).collect::<Vec<_>>(), [1, 63, 1023]);
+        ports.close(PortId(63));
+        assert_eq!(ports.others(PortId(9)).map(|port| port.0).collect::<Vec<_>>(), [1, 64, 1023]);
+        assert!(!ports.is_live(PortId::INTERNAL));
+    }
+
+    #[test]
+    fn numbers_beyond_the_last_are_never_live() {
+        let ports = Ports::default();
+        for port in [PORTS_MAX as u16, u16::MAX] {
+            ports.open(PortId(port), 7, 1);
+            ports.take_slot(PortId(port));
+            ports.release_slot(PortId(port));
+            ports.close(PortId(port));
+            assert!(!ports.is_live(PortId(port)));
+            assert_eq!((ports.static_key(PortId(port)), ports.is_full(PortId(port))), (0, true));
+        }
+    }
+
+    #[test]
+    fn a_port_is_full_at_its_limit() {
+        let ports = Ports::default();
+        ports.open(PortId(3), 0, 2);
+        ports.take_slot(PortId(3));
+        assert!(!ports.is_full(PortId(3)));
+        ports.take_slot(PortId(3));
+        assert!(ports.is_full(PortId(3)));
+        ports.release_slot(PortId(3));
+        assert!(!ports.is_full(PortId(3)));
+    }
+}

@@ -1,0 +1,171 @@
+//! The address table: a fixed array of cache lines, each a bucket of four slots.
+//!
+//! ```text
+//!   hash(key) ──► home bucket      | key value | key value | key value | key value |   one 64-byte line
+//!            └──► overflow bucket  | key value | key value | key value | key value |   only if the home is full
+//! ```
+//!
+//! An address lives in its home bucket, or in its overflow bucket if the home was full when it was learned.
+//! So nearly every look-up that finds something touches one line, and one that finds nothing touches two. The
+//! second choice is what lets a table be well filled: of 16384 slots with one choice, a quarter full, one new
+//! address in 50 would find no room, which with two choices is one in 2500; and 1023 static addresses find
+//! room but once in 50000 tables.
+
+use lasthop_verdict::Mac;
+
+use super::hash::hash;
+use super::slot::{Place, Slot, Stamp};
+
+/// Slots of a bucket: what fits a cache line.
+const BUCKET_SLOTS: usize = 4;
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Bucket {
+    slots: [Slot; BUCKET_SLOTS],
+}
+
+const _: () = assert!(size_of::<Bucket>() == 64 && align_of::<Bucket>() == 64);
+
+/// The key of an address. The upper 16 bits are for a filter id (a VLAN's own table); 0 while there is one
+/// table.
+pub(crate) fn key_of(mac: Mac) -> u64 {
+    mac.0.iter().fold(0, |key, byte| key << 8 | u64::from(*byte))
+}
+
+/// The address of a key.
+pub(crate) fn mac_of(key: u64) -> Mac {
+    let [_, _, mac @ ..] = key.to_be_bytes();
+    Mac(mac)
+}
+
+/// Addresses and their places. Reading needs no lock; whoever changes more than a stamp holds the bridge's
+/// writer lock.
+#[derive(Debug)]
+pub(crate) struct Table {
+    buckets: Box<[Bucket]>,
+    secret: [u64; 2],
+    ageing: Stamp,
+}
+
+impl Table {
+    /// At least `entries` slots: rounded up to a power of two, and to one bucket. Entries age out after
+    /// `ageing_ns`.
+    pub(crate) fn new(entries: usize, secret: [u64; 2], ageing_ns: u64) -> Self {
+        let buckets = entries.div_ceil(BUCKET_SLOTS).next_power_of_two();
+        Self {
+            buckets: (0..buckets).map(|_| Bucket::default()).collect(),
+            secret,
+            ageing: Stamp::at(ageing_ns),
+        }
+    }
+
+    /// Whether a learned place is so old that it counts as absent.
+    ///
+    /// All is rounded down to units of 67 ms, so it begins at most one unit before `ageing_ns` and at most
+    /// two after it. A stamp of another worker's clock, slightly ahead, is not old.
+    pub(crate) fn is_aged(&self, place: Place, now: Stamp) -> bool {
+        !place.is_static() && place.stamp().after(self.ageing) < now
+    }
+
+    /// The slot and place of `key`, aged or not.
+    pub(crate) fn find(&self, key: u64) -> Option<(&Slot, Place)> {
+        if key == 0 {
+            return None; // what empty slots hold
+        }
+        self.candidates(key).find_map(|slot| Some((slot, slot.place_of(key)?)))
+    }
+
+    /// Where `key` is reached at `now`.
+    pub(crate) fn look_up(&self, key: u64, now: Stamp) -> Option<Place> {
+        self.find(key).map(|(_, place)| place).filter(|place| !self.is_aged(*place, now))
+    }
+
+    /// A slot for the new key: an empty or aged one of its home bucket, else of its overflow bucket. With the
+    /// slot comes the aged place that its taking ends. `None` if all are in use.
+    pub(crate) fn vacancy(&self, key: u64, now: Stamp) -> Option<(&Slot, Option<Place>)> {
+        self.candidates(key).find_map(|slot| match slot.read() {
+            None => Some((slot, None)),
+            Some((_, place)) => self.is_aged(place, now).then_some((slot, Some(place))),
+        })
+    }
+
+    /// The learned entry that a static one may displace: of those in the way of `key`, the one unseen for
+    /// longest.
+    pub(crate) fn weakest(&self, key: u64) -> Option<(&Slot, Place)> {
+        let learned = |slot| Some((slot, Slot::read(slot)?.1)).filter(|(_, place)| !place.is_static());
+        self.candidates(key).filter_map(learned).min_by_key(|(_, place)| place.stamp())
+    }
+
+    /// Every occupied slot.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Slot, u64, Place)> {
+        let slots = self.buckets.iter().flat_map(|bucket| &bucket.slots);
+        slots.filter_map(|slot| slot.read().map(|(key, place)| (slot, key, place)))
+    }
+
+    fn candidates(&self, key: u64) -> impl Iterator<Item = &Slot> {
+        let hash = hash(key, self.secret);
+        let mask = self.buckets.len() - 1;
+        let home = hash as usize & mask;
+        // From other bits of the hash; odd, so that it is another bucket whenever there is another.
+        let overflow = home ^ ((hash >> 32) as usize | 1) & mask;
+        self.buckets[home].slots.iter().chain(&self.buckets[overflow].slots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lasthop_verdict::PortId;
+
+    fn now() -> Stamp {
+        Stamp::at(1 << 40)
+    }
+
+    fn put(table: &Table, key: u64) -> bool {
+        let vacancy = table.vacancy(key, now());
+        vacancy.inspect(|(slot, _)| slot.occupy(key, Place::learned(PortId(key as u16), now()))).is_some()
+    }
+
+    #[test]
+    fn keys_and_addresses_convert_both_ways() {
+        let mac = Mac([0x02, 0x34, 0x56, 0x78, 0x9a, 0xbc]);
+        assert_eq!(key_of(mac), 0x0234_5678_9abc);
+        assert_eq!(mac_of(key_of(mac)), mac);
+    }
+
+    #[test]
+    fn the_size_is_rounded_up() {
+        for (entries, slots) in [(0, 4), (1, 4), (4, 4), (5, 8), (16384, 16384), (16385, 32768)] {
+            assert_eq!(Table::new(entries, [1, 2], 0).buckets.len() * BUCKET_SLOTS, slots);
+        }
+    }
+
+    #[test]
+    fn what_is_put_is_found_and_nothing_else() {
+        let table = Table::new(16384, [1, 2], 0);
+        assert!((1..=1000).all(|key| put(&table, key)));
+        for key in 1..=1000 {
+            assert_eq!(table.look_up(key, now()).map(Place::port), Some(PortId(key as u16)));
+        }
+        assert!((1001..2000).chain([0]).all(|key| table.find(key).is_none()));
+        assert_eq!(table.entries().count(), 1000);
+    }
+
+    #[test]
+    fn a_quarter_full_table_has_room_for_nearly_all() {
+        for secret in 0..8 {
+            let table = Table::new(16384, [secret, !secret], 0);
+            let refused = (1..=4096).filter(|key| !put(&table, *key)).count();
+            assert!(refused <= 8, "{refused} of 4096 refused");
+        }
+    }
+
+    #[test]
+    fn as_many_static_addresses_as_ports_find_room() {
+        for secret in 0..64 {
+            let table = Table::new(16384, [secret, !secret], 0);
+            assert!((1..1024).all(|key| put(&table, 0x0200_0000_0000 + key)));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Joins ports in pairs, in order of appearance, without a look at any header (mSwitch's dummy module).
+
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lasthop_verdict::{Batch, DropReason, Module, PORTS_MAX, PortId, PortSettings, Verdicts};
+
+/// What comes into one port of a pair goes out of the other: the cost of the switch with no decision to make.
+///
+/// Addresses are not looked at, so a port's `mac` is not enforced. The internal port is never part of a pair.
+#[derive(Debug)]
+pub struct Dummy {
+    /// By port: the other port of the pair, or `INTERNAL` for none.
+    partners: Box<[AtomicU16]>,
+    control: Mutex<Control>,
+}
+
+/// Which ports there are; touched by adding and removing only.
+#[derive(Debug, Default)]
+struct Control {
+    ports: Vec<PortId>,
+    /// Ports without a partner, longest waiting first.
+    single: Vec<PortId>,
+}
+
+impl Default for Dummy {
+    fn default() -> Self {
+        let partners = (0..PORTS_MAX).map(|_| AtomicU16::new(PortId::INTERNAL.0)).collect();
+        Self { partners, control: Mutex::default() }
+    }
+}
+
+impl Dummy {
+    fn partner(&self, port: PortId) -> Option<PortId> {
+        // Relaxed: the port's number is all there is to see.
+        let partner = PortId(self.partners.get(port.index())?.load(Ordering::Relaxed));
+        (partner != PortId::INTERNAL).then_some(partner)
+    }
+
+    fn set_partner(&self, port: PortId, partner: PortId) {
+        if let Some(slot) = self.partners.get(port.index()) {
+            slot.store(partner.0, Ordering::Relaxed);
+        }
+    }
+
+    fn control(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn join(&self, control: &mut Control, port: PortId) {
+        if control.single.is_empty() {
+            control.single.push(port);
+            return;
+        }
+        let partner = control.single.remove(0);
+        self.set_partner(port, partner);
+        self.set_partner(partner, port);
+    }
+}
+
+impl Module for Dummy {
+    fn name(&self) -> &'static str {
+        "dummy"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        let packets = 0..batch.headers.len();
+        match self.partner(batch.port) {
+            Some(partner) => packets.for_each(|packet| verdicts.output(packet, partner)),
+            None => packets.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination)),
+        }
+    }
+
+    fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        crate::number::check(port, settings)?;
+        let mut control = self.control();
+        if control.ports.contains(&port) {
+            return Err(format!(
+                "port {port} exists already; remove it before \"{}\" takes its place",
+                settings.name
+            ));
+        }
+        control.ports.push(port);
+        if port != PortId::INTERNAL {
+            self.join(&mut control, port);
+        }
+        Ok(())
+    }
+
+    fn port_removed(&self, port: PortId) {
+        let mut control = self.control();
+        control.ports.retain(|other| *other != port);
+        control.single.retain(|other| *other != port);
+        if let Some(partner) = self.partner(port) {
+            self.set_partner(port, PortId::INTERNAL);
+            self.set_partner(partner, PortId::INTERNAL);
+            control.single.push(partner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Lab, frame};
+
+    const NO_DESTINATION: Result<Vec<u16>, DropReason> = Err(DropReason::NoDestination);
+
+    fn lab(ports: &[u16]) -> Lab<Dummy> {
+        let mut lab = Lab::new(Dummy::default());
+        for port in ports {
+            lab.add(*port).expect("a new port is accepted");
+        }
+        lab
+    }
+
+    #[test]
+    fn ports_are_joined_in_order_of_appearance() {
+        let mut lab = lab(&[5, 2, 9, 4]);
+        for (from, to) in [(5, 2), (2, 5), (9, 4), (4, 9)] {
+            assert_eq!(lab.send(from, frame(1, 2)), Ok(vec![to]));
+        }
+    }
+
+    #[test]
+    fn frames_are_not_looked_at() {
+        let mut lab = lab(&[1, 2]);
+        assert_eq!(lab.send(1, Vec::new()), Ok(vec![2]));
+        assert_eq!(lab.send(1, frame(1, 1)), Ok(vec![2]));
+    }
+
+    #[test]
+    fn a_port_without_partner_drops() {
+        let mut lab = lab(&[1, 2, 3]);
+        assert_eq!(lab.send(3, frame(1, 2)), NO_DESTINATION);
+        assert_eq!(lab.send(7, frame(1, 2)), NO_DESTINATION, "a port that was never added");
+        assert_eq!(lab.send(u16::MAX, frame(1, 2)), NO_DESTINATION);
+    }
+
+    #[test]
+    fn the_internal_port_has_no_partner() {
+        let mut lab = lab(&[0, 1, 2]);
+        assert_eq!(lab.send(0, frame(1, 2)), NO_DESTINATION);
+        assert_eq!(lab.send(1, frame(1, 2)), Ok(vec![2]));
+    }
+
+    #[test]
+    fn a_removed_ports_partner_is_free_for_the_next() {
+        let mut lab = lab(&[1, 2, 3, 4]);
+        lab.module.port_removed(PortId(2));
+        assert_eq!(lab.send(1, frame(1, 2)), NO_DESTINATION);
+        assert_eq!(lab.send(2, frame(1, 2)), NO_DESTINATION);
+        lab.module.port_removed(PortId(3));
+        lab.add(5).expect("a new port is accepted");
+        assert_eq!(lab.send(5, frame(1, 2)), Ok(vec![1]), "the longest waiting first");
+        assert_eq!(lab.send(4, frame(1, 2)), NO_DESTINATION);
+        lab.add(2).expect("a number may come back");
+        assert_eq!(lab.send(4, frame(1, 2)), Ok(vec![2]));
+    }
+
+    #[test]
+    fn a_removed_single_port_is_not_joined_later() {
+        let mut lab = lab(&[1]);
+        lab.module.port_removed(PortId(1));
+        lab.add(2).expect("a new port is accepted");
+        assert_eq!(lab.send(2, frame(1, 2)), NO_DESTINATION);
+    }
+
+    #[test]
+    fn the_same_number_twice_and_numbers_too_high_are_refused() {
+        let mut lab = lab(&[1]);
+        assert!(lab.add(1).expect_err("twice").contains("port 1 exists already"));
+        assert!(lab.add(PORTS_MAX as u16).expect_err("too high").contains("1023"));
+    }
+}

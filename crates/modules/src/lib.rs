@@ -1,0 +1,62 @@
+//! Forwarding policies: what the switch does with a frame once the fabric has fetched its header.
+//!
+//! **Purpose.** Each module implements [`Module`]: [`Dummy`] joins ports in pairs, [`Bridge`] learns
+//! addresses as an IEEE 802.1D bridge does. [`by_name`] makes the one that `--module` names.
+//!
+//! **Contract.** As of `lasthop-verdict`: every packet of a batch gets at least one output or one drop with a
+//! reason. Time and randomness come from the caller: time with each call, the bridge's hash key in its
+//! settings.
+//!
+//! **Not checked.** That a batch comes from a port which was added: such frames are forwarded but teach
+//! nothing. That an output's port still has a guest: the fabric does.
+//!
+//! **Threading.** `decide` runs on every worker at once. Look-ups and refreshing are loads and at most one
+//! compare-and-swap; learning a new or moved address tries a lock a bounded number of times and otherwise
+//! lets the next frame do it, so that no packet ever sleeps. Adding and removing ports, and listing, may
+//! wait.
+//!
+//! ```text
+//!   header ─► source: valid? configured for another port? ─► learn or refresh ─► destination: known ─► one port
+//!                └─ drop                                        (table)                       └ unknown, group ─► flood
+//! ```
+#![forbid(unsafe_code)]
+
+mod bridge;
+mod dummy;
+mod number;
+#[cfg(test)]
+mod testing;
+
+pub use bridge::{
+    AGEING_NS_DEFAULT, Bridge, BridgeSettings, BridgeStats, FDB_ENTRIES_LIMIT, FDB_ENTRIES_MAX,
+    MACS_MAX_DEFAULT, random_key,
+};
+pub use dummy::Dummy;
+
+use lasthop_verdict::Module;
+
+/// The names that [`by_name`] knows.
+pub const NAMES: &[&str] = &["bridge", "dummy"];
+
+/// A module with its default settings; `None` if `name` is not one of [`NAMES`].
+#[must_use]
+pub fn by_name(name: &str) -> Option<Box<dyn Module>> {
+    match name {
+        "bridge" => Some(Box::new(Bridge::new(&BridgeSettings::default()))),
+        "dummy" => Some(Box::new(Dummy::default())),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_makes_the_module_of_that_name() {
+        for name in NAMES {
+            assert_eq!(by_name(name).expect("a listed name is known").name(), *name);
+        }
+        assert!(by_name("router").is_none());
+    }
+}

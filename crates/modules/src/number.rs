@@ -1,0 +1,15 @@
+//! The one thing that every module asks of a new port.
+
+use lasthop_verdict::{PORTS_MAX, PortId, PortSettings};
+
+/// Refuses a port whose number no table has room for.
+pub(crate) fn check(port: PortId, settings: &PortSettings) -> Result<(), String> {
+    if port.index() < PORTS_MAX {
+        return Ok(());
+    }
+    let last = PORTS_MAX - 1;
+    Err(format!(
+        "port number {port} of \"{}\" is too high; the last is {last}: remove a port first",
+        settings.name
+    ))
+}

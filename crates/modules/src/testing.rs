@@ -1,0 +1,64 @@
+//! A module with a clock and frames, for tests.
+
+use lasthop_verdict::{Batch, DropReason, Header, Mac, Module, PORTS_MAX, PortId, PortSettings, Verdicts};
+use lasthop_wire::Offload;
+
+/// One second.
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+
+/// The unicast address with number `n`.
+pub(crate) fn mac(n: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, n])
+}
+
+/// A frame between two numbered addresses: `frame(source, destination)`.
+pub(crate) fn frame(source: u8, destination: u8) -> Vec<u8> {
+    frame_of(mac(source), mac(destination))
+}
+
+/// A frame between two addresses.
+pub(crate) fn frame_of(source: Mac, destination: Mac) -> Vec<u8> {
+    [&destination.0[..], &source.0[..], &[0x08, 0x00], &[0; 46]].concat()
+}
+
+/// A module, the time it is told, and room for its verdicts.
+pub(crate) struct Lab<M> {
+    pub(crate) module: M,
+    pub(crate) now_ns: u64,
+    verdicts: Verdicts,
+}
+
+impl<M: Module> Lab<M> {
+    pub(crate) fn new(module: M) -> Self {
+        Self { module, now_ns: 1_000 * SECOND_NS, verdicts: Verdicts::default() }
+    }
+
+    pub(crate) fn add(&mut self, port: u16) -> Result<(), String> {
+        self.module
+            .port_added(PortId(port), &PortSettings { name: format!("vm{port}"), ..PortSettings::default() })
+    }
+
+    /// What becomes of one frame: the ports that get it, or why it is dropped.
+    pub(crate) fn send(&mut self, port: u16, frame: Vec<u8>) -> Result<Vec<u16>, DropReason> {
+        self.send_batch(port, &[frame]).remove(0)
+    }
+
+    /// What becomes of each frame of one batch; asserts that each has outputs or else exactly one drop.
+    pub(crate) fn send_batch(&mut self, port: u16, frames: &[Vec<u8>]) -> Vec<Result<Vec<u16>, DropReason>> {
+        let header = |frame: &Vec<u8>| Header::new(frame, frame.len() as u32, Offload::default());
+        let headers: Vec<_> = frames.iter().map(header).collect();
+        self.verdicts.clear();
+        let batch = Batch { port: PortId(port), headers: &headers };
+        self.module.decide(&batch, self.now_ns, &mut self.verdicts);
+        (0..frames.len()).map(|packet| self.fate(packet as u16)).collect()
+    }
+
+    fn fate(&self, packet: u16) -> Result<Vec<u16>, DropReason> {
+        let outputs = self.verdicts.outputs().iter().filter(|output| output.packet == packet);
+        let ports: Vec<_> = outputs.map(|output| output.port.0).collect();
+        let drops: Vec<_> = self.verdicts.drops().iter().filter(|(dropped, _)| *dropped == packet).collect();
+        assert_eq!(drops.len(), usize::from(ports.is_empty()), "packet {packet}: {ports:?} {drops:?}");
+        assert!(ports.iter().all(|port| usize::from(*port) < PORTS_MAX));
+        drops.first().map_or(Ok(ports), |(_, reason)| Err(*reason))
+    }
+}

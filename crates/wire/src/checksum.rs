@@ -1,0 +1,247 @@
+//! The Internet checksum (RFC 1071) over a byte string that arrives in pieces, and the bounds of a partial one.
+
+use crate::vnet::Offload;
+
+/// A ones'-complement sum of 16-bit words.
+///
+/// The pieces given to it, in order, count as one byte string: a piece of odd length shifts the ones after it by a byte,
+/// so every split of a string gives the same sum. It never overflows.
+///
+/// Words are summed in little-endian order and swapped once at the end, which is the same sum (RFC 1071, 2.B); a piece
+/// that starts at an odd place is summed as if it did not, then swapped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    /// Congruent, modulo 0xffff, to the sum of little-endian words so far; zero only if all of them are.
+    words: u64,
+    /// The next byte is the second of its word.
+    odd: bool,
+}
+
+impl Sum {
+    /// The pseudo header of TCP or UDP over IPv4 (RFC 9293, 3.1; RFC 768). `l4_len_bytes` counts the transport header and
+    /// its payload.
+    #[inline]
+    #[must_use]
+    pub fn pseudo_v4(source: [u8; 4], destination: [u8; 4], proto: u8, l4_len_bytes: u16) -> Self {
+        let mut sum = Self::default();
+        sum.add(&source);
+        sum.add(&destination);
+        sum.add_word(u16::from(proto));
+        sum.add_word(l4_len_bytes);
+        sum
+    }
+
+    /// The pseudo header of TCP or UDP over IPv6 (RFC 8200, 8.1). `destination` is the final one, `next_header` that of
+    /// the transport, `l4_len_bytes` counts the transport header and its payload.
+    #[inline]
+    #[must_use]
+    pub fn pseudo_v6(source: [u8; 16], destination: [u8; 16], next_header: u8, l4_len_bytes: u32) -> Self {
+        let mut sum = Self::default();
+        sum.add(&source);
+        sum.add(&destination);
+        sum.add(&l4_len_bytes.to_be_bytes());
+        sum.add_word(u16::from(next_header));
+        sum
+    }
+
+    /// Adds a piece.
+    #[inline]
+    pub fn add(&mut self, bytes: &[u8]) {
+        // Even, so that each block starts on a word; short enough for its 32-bit words never to overflow 64 bits.
+        const BLOCK_BYTES: usize = 1 << 16;
+        for block in bytes.chunks(BLOCK_BYTES) {
+            self.add_partial(sum_block(block), block.len());
+        }
+    }
+
+    /// Adds two bytes: `word` in network order.
+    #[inline]
+    pub fn add_word(&mut self, word: u16) {
+        self.add_partial(u64::from(word.swap_bytes()), 2);
+    }
+
+    /// Adds a piece of `len_bytes` bytes that was summed elsewhere.
+    ///
+    /// `folded` is the sum of the piece's 16-bit words, each read in little-endian order from the piece's first byte on,
+    /// the last one padded with a zero byte, accumulated in 64 bits without overflow. Sums of little-endian 32-bit words
+    /// or of the halves of 64-bit words are as good, folded or not: 2^16 and 2^32 are 1 modulo 0xffff.
+    #[inline]
+    pub fn add_partial(&mut self, folded: u64, len_bytes: usize) {
+        let folded = if self.odd { u64::from(fold(folded).swap_bytes()) } else { folded };
+        let (words, carry) = self.words.overflowing_add(folded);
+        // End-around carry: 2^64 is 1 modulo 0xffff too.
+        self.words = words + u64::from(carry);
+        self.odd ^= len_bytes % 2 == 1;
+    }
+
+    /// The sum, not complemented, as a number whose `to_be_bytes` go into the frame: what a checksum field holds while the
+    /// rest of the checksum is left to somebody else (`F_NEEDS_CSUM`).
+    #[inline]
+    #[must_use]
+    pub fn partial(&self) -> u16 {
+        fold(self.words).swap_bytes()
+    }
+
+    /// The checksum, as a number whose `to_be_bytes` go into the frame. Zero if the summed bytes held a right checksum.
+    #[inline]
+    #[must_use]
+    pub fn finish(&self) -> u16 {
+        !self.partial()
+    }
+
+    /// [`Sum::finish`] for UDP, where a computed zero is sent as 0xffff since zero means "no checksum" (RFC 768).
+    #[inline]
+    #[must_use]
+    pub fn finish_udp(&self) -> u16 {
+        match self.finish() {
+            0 => 0xffff,
+            sum => sum,
+        }
+    }
+}
+
+/// The sum of 32-bit words, the last one zero-padded: eight bytes a step, both halves of equal weight.
+#[inline]
+fn sum_block(block: &[u8]) -> u64 {
+    let (steps, rest) = block.as_chunks::<8>();
+    let sum = steps.iter().map(|step| halves(u64::from_le_bytes(*step))).sum::<u64>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    sum + halves(u64::from_le_bytes(last))
+}
+
+#[inline]
+fn halves(word: u64) -> u64 {
+    (word & 0xffff_ffff) + (word >> 32)
+}
+
+/// Folds to 16 bits with end-around carries; zero only for zero.
+#[inline]
+fn fold(sum: u64) -> u16 {
+    let sum = halves(halves(sum));
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// Whether the checksum that a sender left to be completed can be, in a frame of `frame_len_bytes` bytes: summing starts in
+/// the frame, and the 16 bits of the field at `csum_start + csum_offset` lie in it (virtio 1.2, 5.1.6.2).
+#[inline]
+#[must_use]
+pub fn check_partial(offload: &Offload, frame_len_bytes: u32) -> bool {
+    u32::from(offload.csum_start) + u32::from(offload.csum_offset) + 2 <= frame_len_bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The checksum as RFC 1071 words it: big-endian 16-bit words, carries added in at once.
+    fn checksum_of(bytes: &[u8]) -> u16 {
+        let mut sum = 0_u16;
+        for pair in bytes.chunks(2) {
+            let word = u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]);
+            let (wrapped, carry) = sum.overflowing_add(word);
+            sum = wrapped + u16::from(carry);
+        }
+        !sum
+    }
+
+    fn sum_of(pieces: &[&[u8]]) -> Sum {
+        let mut sum = Sum::default();
+        pieces.iter().for_each(|piece| sum.add(piece));
+        sum
+    }
+
+    #[test]
+    fn sums_the_example_of_rfc_1071() {
+        let bytes = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        assert_eq!(sum_of(&[&bytes]).partial(), 0xddf2);
+        assert_eq!(sum_of(&[&bytes]).finish(), !0xddf2);
+    }
+
+    #[test]
+    fn keeps_zero_and_all_ones_apart() {
+        assert_eq!(Sum::default().finish(), 0xffff);
+        assert_eq!(sum_of(&[&[0; 40]]).finish(), 0xffff);
+        assert_eq!(sum_of(&[&[0xff; 40]]).finish(), 0);
+        assert_eq!(sum_of(&[&[0xff; 40]]).finish_udp(), 0xffff);
+        assert_eq!(sum_of(&[&[0; 1], &[0xff; 2], &[0; 1]]).finish(), 0);
+    }
+
+    #[test]
+    fn never_overflows() {
+        let ones = vec![0xff; (1 << 20) + 1];
+        let mut sum = sum_of(&[&ones]);
+        assert_eq!(sum.finish(), checksum_of(&ones));
+        sum.add_partial(u64::MAX, 1);
+        sum.add_partial(u64::MAX, 0);
+        assert_eq!(sum.finish(), !(0xffff - 0xff));
+    }
+
+    #[test]
+    fn pseudo_headers_are_those_of_the_rfcs() {
+        let v4 = Sum::pseudo_v4([192, 0, 2, 1], [198, 51, 100, 2], 17, 513);
+        assert_eq!(v4.finish(), checksum_of(&[192, 0, 2, 1, 198, 51, 100, 2, 0, 17, 2, 1]));
+        let v6 = Sum::pseudo_v6([0xfe; 16], [0x20; 16], 6, 0x0001_0203);
+        let mut bytes = [[0xfe; 16], [0x20; 16]].concat();
+        bytes.extend([0, 1, 2, 3, 0, 0, 0, 6]);
+        assert_eq!(v6.finish(), checksum_of(&bytes));
+    }
+
+    #[test]
+    fn bounds_a_partial_checksum() {
+        let at = |csum_start, csum_offset| Offload { csum_start, csum_offset, ..Offload::default() };
+        assert!(check_partial(&at(34, 16), 52));
+        assert!(!check_partial(&at(34, 16), 51));
+        assert!(check_partial(&at(0, 0), 2));
+        assert!(!check_partial(&at(0, 0), 1));
+        assert!(!check_partial(&at(100, 0), 99));
+        assert!(!check_partial(&at(u16::MAX, u16::MAX), 65550));
+    }
+
+    proptest! {
+        #[test]
+        fn every_split_gives_the_same_sum(
+            bytes in prop::collection::vec(any::<u8>(), 0..2000),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+            elsewhere in any::<u8>(),
+        ) {
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+            cuts.extend([0, bytes.len()]);
+            cuts.sort_unstable();
+            let mut sum = Sum::default();
+            for (index, cut) in cuts.windows(2).enumerate() {
+                let piece = &bytes[cut[0]..cut[1]];
+                if elsewhere & (1 << (index % 8)) == 0 {
+                    sum.add(piece);
+                } else {
+                    let word = |pair: &[u8]| u64::from(pair[0]) | u64::from(pair.get(1).copied().unwrap_or(0)) << 8;
+                    sum.add_partial(piece.chunks(2).map(word).sum(), piece.len());
+                }
+            }
+            prop_assert_eq!(sum.finish(), checksum_of(&bytes));
+        }
+
+        #[test]
+        fn a_word_is_two_bytes(prefix in prop::collection::vec(any::<u8>(), 0..9), word: u16) {
+            let mut sum = sum_of(&[&prefix]);
+            sum.add_word(word);
+            prop_assert_eq!(sum.finish(), checksum_of(&[&prefix[..], &word.to_be_bytes()].concat()));
+        }
+
+        #[test]
+        fn a_partial_checksum_completes_to_a_right_one(
+            mut bytes in prop::collection::vec(any::<u8>(), 18..200),
+            pseudo: u32,
+        ) {
+            let mut start = Sum::default();
+            start.add(&pseudo.to_be_bytes());
+            bytes[16..18].copy_from_slice(&start.partial().to_be_bytes());
+            let completed = sum_of(&[&bytes]).finish();
+            bytes[16..18].copy_from_slice(&completed.to_be_bytes());
+            prop_assert_eq!(sum_of(&[&pseudo.to_be_bytes(), &bytes]).finish(), 0);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A number for a flow, to pick one of several receive queues with: the packets of a flow stay in order.
+
+use crate::headers::{Layers, MACS_BYTES, ethertype};
+
+/// 2^64 divided by the golden ratio: odd, and its bits show no pattern.
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+/// 2^64 divided by the root of two: where a key of zero starts from.
+const START: u64 = 0xb504_f333_f9de_6485;
+
+/// Hashes the flow that the frame starting with `head` belongs to.
+///
+/// What makes a flow: addresses, protocol and ports of an IP packet (no ports where the protocol has none or `head` ends
+/// before); only the addresses of a fragment, since later ones have no ports; MAC addresses and EtherType of anything else,
+/// malformed IP included. VLAN tags do not count. `head` is to be cut at the same length for every packet.
+///
+/// Different `key`s give unrelated hashes, so a sender who does not know it cannot aim at a queue; it is no
+/// cryptographic promise. The two directions of a connection have different hashes. All bits are equally good.
+#[inline]
+#[must_use]
+pub fn flow_hash(head: &[u8], key: u64) -> u32 {
+    let hash = match Layers::parse(head) {
+        Ok(layers) => hash_packet(head, &layers, mix(key ^ START)),
+        Err(_) => hash_frame(head, mix(key ^ START)),
+    };
+    (hash ^ (hash >> 32)) as u32
+}
+
+#[inline]
+fn hash_packet(head: &[u8], layers: &Layers, start: u64) -> u64 {
+    let (words, _) = layers.addresses(head).as_chunks::<8>();
+    let hash = words.iter().fold(start, |hash, word| mix(hash ^ u64::from_le_bytes(*word)));
+    if layers.is_fragment {
+        return mix(hash);
+    }
+    let ports = layers.ports(head).unwrap_or_default();
+    mix(hash ^ (u64::from(u32::from_le_bytes(ports)) << 8 | u64::from(layers.l4_proto)))
+}
+
+#[inline]
+fn hash_frame(head: &[u8], start: u64) -> u64 {
+    let mut bytes = [0; 16];
+    if let Some((ethertype, _)) = ethertype(head) {
+        bytes[..MACS_BYTES].copy_from_slice(&head[..MACS_BYTES]);
+        bytes[MACS_BYTES..MACS_BYTES + 2].copy_from_slice(&ethertype.to_be_bytes());
+    }
+    let (words, _) = bytes.as_chunks::<8>();
+    words.iter().fold(start, |hash, word| mix(hash ^ u64::from_le_bytes(*word)))
+}
+
+/// Every bit of `word` on every bit: the two halves of a 128-bit product.
+#[inline]
+fn mix(word: u64) -> u64 {
+    // Adding keeps a word of zero from staying zero.
+    let product = u128::from(word.wrapping_add(START)) * u128::from(MULTIPLIER);
+    product as u64 ^ (product >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn udp_v4(host: u8, source_port: u16) -> Vec<u8> {
+        let mut head = vec![2; 12];
+        head.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, host, 10, 0, 0, 2]);
+        head.extend(source_port.to_be_bytes());
+        head.extend([0, 53, 0, 8, 0, 0]);
+        head
+    }
+
+    #[test]
+    fn a_flow_is_its_five_tuple() {
+        let hash = flow_hash(&udp_v4(1, 1000), 7);
+        let changed = |at: usize| {
+            let mut head = udp_v4(1, 1000);
+            head[at] ^= 1;
+            flow_hash(&head, 7)
+        };
+        for at in [23, 26, 29, 30, 33, 34, 35, 36, 37] {
+            assert_ne!(hash, changed(at), "byte {at} is part of the flow");
+        }
+        for at in [0, 11, 17, 18, 22, 24, 38, 41] {
+            assert_eq!(hash, changed(at), "byte {at} is not part of the flow");
+        }
+        assert_ne!(hash, flow_hash(&udp_v4(1, 1000), 8));
+    }
+
+    #[test]
+    fn a_tag_does_not_change_the_flow() {
+        let mut head = udp_v4(1, 1000);
+        let hash = flow_hash(&head, 7);
+        head.splice(12..12, [0x81, 0, 0, 5]);
+        assert_eq!(flow_hash(&head, 7), hash);
+    }
+
+    #[test]
+    fn fragments_of_a_packet_stay_together() {
+        let fragment = |bits: u16, port| {
+            let mut head = udp_v4(1, port);
+            head[20..22].copy_from_slice(&bits.to_be_bytes());
+            flow_hash(&head, 7)
+        };
+        assert_eq!(fragment(0x2000, 1000), fragment(0x0100, 2000));
+        assert_ne!(fragment(0x2000, 1000), fragment(0, 1000));
+    }
+
+    #[test]
+    fn other_frames_are_told_by_macs_and_ethertype() {
+        let arp = |mac: u8, ethertype: u8, rest: u8| {
+            flow_hash(&[&[2, 0, 0, 0, 0, mac, 2, 0, 0, 0, 0, 9, 8, ethertype][..], &[rest; 20]].concat(), 7)
+        };
+        assert_eq!(arp(1, 6, 0), arp(1, 6, 1));
+        assert_ne!(arp(1, 6, 0), arp(2, 6, 0));
+        assert_ne!(arp(1, 6, 0), arp(1, 7, 0));
+        assert_eq!(flow_hash(&[], 7), flow_hash(&[1; 13], 7));
+    }
+
+    /// 4096 flows over 2 to 9 queues: none gets less than 4/5 or more than 6/5 of its share.
+    #[test]
+    fn spreads_flows_evenly() {
+        for queues in 2..10_usize {
+            let mut counts = vec![0; queues];
+            for flow in 0..4096_u16 {
+                counts[flow_hash(&udp_v4((flow % 16) as u8, 32768 + flow / 16), 0) as usize % queues] += 1;
+            }
+            let share = 4096 / queues;
+            assert!(counts.iter().all(|count| (share * 4 / 5..share * 6 / 5).contains(count)), "{counts:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(head in prop::collection::vec(any::<u8>(), 0..200), key: u64) {
+            prop_assert_eq!(flow_hash(&head, key), flow_hash(&head, key));
+        }
+    }
+}

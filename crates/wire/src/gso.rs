@@ -1,0 +1,423 @@
+//! Cutting a TSO frame into the segments that its sender left to be made (virtio 1.2, 5.1.6.2).
+
+use core::fmt;
+use core::ops::Range;
+
+use crate::checksum::Sum;
+use crate::headers::{HeaderError, IPV6_BYTES, Layers, Network, PROTO_TCP};
+use crate::vnet::{F_NEEDS_CSUM, GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6, Offload};
+
+/// Segments of one frame: bounds the work that a sender can ask for with one descriptor chain.
+pub const SEGMENTS_MAX: u32 = 128;
+/// Bytes of a frame to be segmented: Ethernet header, one VLAN tag, the largest IPv4 packet.
+pub const FRAME_BYTES_MAX: u32 = 14 + 4 + 65_535;
+/// Offset of the checksum in a TCP header, in bytes.
+pub const TCP_CSUM_OFFSET: u16 = 16;
+
+/// Offsets in a TCP header, in bytes, and its flags (RFC 9293, 3.1; CWR: RFC 3168, 6.1).
+const TCP_SEQUENCE: usize = 4;
+const TCP_FLAGS: usize = 13;
+const FIN: u8 = 0x01;
+const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
+const PSH: u8 = 0x08;
+const URG: u8 = 0x20;
+const CWR: u8 = 0x80;
+
+/// Offsets in an IPv4 header, in bytes.
+const IPV4_TOTAL_LENGTH: usize = 2;
+const IPV4_IDENTIFICATION: usize = 4;
+const IPV4_CHECKSUM: usize = 10;
+/// Offset in an IPv6 header, in bytes.
+const IPV6_PAYLOAD_LENGTH: usize = 4;
+
+/// Why a frame cannot be segmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GsoError {
+    /// `gso_type` is not TCP over the IP version that the frame has.
+    Kind,
+    /// `gso_size` is below `GSO_SIZE_BYTES_MIN`, or the packets would outgrow their length field.
+    SegmentSize,
+    /// The frame is longer than [`FRAME_BYTES_MAX`], or its IP packet longer than the frame.
+    Length,
+    /// The headers up to the end of TCP's are not all there or contradict themselves.
+    Headers(HeaderError),
+    /// The IP packet is a fragment.
+    Fragment,
+    /// The pseudo header is unknown, since the packet is source-routed.
+    SourceRouted,
+    /// SYN, RST or URG is set, which belong to one place of the stream.
+    Flags,
+    /// A checksum is to be completed, but it is not TCP's.
+    ChecksumPlace,
+    /// No byte follows the headers.
+    NoPayload,
+    /// More than [`SEGMENTS_MAX`].
+    TooManySegments,
+}
+
+impl fmt::Display for GsoError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Kind => "gso_type is not TCP over the frame's IP version",
+            Self::SegmentSize => "gso_size is too small or too large",
+            Self::Length => "the frame is too long, or shorter than its IP packet",
+            Self::Headers(error) => return error.fmt(formatter),
+            Self::Fragment => "an IP fragment cannot be segmented",
+            Self::SourceRouted => "a source-routed packet cannot be segmented",
+            Self::Flags => "a TCP packet with SYN, RST or URG cannot be segmented",
+            Self::ChecksumPlace => "csum_start and csum_offset are not those of the TCP checksum",
+            Self::NoPayload => "there is no payload to segment",
+            Self::TooManySegments => "the frame has more than 128 segments",
+        };
+        formatter.write_str(text)
+    }
+}
+
+impl core::error::Error for GsoError {}
+
+impl From<HeaderError> for GsoError {
+    fn from(error: HeaderError) -> Self {
+        Self::Headers(error)
+    }
+}
+
+/// How a frame is cut: which bytes of it each segment carries, and behind which headers.
+///
+/// A frame that fits one segment gives one segment, its headers rewritten; one without payload is refused, since a
+/// sender has no reason to ask for it. Bytes behind the end of the IP packet are padding and not carried.
+#[derive(Clone, Copy, Debug)]
+pub struct Segmentation {
+    l3: Network,
+    l3_offset: usize,
+    l4_offset: usize,
+    header_len: usize,
+    payload_end: u32,
+    gso_size: u32,
+    count: u32,
+    /// The pseudo header's sum without the length.
+    pseudo: Sum,
+}
+
+impl Segmentation {
+    /// Plans the segments of a frame of `frame_len_bytes` bytes that starts with `head`, which must reach to the end of
+    /// the TCP header.
+    ///
+    /// An IP length of zero, which some senders leave behind, means "to the end of the frame". Where the sender wants its
+    /// checksum completed, the place must be TCP's; the sum that it put there is not used.
+    ///
+    /// # Errors
+    /// Anything in [`GsoError`].
+    pub fn plan(head: &[u8], offload: &Offload, frame_len_bytes: u32) -> Result<Self, GsoError> {
+        if offload.gso_size < GSO_SIZE_BYTES_MIN {
+            return Err(GsoError::SegmentSize);
+        }
+        if frame_len_bytes > FRAME_BYTES_MAX {
+            return Err(GsoError::Length);
+        }
+        let head = &head[..head.len().min(frame_len_bytes as usize)];
+        let layers = Layers::parse(head)?;
+        check_packet(&layers, offload)?;
+        let header_len = layers.l4_offset + layers.tcp_header_len_bytes(head)?;
+        let plan = Self {
+            l3: layers.l3,
+            l3_offset: usize::from(layers.l3_offset),
+            l4_offset: usize::from(layers.l4_offset),
+            header_len: usize::from(header_len),
+            payload_end: packet_end(&layers, frame_len_bytes)?,
+            gso_size: u32::from(offload.gso_size),
+            count: 0,
+            pseudo: pseudo_header(layers.addresses(head)),
+        };
+        plan.counted(head[plan.l4_offset + TCP_FLAGS])
+    }
+
+    /// Fills in the number of segments.
+    fn counted(mut self, tcp_flags: u8) -> Result<Self, GsoError> {
+        let payload = self.payload_end.saturating_sub(self.header_len());
+        self.count = payload.div_ceil(self.gso_size);
+        let packet_max = self.header_len() - self.l3_offset as u32 + payload.min(self.gso_size);
+        match self.count {
+            0 => Err(GsoError::NoPayload),
+            _ if packet_max > u32::from(u16::MAX) => Err(GsoError::SegmentSize),
+            1 => Ok(self),
+            _ if tcp_flags & (SYN | RST | URG) != 0 => Err(GsoError::Flags),
+            2..=SEGMENTS_MAX => Ok(self),
+            _ => Err(GsoError::TooManySegments),
+        }
+    }
+
+    /// Bytes in front of each segment's payload, from the Ethernet header to the TCP options.
+    #[inline]
+    #[must_use]
+    pub fn header_len(&self) -> u32 {
+        self.header_len as u32
+    }
+
+    /// The number of segments, 1 to [`SEGMENTS_MAX`].
+    #[inline]
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The bytes of the frame that segment `index` carries; none from [`Segmentation::count`] on.
+    #[inline]
+    #[must_use]
+    pub fn payload(&self, index: u32) -> Range<u32> {
+        let skipped = u64::from(index) * u64::from(self.gso_size);
+        let start = (skipped + u64::from(self.header_len())).min(u64::from(self.payload_end)) as u32;
+        start..self.payload_end.min(start + self.gso_size)
+    }
+
+    /// Writes the headers of segment `index` to the first [`Segmentation::header_len`] bytes of `out`.
+    ///
+    /// They are those of `head`, the bytes that were planned with, but for: IPv4 total length, identification (advanced by
+    /// `index`) and header checksum, or IPv6 payload length; the TCP sequence number; FIN and PSH, which go with the last
+    /// segment, and CWR, with the first. The TCP checksum is left partial as the returned [`Offload`] tells: the caller
+    /// completes it, or hands it on.
+    ///
+    /// # Panics
+    /// If `head` or `out` is shorter than [`Segmentation::header_len`].
+    #[inline]
+    pub fn write_header(&self, index: u32, head: &[u8], out: &mut [u8]) -> Offload {
+        let out = &mut out[..self.header_len];
+        out.copy_from_slice(&head[..self.header_len]);
+        let payload = self.payload(index);
+        let packet_len = (self.header_len - self.l3_offset) as u32 + (payload.end - payload.start);
+        let (l3, tcp) = out[self.l3_offset..].split_at_mut(self.l4_offset - self.l3_offset);
+        match self.l3 {
+            Network::Ipv4 => patch_ipv4(l3, index, packet_len),
+            Network::Ipv6 => put(l3, IPV6_PAYLOAD_LENGTH, (packet_len - IPV6_BYTES as u32) as u16),
+        }
+        self.patch_tcp(tcp, index, packet_len - l3.len() as u32);
+        Offload {
+            flags: F_NEEDS_CSUM,
+            csum_start: self.l4_offset as u16,
+            csum_offset: TCP_CSUM_OFFSET,
+            ..Offload::default()
+        }
+    }
+
+    #[inline]
+    fn patch_tcp(&self, tcp: &mut [u8], index: u32, l4_len: u32) {
+        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        let sequence = sequence.wrapping_add(index.wrapping_mul(self.gso_size));
+        tcp[TCP_SEQUENCE..TCP_SEQUENCE + 4].copy_from_slice(&sequence.to_be_bytes());
+        if index > 0 {
+            tcp[TCP_FLAGS] &= !CWR;
+        }
+        if index + 1 < self.count {
+            tcp[TCP_FLAGS] &= !(FIN | PSH);
+        }
+        let mut sum = self.pseudo;
+        sum.add_word(l4_len as u16);
+        put(tcp, usize::from(TCP_CSUM_OFFSET), sum.partial());
+    }
+}
+
+/// What does not depend on the TCP header.
+fn check_packet(layers: &Layers, offload: &Offload) -> Result<(), GsoError> {
+    let kind = match layers.l3 {
+        Network::Ipv4 => GSO_TCPV4,
+        Network::Ipv6 => GSO_TCPV6,
+    };
+    let place = (offload.csum_start, offload.csum_offset);
+    if offload.gso_kind() != kind {
+        Err(GsoError::Kind)
+    } else if layers.is_fragment {
+        Err(GsoError::Fragment)
+    } else if layers.is_source_routed {
+        Err(GsoError::SourceRouted)
+    } else if offload.needs_csum() && place != (layers.l4_offset, TCP_CSUM_OFFSET) {
+        Err(GsoError::ChecksumPlace)
+    } else {
+        Ok(())
+    }
+}
+
+/// Where the IP packet ends in the frame.
+fn packet_end(layers: &Layers, frame_len_bytes: u32) -> Result<u32, GsoError> {
+    let end = u32::from(layers.l3_offset) + layers.l3_len_bytes;
+    match layers.l3_len_bytes {
+        0 => Ok(frame_len_bytes),
+        _ if end > frame_len_bytes => Err(GsoError::Length),
+        _ => Ok(end),
+    }
+}
+
+/// The part of the pseudo header that all segments share; its order does not matter to the sum.
+fn pseudo_header(addresses: &[u8]) -> Sum {
+    let mut sum = Sum::default();
+    sum.add(addresses);
+    sum.add_word(u16::from(PROTO_TCP));
+    sum
+}
+
+#[inline]
+fn patch_ipv4(header: &mut [u8], index: u32, packet_len: u32) {
+    put(header, IPV4_TOTAL_LENGTH, packet_len as u16);
+    let identification = u16::from_be_bytes([header[IPV4_IDENTIFICATION], header[IPV4_IDENTIFICATION + 1]]);
+    put(header, IPV4_IDENTIFICATION, identification.wrapping_add(index as u16));
+    put(header, IPV4_CHECKSUM, 0);
+    let mut sum = Sum::default();
+    sum.add(header);
+    put(header, IPV4_CHECKSUM, sum.finish());
+}
+
+#[inline]
+fn put(header: &mut [u8], offset: usize, value: u16) {
+    header[offset..offset + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HEAD_BYTES: usize = 54;
+    const OFFLOAD: Offload = Offload {
+        flags: F_NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: 0,
+        gso_size: 1000,
+        csum_start: 34,
+        csum_offset: TCP_CSUM_OFFSET,
+    };
+
+    /// Headers of a TCP over IPv4 frame that leaves its IP length open.
+    fn head_v4() -> [u8; HEAD_BYTES] {
+        let mut head = [0; HEAD_BYTES];
+        head[12..15].copy_from_slice(&[8, 0, 0x45]);
+        head[18..20].copy_from_slice(&[0xff, 0xff]);
+        head[23] = PROTO_TCP;
+        head[38..42].copy_from_slice(&[0xff, 0xff, 0xff, 0xff]);
+        head[46..48].copy_from_slice(&[0x50, FIN | PSH | CWR | 0x10]);
+        head
+    }
+
+    fn plan(edit: impl Fn(&mut [u8; HEAD_BYTES], &mut Offload, &mut u32)) -> Result<Segmentation, GsoError> {
+        let (mut head, mut offload, mut len) = (head_v4(), OFFLOAD, 2554);
+        edit(&mut head, &mut offload, &mut len);
+        Segmentation::plan(&head, &offload, len)
+    }
+
+    #[test]
+    fn cuts_at_gso_size() {
+        let plan = plan(|_, _, _| {}).unwrap();
+        assert_eq!((plan.header_len(), plan.count()), (54, 3));
+        let payloads = [0, 1, 2, 3, u32::MAX].map(|index| plan.payload(index));
+        assert_eq!(payloads, [54..1054, 1054..2054, 2054..2554, 2554..2554, 2554..2554]);
+    }
+
+    #[test]
+    fn writes_what_changes_from_segment_to_segment() {
+        let plan = plan(|_, _, _| {}).unwrap();
+        let header = |index| {
+            let mut out = [0xee; HEAD_BYTES + 1];
+            let offload = plan.write_header(index, &head_v4(), &mut out);
+            assert_eq!(offload, Offload { gso_type: 0, gso_size: 0, ..OFFLOAD });
+            assert_eq!(out[HEAD_BYTES], 0xee, "nothing behind the headers is written");
+            (out[16..20].to_vec(), u32::from_be_bytes([out[38], out[39], out[40], out[41]]), out[47])
+        };
+        assert_eq!(header(0), (vec![0x04, 0x10, 0xff, 0xff], 0xffff_ffff, 0x10 | CWR));
+        assert_eq!(header(1), (vec![0x04, 0x10, 0x00, 0x00], 999, 0x10));
+        assert_eq!(header(2), (vec![0x02, 0x1c, 0x00, 0x01], 1999, 0x10 | FIN | PSH));
+    }
+
+    #[test]
+    fn one_segment_keeps_all_flags() {
+        let plan = plan(|_, _, len| *len = 55).unwrap();
+        let mut out = head_v4();
+        plan.write_header(0, &head_v4(), &mut out);
+        assert_eq!((plan.count(), plan.payload(0), out[47]), (1, 54..55, head_v4()[47]));
+    }
+
+    #[test]
+    fn padding_is_not_payload() {
+        let with_total =
+            |total: u16| plan(move |head, _, _| head[16..18].copy_from_slice(&total.to_be_bytes()));
+        assert_eq!(with_total(140).unwrap().payload(0), 54..154);
+        assert_eq!(with_total(2540).unwrap().payload(2), 2054..2554);
+        assert_eq!(with_total(2541).unwrap_err(), GsoError::Length);
+        assert_eq!(with_total(40).unwrap_err(), GsoError::NoPayload);
+        assert_eq!(with_total(20).unwrap_err(), GsoError::NoPayload);
+        assert_eq!(with_total(19).unwrap_err(), GsoError::Headers(HeaderError::Malformed));
+    }
+
+    #[test]
+    fn refuses_what_it_cannot_segment() {
+        let error = |edit: fn(&mut [u8; HEAD_BYTES], &mut Offload, &mut u32)| plan(edit).unwrap_err();
+        assert_eq!(error(|_, offload, _| offload.gso_type = GSO_TCPV6), GsoError::Kind);
+        assert_eq!(error(|_, offload, _| offload.gso_type = 0), GsoError::Kind);
+        assert_eq!(error(|_, offload, _| offload.gso_type = 3), GsoError::Kind);
+        assert_eq!(error(|_, offload, _| offload.gso_size = GSO_SIZE_BYTES_MIN - 1), GsoError::SegmentSize);
+        assert_eq!(error(|_, _, len| *len = FRAME_BYTES_MAX + 1), GsoError::Length);
+        assert_eq!(error(|_, _, len| *len = 54), GsoError::NoPayload);
+        assert_eq!(error(|_, _, len| *len = 53), GsoError::Headers(HeaderError::Truncated));
+        assert_eq!(error(|head, _, _| head[20] = 0x20), GsoError::Fragment);
+        assert_eq!(error(|head, _, _| head[21] = 1), GsoError::Fragment);
+        assert_eq!(error(|head, _, _| head[23] = 17), GsoError::Headers(HeaderError::NotTcp));
+        assert_eq!(error(|head, _, _| head[46] = 0x40), GsoError::Headers(HeaderError::Malformed));
+        assert_eq!(error(|_, offload, _| offload.csum_start = 38), GsoError::ChecksumPlace);
+        assert_eq!(error(|_, offload, _| offload.csum_offset = 6), GsoError::ChecksumPlace);
+        for flag in [SYN, RST, URG] {
+            assert_eq!(plan(|head, _, _| head[47] |= flag).unwrap_err(), GsoError::Flags);
+            assert!(plan(|head, _, len| (head[47], *len) = (flag, 100)).is_ok());
+        }
+    }
+
+    #[test]
+    fn refuses_source_routes() {
+        let mut head = [0; HEAD_BYTES + 4];
+        head[..34].copy_from_slice(&head_v4()[..34]);
+        head[38..].copy_from_slice(&head_v4()[34..]);
+        (head[14], head[34], head[35]) = (0x46, 131, 3);
+        let offload = Offload { csum_start: 38, ..OFFLOAD };
+        assert_eq!(Segmentation::plan(&head, &offload, 2000).unwrap_err(), GsoError::SourceRouted);
+        (head[34], head[35]) = (1, 1);
+        assert!(Segmentation::plan(&head, &offload, 2000).is_ok());
+    }
+
+    #[test]
+    fn bounds_count_and_packet_length() {
+        let sized =
+            |len: u32, gso_size| plan(move |_, offload, frame| (offload.gso_size, *frame) = (gso_size, len));
+        assert_eq!(sized(54 + 128 * 48, 48).unwrap().count(), 128);
+        assert_eq!(sized(54 + 128 * 48 + 1, 48).unwrap_err(), GsoError::TooManySegments);
+        assert_eq!(sized(14 + 65535, u16::MAX).unwrap().count(), 1);
+        assert_eq!(sized(14 + 65536, u16::MAX).unwrap_err(), GsoError::SegmentSize);
+        assert_eq!(sized(14 + 65536, 65495).unwrap().count(), 2);
+        assert_eq!(sized(FRAME_BYTES_MAX, u16::MAX).unwrap_err(), GsoError::SegmentSize);
+    }
+
+    #[test]
+    fn a_checksum_nobody_wants_completed_may_be_anywhere() {
+        assert!(plan(|_, offload, _| (offload.flags, offload.csum_start) = (0, 7)).is_ok());
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(
+            edits in prop::collection::vec((0..HEAD_BYTES + 40, any::<u8>()), 0..12),
+            head_len in 0..HEAD_BYTES + 40,
+            (is_v6, gso_size, len) in (any::<bool>(), 48_u16..2000, 0_u32..70_000),
+        ) {
+            let mut head = [&head_v4()[..], &[0x50; 40]].concat();
+            if is_v6 {
+                head[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+                (head[18], head[19], head[20]) = (0, 0, PROTO_TCP);
+            }
+            edits.iter().for_each(|&(at, value)| head[at] = value);
+            let head = &head[..head_len];
+            let gso_type = if is_v6 { GSO_TCPV6 } else { GSO_TCPV4 };
+            if let Ok(plan) = Segmentation::plan(head, &Offload { flags: 0, gso_type, gso_size, ..OFFLOAD }, len) {
+                let mut out = [0; HEAD_BYTES + 40];
+                prop_assert!((1..=SEGMENTS_MAX).contains(&plan.count()));
+                prop_assert!(plan.payload(0).start == plan.header_len() && plan.payload(plan.count() - 1).end <= len);
+                (0..plan.count()).for_each(|index| { plan.write_header(index, head, &mut out); });
+            }
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! What is known of a frame's bytes: headers, checksums, segmentation, and the offload metadata that travels along.
+//!
+//! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame, [`Sum`]
+//! computes Internet checksums over pieces in any split, [`Segmentation`] cuts a TSO frame into segments towards a
+//! receiver that did not negotiate TSO, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
+//! receive queue.
+//!
+//! **Contract.** Everything is a pure function of its arguments: no allocation, no clock, no state. No function panics
+//! on any frame, image or offload; [`Segmentation::write_header`] names the one condition on its caller's buffers.
+//! Loops over wire bytes are bounded: two VLAN tags, [`headers::EXTENSION_HEADERS_MAX`] extension headers,
+//! [`gso::SEGMENTS_MAX`] segments.
+//!
+//! **Not checked.** Checksums that a frame arrives with, Ethernet padding, the meaning of IP and TCP options (but for
+//! source routes, which change the pseudo header), the Home Address option of Mobile IPv6 (which does too). The IPv4
+//! header's own checksum is neither verified nor repaired, except in segments, where it is computed anew.
+//!
+//! **Threading.** Nothing is shared; everything may be used from any thread.
+//!
+//! ```text
+//!             l3_offset           l4_offset          header_len                                  IP's end
+//!   Ethernet  | VLAN | IP, options | TCP, options    | payload 0 | payload 1 | ... | last payload | padding
+//!   `---------------- head ------------------------'   gso_size    gso_size          the rest       dropped
+//!   `---- written anew for each segment -----------'
+//! ```
+
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+pub mod checksum;
+pub mod flow;
+pub mod gso;
+pub mod headers;
+pub mod vnet;
+
+pub use checksum::{Sum, check_partial};
+pub use flow::flow_hash;
+pub use gso::{GsoError, Segmentation};
+pub use headers::{HeaderError, Layers, Network};
+pub use vnet::Offload;

@@ -1,0 +1,87 @@
+//! The virtio-net packet header (virtio 1.2, 5.1.6): offload metadata that travels with a frame.
+
+/// The checksum at `csum_start + csum_offset` holds only the pseudo header's sum (virtio 1.2, 5.1.6).
+pub const F_NEEDS_CSUM: u8 = 1;
+/// The checksums of the packet were verified.
+pub const F_DATA_VALID: u8 = 2;
+
+/// Not a GSO frame.
+pub const GSO_NONE: u8 = 0;
+/// TCP over IPv4, to be segmented.
+pub const GSO_TCPV4: u8 = 1;
+/// TCP over IPv6, to be segmented.
+pub const GSO_TCPV6: u8 = 4;
+/// TCP with the congestion-window-reduced flag set, to be carried by the first segment only.
+pub const GSO_ECN: u8 = 0x80;
+
+/// Bytes of the header with `num_buffers` (VERSION_1 or MRG_RXBUF).
+pub const HEADER_BYTES: usize = 12;
+/// Bytes of the legacy header, without `num_buffers`.
+pub const HEADER_BYTES_LEGACY: usize = 10;
+/// Smallest accepted `gso_size` in bytes; below it one frame would become thousands of segments.
+pub const GSO_SIZE_BYTES_MIN: u16 = 48;
+
+/// What a sender left to be done to a frame: the virtio-net header without `num_buffers`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    /// `F_NEEDS_CSUM`, `F_DATA_VALID`.
+    pub flags: u8,
+    /// `GSO_*`, with `GSO_ECN` possibly or-ed in.
+    pub gso_type: u8,
+    /// The sender's hint of the header length in bytes; never relied upon.
+    pub hdr_len: u16,
+    /// Payload bytes per segment.
+    pub gso_size: u16,
+    /// First byte to be summed, from the start of the Ethernet header.
+    pub csum_start: u16,
+    /// Where the sum goes, from `csum_start`.
+    pub csum_offset: u16,
+}
+
+impl Offload {
+    /// Reads the header as a guest wrote it (little endian); 12 bytes, of which the last two are ignored.
+    #[must_use]
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Self {
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Self {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            hdr_len: half(2),
+            gso_size: half(4),
+            csum_start: half(6),
+            csum_offset: half(8),
+        }
+    }
+
+    /// The header as a guest reads it; `num_buffers` is the number of receive buffers that the packet spans.
+    #[must_use]
+    pub fn emit(&self, num_buffers: u16) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[0] = self.flags;
+        out[1] = self.gso_type;
+        out[2..4].copy_from_slice(&self.hdr_len.to_le_bytes());
+        out[4..6].copy_from_slice(&self.gso_size.to_le_bytes());
+        out[6..8].copy_from_slice(&self.csum_start.to_le_bytes());
+        out[8..10].copy_from_slice(&self.csum_offset.to_le_bytes());
+        out[10..12].copy_from_slice(&num_buffers.to_le_bytes());
+        out
+    }
+
+    /// Whether the checksum is still to be completed.
+    #[must_use]
+    pub fn needs_csum(&self) -> bool {
+        self.flags & F_NEEDS_CSUM != 0
+    }
+
+    /// Whether the frame is to be segmented before it reaches a wire.
+    #[must_use]
+    pub fn is_gso(&self) -> bool {
+        self.gso_type != GSO_NONE
+    }
+
+    /// `gso_type` without the ECN bit.
+    #[must_use]
+    pub fn gso_kind(&self) -> u8 {
+        self.gso_type & !GSO_ECN
+    }
+}

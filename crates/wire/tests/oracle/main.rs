@@ -1,0 +1,7 @@
+//! Headers, checksums and segments against an independent implementation of the same protocols.
+
+#![allow(missing_docs)]
+
+mod headers;
+mod packets;
+mod segmentation;
