@@ -9,8 +9,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// Watched mappings: 1024 ports with 4 regions each; beyond that a mapping is used unwatched.
-const WATCHES_MAX: usize = 4096;
+/// Mappings of files in the whole process: more than a hundred guests with all their memory slots. Beyond that a mapping is
+/// refused, since an unwatched one could end the process.
+pub const WATCHES_MAX: usize = 1 << 16;
 
 struct Watch {
     /// 0 when free, 1 while being filled, else the mapping's first byte.

@@ -34,6 +34,12 @@ pub enum MappingError {
     /// Empty, or larger than `REGION_BYTES_MAX`.
     #[error("memory region of {0} bytes is outside 1..={REGION_BYTES_MAX}")]
     BadLength(u64),
+    /// All of `guard::WATCHES_MAX` are in use.
+    #[error(
+        "the switch maps {} memory regions already; give the guests fewer memory slots",
+        guard::WATCHES_MAX
+    )]
+    TooManyMappings,
     /// The system refused.
     #[error("cannot map guest memory: {0}")]
     System(#[from] rustix::io::Errno),
@@ -110,7 +116,10 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
         let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, fd, aligned)? };
-        Ok(Self::adopt(base, mapped_bytes, lead, len as usize, Some(range)))
+        let mut mapping = Self::adopt(base, mapped_bytes, lead, len as usize, Some(range));
+        let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
+        mapping.guard_slot = Some(slot.ok_or(MappingError::TooManyMappings)?);
+        Ok(mapping)
     }
 
     /// Maps `len_bytes` of zeroes of the switch's own.
@@ -145,8 +154,7 @@ impl Mapping {
         // SAFETY: lead is less than a page and the mapping is longer than lead.
         let start = unsafe { base.add(lead) };
         let dead = Arc::new(AtomicBool::new(false));
-        let guard_slot = range.and_then(|_| guard::watch(base.as_ptr() as usize, mapped_bytes, &dead));
-        Self { base, mapped_bytes, start, len, range, dead, guard_slot }
+        Self { base, mapped_bytes, start, len, range, dead, guard_slot: None }
     }
 
     /// Bytes of the range.

@@ -1,0 +1,195 @@
+//! Guests in user space talk through a running engine, over real vhost-user sessions.
+
+mod support;
+
+use lasthop_engine::PortState;
+use lasthop_guest::GuestOptions;
+use lasthop_verdict::{DropReason, Mac};
+use lasthop_vhost::features;
+use support::{TestSwitch, config, eventually, frame, receive, send};
+
+#[test]
+fn two_guests_talk_and_every_packet_is_accounted_for() {
+    let mut switch = TestSwitch::start("bridge");
+    let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (other_port, mut other) = switch.attach(config("other"), GuestOptions::default());
+    for number in 0..3000_u32 {
+        let len = 60 + (number as usize * 37) % 9000;
+        send(&mut one, &frame(2, 1, number, len));
+        assert_eq!(receive(&mut other), frame(2, 1, number, len));
+        send(&mut other, &frame(1, 2, number, 64));
+        assert_eq!(receive(&mut one), frame(1, 2, number, 64));
+    }
+    assert_eq!(switch.port(one_port).counters.rx_packets, 3000);
+    assert_eq!(switch.port(other_port).counters.tx_packets, 3000);
+    assert_eq!(switch.engine.fdb().len(), 2);
+    assert_eq!(switch.port(one_port).state, PortState::Running);
+    switch.assert_conserved();
+    drop(one);
+    eventually("the port waits for a guest again", || switch.port(one_port).state == PortState::Waiting);
+    drop(other);
+    assert!(switch.join_sessions().iter().all(|end| end.contains("hung up") || end.contains("closed")));
+    switch.assert_conserved();
+}
+
+#[test]
+fn a_stream_keeps_its_order_and_loses_nothing_that_is_not_counted() {
+    let mut switch = TestSwitch::start("dummy");
+    let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (_, mut other) =
+        switch.attach(config("other"), GuestOptions { rx_buffers: 8, ..GuestOptions::default() });
+    const FRAMES: u32 = 20_000;
+    let receiver = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let mut numbers = Vec::new();
+        while numbers.last() != Some(&FRAMES) {
+            while other.recv(0, &mut bytes).unwrap().is_some() {
+                numbers.push(u32::from_be_bytes([bytes[14], bytes[15], bytes[16], bytes[17]]));
+            }
+            other.wait(Some(std::time::Duration::from_millis(100))).unwrap();
+        }
+        (numbers, other)
+    });
+    for number in 0..FRAMES {
+        send(&mut one, &frame(2, 1, number, 200));
+    }
+    // The frame that ends it may be lost to the slow receiver as any other, so it is repeated.
+    eventually("the last frame arrives", || {
+        send(&mut one, &frame(2, 1, FRAMES, 200));
+        receiver.is_finished()
+    });
+    let (mut numbers, mut other) = receiver.join().unwrap();
+    eventually("nothing is under way", || {
+        let mut bytes = Vec::new();
+        while other.recv(0, &mut bytes).unwrap().is_some() {
+            numbers.push(FRAMES);
+        }
+        let counters = switch.port(one_port).counters;
+        counters.waiting == 0 && numbers.len() as u64 + counters.rx_drops.total() == counters.rx_packets
+    });
+    assert!(numbers.is_sorted(), "order within a queue");
+    switch.assert_conserved();
+}
+
+#[test]
+fn an_idle_worker_sleeps_and_visits_nothing() {
+    let mut switch = TestSwitch::start("bridge");
+    let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
+    send(&mut one, &frame(2, 1, 0, 64));
+    receive(&mut other);
+    // Each look at the counters is an errand: it costs one sleep. Between two looks nothing else may happen.
+    eventually("the worker has gone to sleep", || {
+        let before = switch.engine.stats().unwrap().workers[0];
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let after = switch.engine.stats().unwrap().workers[0];
+        after.visits == before.visits && after.polls == before.polls && after.sleeps == before.sleeps + 1
+    });
+}
+
+#[test]
+fn a_port_with_an_address_of_its_own_tells_and_enforces_it() {
+    let mut switch = TestSwitch::start("bridge");
+    let mac = Mac([2, 0, 0, 0, 0, 1]);
+    let settings = lasthop_engine::PortConfig { mac: Some(mac), mtu: Some(1400), ..config("one") };
+    let (port, mut one) =
+        switch.attach(settings, GuestOptions { mac: [2, 0, 0, 0, 0, 9], ..GuestOptions::default() });
+    assert_eq!(one.mac(), mac.0, "the guest is told its address");
+    assert_ne!(switch.port(port).features & (features::MAC | features::MTU), 0);
+    send(&mut one, &frame(2, 5, 0, 64));
+    eventually("the spoofed frame is dropped", || {
+        switch.port(port).counters.rx_drops.of(DropReason::SourceSpoofed) == 1
+    });
+    let taken = lasthop_engine::PortConfig { mac: Some(mac), ..config("two") };
+    assert!(switch.engine.add_port(taken).unwrap_err().to_string().contains("02:00:00:00:00:01"));
+    switch.assert_conserved();
+}
+
+#[test]
+fn a_guest_that_resets_stops_and_comes_back_goes_on() {
+    let mut switch = TestSwitch::start("bridge");
+    let (one_port, mut one) =
+        switch.attach(config("one"), GuestOptions { start_position: 65_500, ..GuestOptions::default() });
+    let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
+    for number in 0..100 {
+        send(&mut one, &frame(2, 1, number, 100));
+        assert_eq!(receive(&mut other), frame(2, 1, number, 100));
+    }
+    let bases = one.stop().unwrap();
+    assert_eq!(bases[1], 65_500_u16.wrapping_add(100), "base = last fetched");
+    one.start(&bases).unwrap();
+    send(&mut one, &frame(2, 1, 100, 100));
+    assert_eq!(receive(&mut other), frame(2, 1, 100, 100));
+    one.reset().unwrap();
+    send(&mut one, &frame(2, 1, 101, 100));
+    assert_eq!(receive(&mut other), frame(2, 1, 101, 100));
+    drop(one);
+    eventually("the port is free", || switch.port(one_port).state == PortState::Waiting);
+    let socket = switch.serve(one_port);
+    let mut again = lasthop_guest::Guest::over(socket, GuestOptions::plain()).unwrap();
+    send(&mut again, &frame(2, 1, 102, 100));
+    assert_eq!(receive(&mut other), frame(2, 1, 102, 100));
+    switch.assert_conserved();
+}
+
+#[test]
+fn a_guest_that_breaks_its_ring_is_stopped_and_named_while_others_go_on() {
+    let mut switch = TestSwitch::start("bridge");
+    let (bad_port, mut bad) = switch.attach(config("bad"), GuestOptions::default());
+    let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
+    let ring = bad.transmit_ring(0).unwrap();
+    ring.add(&[(0xdead_0000_0000, 64)], &[], 0).unwrap();
+    ring.publish();
+    bad.kick(0).unwrap();
+    eventually("the ring is stopped by name", || match switch.port(bad_port).state {
+        PortState::Stopped(why) => why.contains("outside guest memory"),
+        _ => false,
+    });
+    send(&mut one, &frame(3, 2, 7, 64));
+    assert_eq!(receive(&mut other), frame(3, 2, 7, 64));
+    bad.reset().unwrap();
+    eventually("a reset heals it", || switch.port(bad_port).state == PortState::Running);
+    send(&mut bad, &frame(3, 1, 8, 64));
+    assert_eq!(receive(&mut other), frame(3, 1, 8, 64));
+    switch.assert_conserved();
+}
+
+#[test]
+fn a_guest_that_cuts_its_memory_short_harms_itself_only() {
+    let mut switch = TestSwitch::start("bridge");
+    let (bad_port, mut bad) = switch.attach(config("bad"), GuestOptions::default());
+    let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
+    let copy = rustix::io::dup(bad.memory_file()).unwrap();
+    rustix::fs::ftruncate(&copy, 0).unwrap();
+    // The worker finds out when it next touches that memory: a broadcast goes there too.
+    send(&mut one, &frame(0xff, 2, 1, 64));
+    assert_eq!(receive(&mut other), frame(0xff, 2, 1, 64));
+    eventually("the port is stopped by name", || match switch.port(bad_port).state {
+        PortState::Stopped(why) => why.contains("cut short"),
+        _ => false,
+    });
+    send(&mut one, &frame(3, 2, 2, 64));
+    assert_eq!(receive(&mut other), frame(3, 2, 2, 64));
+    switch.assert_conserved();
+    std::mem::forget(bad); // its destructor would touch its own lost memory
+}
+
+#[test]
+fn several_queue_pairs_carry_packets_once_they_are_enabled() {
+    let mut switch = TestSwitch::start("bridge");
+    let settings = lasthop_engine::PortConfig { queue_pairs: 2, ..config("wide") };
+    let (_, mut wide) = switch.attach(settings, GuestOptions { queue_pairs: 2, ..GuestOptions::default() });
+    let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
+    assert!(wide.send(1, &frame(2, 1, 5, 64), lasthop_wire::Offload::default()).unwrap());
+    wide.flush(1).unwrap();
+    assert_eq!(receive(&mut other), frame(2, 1, 5, 64));
+    send(&mut other, &frame(1, 2, 6, 64));
+    let mut bytes = Vec::new();
+    eventually("the answer arrives on one of the queues", || {
+        wide.recv(0, &mut bytes).unwrap().is_some() || wide.recv(1, &mut bytes).unwrap().is_some()
+    });
+    assert_eq!(bytes, frame(1, 2, 6, 64));
+    switch.assert_conserved();
+}

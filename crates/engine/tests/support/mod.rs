@@ -1,0 +1,115 @@
+//! An engine with guests in user space attached to it over real vhost-user sessions.
+#![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lasthop_engine::{Engine, EngineSettings, PortConfig, PortStats};
+use lasthop_guest::{Guest, GuestOptions};
+use lasthop_verdict::{Module, PortId};
+use lasthop_vhost::Session;
+use lasthop_wire::Offload;
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// Long enough for the slowest machine; nothing is asserted about time.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct TestSwitch {
+    pub engine: Engine,
+    sessions: Vec<JoinHandle<String>>,
+}
+
+pub fn config(name: &str) -> PortConfig {
+    PortConfig { name: name.into(), mac: None, mtu: None, queue_pairs: 1, features_mask: u64::MAX }
+}
+
+impl TestSwitch {
+    pub fn start(module: &str) -> Self {
+        let module: Arc<dyn Module> = lasthop_modules::by_name(module).unwrap().into();
+        Self { engine: Engine::start(module, &EngineSettings::default()).unwrap(), sessions: Vec::new() }
+    }
+
+    /// Serves a session on `port` in a thread of its own, and returns the front end's socket.
+    pub fn serve(&mut self, port: PortId) -> UnixStream {
+        let (front, back) = UnixStream::pair().unwrap();
+        let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).unwrap()).unwrap();
+        self.sessions.push(std::thread::spawn(move || {
+            loop {
+                let wanted =
+                    if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                poll(&mut [PollFd::new(&session.fd(), wanted)], None).unwrap();
+                if let Err(end) = session.ready() {
+                    return end.to_string();
+                }
+            }
+        }));
+        front
+    }
+
+    pub fn attach(&mut self, config: PortConfig, options: GuestOptions) -> (PortId, Guest) {
+        let port = self.engine.add_port(config).unwrap();
+        let guest = Guest::over(self.serve(port), options).unwrap();
+        (port, guest)
+    }
+
+    /// Waits until the sessions have ended, which they do when their guests are gone.
+    pub fn join_sessions(&mut self) -> Vec<String> {
+        self.sessions.drain(..).map(|session| session.join().unwrap()).collect()
+    }
+
+    pub fn port(&self, port: PortId) -> PortStats {
+        self.engine.stats().unwrap().ports.into_iter().find(|stats| stats.port == port).unwrap()
+    }
+
+    pub fn assert_conserved(&self) {
+        let stats = self.engine.stats().unwrap();
+        for port in &stats.ports {
+            assert!(port.counters.is_conserved(), "{port:?}");
+        }
+        let forwarded: u64 = stats.ports.iter().map(|port| port.counters.forwarded).sum();
+        let delivered: u64 = stats.ports.iter().map(|port| port.counters.tx_packets).sum();
+        assert_eq!(forwarded, delivered);
+    }
+}
+
+/// An Ethernet frame from guest `from` to guest `to` with a number in it.
+pub fn frame(to: u8, from: u8, number: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5];
+    frame.extend(number.to_be_bytes());
+    frame.extend((18..len).map(|at| (at as u32 * 11 + number) as u8));
+    frame
+}
+
+pub fn send(guest: &mut Guest, frame: &[u8]) {
+    let until = Instant::now() + PATIENCE;
+    while !guest.send(0, frame, Offload::default()).unwrap() {
+        guest.flush(0).unwrap();
+        guest.reclaim(0).unwrap();
+        assert!(Instant::now() < until, "the transmit ring stays full");
+        guest.wait_sent(0, Some(Duration::from_millis(100))).unwrap();
+    }
+    guest.flush(0).unwrap();
+}
+
+/// The next frame that arrives.
+pub fn receive(guest: &mut Guest) -> Vec<u8> {
+    let until = Instant::now() + PATIENCE;
+    let mut bytes = Vec::new();
+    while guest.recv(0, &mut bytes).unwrap().is_none() {
+        assert!(Instant::now() < until, "no frame arrives");
+        guest.wait(Some(Duration::from_millis(500))).unwrap();
+    }
+    bytes
+}
+
+/// Waits for a condition that the switch brings about.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < until, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

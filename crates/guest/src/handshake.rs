@@ -1,0 +1,127 @@
+use std::os::fd::{AsFd, BorrowedFd};
+
+use lasthop_ring::RingAddresses;
+use lasthop_vhost::features::{self, protocol};
+use lasthop_vhost::front::FrontEnd;
+use lasthop_vhost::message::RingAddressMessage;
+use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
+
+use crate::bells::Bells;
+use crate::config::DeviceConfig;
+use crate::layout::Layout;
+use crate::memory::{Memory, region_message};
+use crate::{GuestError, GuestOptions};
+
+/// ACKNOWLEDGE, DRIVER, DRIVER_OK, FEATURES_OK (virtio 1.2, 2.1).
+const STATUS_RUNNING: u8 = 0x0f;
+
+/// What both sides agreed upon.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Agreement {
+    /// Virtio features.
+    pub(crate) features: u64,
+    /// Protocol features; 0 if the back end knows none.
+    pub(crate) protocol: u64,
+    /// Whether the back end has protocol features: rings then start disabled.
+    pub(crate) has_protocol: bool,
+    /// As told; zeroes without the CONFIG protocol feature.
+    pub(crate) config: DeviceConfig,
+}
+
+impl Agreement {
+    pub(crate) fn has(&self, feature: u64) -> bool {
+        self.features & feature != 0
+    }
+
+    /// Bytes of the virtio-net header (virtio 1.2, 5.1.6.1).
+    pub(crate) fn header_bytes(&self) -> usize {
+        let long = self.has(features::VERSION_1 | features::MRG_RXBUF);
+        if long { HEADER_BYTES } else { HEADER_BYTES_LEGACY }
+    }
+}
+
+/// Agrees upon features.
+pub(crate) fn negotiate(front: &mut FrontEnd, options: &GuestOptions) -> Result<Agreement, GuestError> {
+    let offered = front.get_features()?;
+    let mut agreement = Agreement {
+        features: offered & options.features & !features::PROTOCOL_FEATURES,
+        has_protocol: offered & features::PROTOCOL_FEATURES != 0,
+        ..Agreement::default()
+    };
+    if agreement.has_protocol {
+        agreement.protocol = front.get_protocol_features()? & options.protocol_features;
+        front.set_protocol_features(agreement.protocol)?;
+    }
+    check_queues(front, options.queue_pairs, agreement.protocol)?;
+    let protocol_bit = offered & features::PROTOCOL_FEATURES;
+    front.set_features(agreement.features | protocol_bit)?;
+    agreement.config = read_config(front, agreement.protocol)?;
+    Ok(agreement)
+}
+
+/// GET_QUEUE_NUM counts rings, or queue pairs for some back ends: refused is only what fits neither.
+fn check_queues(front: &mut FrontEnd, wanted: u16, protocol: u64) -> Result<(), GuestError> {
+    let offered = if protocol & protocol::MQ != 0 { front.get_queue_num()? } else { 1 };
+    if offered < u64::from(wanted) { Err(GuestError::TooFewQueues { offered, wanted }) } else { Ok(()) }
+}
+
+fn read_config(front: &mut FrontEnd, protocol: u64) -> Result<DeviceConfig, GuestError> {
+    if protocol & protocol::CONFIG == 0 {
+        return Ok(DeviceConfig::default());
+    }
+    let bytes = front.get_config(DeviceConfig::BYTES)?;
+    let bytes = <[u8; DeviceConfig::BYTES]>::try_from(bytes);
+    Ok(bytes.map_or_else(|_| DeviceConfig::default(), |bytes| DeviceConfig::parse(&bytes)))
+}
+
+/// Hands over memory: as one table.
+pub(crate) fn share_memory(
+    front: &mut FrontEnd,
+    memory: &Memory,
+    layout: &Layout,
+    regions: u16,
+) -> Result<(), GuestError> {
+    let regions: Vec<_> = layout.regions(regions).iter().map(region_message).collect();
+    let fds: Vec<BorrowedFd<'_>> = regions.iter().map(|_| memory.file.as_fd()).collect();
+    Ok(front.set_mem_table(&regions, &fds)?)
+}
+
+/// A ring as it is told to the back end.
+pub(crate) struct RingSetup<'a> {
+    pub(crate) index: u16,
+    pub(crate) entries: u16,
+    pub(crate) base: u16,
+    pub(crate) addresses: RingAddresses,
+    pub(crate) bells: &'a Bells,
+}
+
+/// Starts a ring; it stays disabled if there are protocol features.
+pub(crate) fn start_ring(front: &mut FrontEnd, ring: &RingSetup<'_>) -> Result<(), GuestError> {
+    front.set_vring_num(ring.index, ring.entries)?;
+    front.set_vring_base(ring.index, ring.base)?;
+    front.set_vring_addr(RingAddressMessage {
+        index: u32::from(ring.index),
+        flags: 0,
+        descriptors: ring.addresses.descriptors,
+        used: ring.addresses.used,
+        available: ring.addresses.available,
+        log: 0,
+    })?;
+    front.set_vring_call(ring.index, Some(ring.bells.call_fd()))?;
+    Ok(front.set_vring_kick(ring.index, Some(ring.bells.kick_fd()))?)
+}
+
+/// Enables the first `count` rings, and tells that the driver runs.
+pub(crate) fn enable_rings(
+    front: &mut FrontEnd,
+    agreement: &Agreement,
+    count: u16,
+) -> Result<(), GuestError> {
+    if agreement.has_protocol {
+        (0..count).try_for_each(|index| front.set_vring_enable(index, true))?;
+    }
+    if agreement.protocol & protocol::STATUS != 0 {
+        front.set_status(STATUS_RUNNING)?;
+    }
+    Ok(())
+}

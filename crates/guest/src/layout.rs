@@ -1,0 +1,140 @@
+use lasthop_guestmem::Segment;
+use lasthop_ring::{Descriptor, RingAddresses};
+
+use crate::{GuestOptions, PARTS_MAX};
+
+/// Where guest memory starts in the guest's own address space. Above 4 GiB, and unlike [`USER_ADDR`], so that a back end
+/// which takes one for the other, or cuts it to 32 bits, fails.
+pub(crate) const GUEST_ADDR: u64 = 0x1_0000_0000;
+/// Where it starts in the address space of the "VMM"; nothing is ever mapped there.
+pub(crate) const USER_ADDR: u64 = 0x7000_0000_0000;
+/// Ring areas and groups of buffers start on pages.
+const PAGE_BYTES: u64 = 4096;
+/// Buffers start on cache lines.
+const LINE_BYTES: u32 = 64;
+
+/// Equal pieces of guest memory, one behind the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots {
+    first: u64,
+    stride_bytes: u32,
+    len_bytes: u32,
+}
+
+impl Slots {
+    pub(crate) fn len_bytes(&self) -> u32 {
+        self.len_bytes
+    }
+
+    /// Slot `index`, as a segment of the guest's own map (one region).
+    #[inline]
+    pub(crate) fn segment(&self, index: u32) -> Segment {
+        let offset = self.first + u64::from(index) * u64::from(self.stride_bytes);
+        Segment { offset, len: self.len_bytes, region: 0 }
+    }
+
+    /// Guest address of slot `index`.
+    #[inline]
+    pub(crate) fn guest_addr(&self, index: u32) -> u64 {
+        GUEST_ADDR + self.segment(index).offset
+    }
+}
+
+/// The buffers of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PairSlots {
+    pub(crate) rx: Slots,
+    pub(crate) tx: Slots,
+    pub(crate) tables: Slots,
+}
+
+/// What lies where in guest memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Layout {
+    pub(crate) rings: Vec<RingAddresses>,
+    pub(crate) pairs: Vec<PairSlots>,
+    /// Bytes from the start to the first buffer.
+    pub(crate) buffers_at: u64,
+    pub(crate) len_bytes: u64,
+}
+
+impl Layout {
+    pub(crate) fn new(options: &GuestOptions) -> Self {
+        let mut end = 0;
+        let mut area = |len_bytes: u64| {
+            let at = end;
+            end += len_bytes.next_multiple_of(PAGE_BYTES);
+            at
+        };
+        let entries = u64::from(options.ring_entries);
+        let rings = (0..2 * options.queue_pairs)
+            .map(|_| RingAddresses {
+                descriptors: USER_ADDR + area(u64::from(Descriptor::BYTES) * entries),
+                available: USER_ADDR + area(6 + 2 * entries),
+                used: USER_ADDR + area(6 + 8 * entries),
+            })
+            .collect();
+        let buffers_at = area(0);
+        let mut slots = |len_bytes: u32| {
+            let stride_bytes = len_bytes.next_multiple_of(LINE_BYTES);
+            Slots { first: area(u64::from(stride_bytes) * entries), stride_bytes, len_bytes }
+        };
+        let pairs = (0..options.queue_pairs)
+            .map(|_| PairSlots {
+                rx: slots(options.rx_buffer_bytes),
+                tx: slots(options.tx_slot_bytes),
+                tables: slots(PARTS_MAX as u32 * Descriptor::BYTES),
+            })
+            .collect();
+        Self { rings, pairs, buffers_at, len_bytes: end }
+    }
+
+    /// The memory in `count` regions of whole pages; rings are all in the first.
+    pub(crate) fn regions(&self, count: u16) -> Vec<std::ops::Range<u64>> {
+        let pages = (self.len_bytes - self.buffers_at) / PAGE_BYTES;
+        let count = u64::from(count).min(pages);
+        let cut = |number: u64| self.buffers_at + pages * number / count * PAGE_BYTES;
+        (0..count).map(|number| if number == 0 { 0 } else { cut(number) }..cut(number + 1)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_overlaps_and_rings_are_aligned() {
+        let options = GuestOptions { queue_pairs: 3, ring_entries: 2, ..GuestOptions::default() };
+        let layout = Layout::new(&options);
+        let mut areas: Vec<(u64, u64)> = Vec::new();
+        for ring in &layout.rings {
+            assert_eq!((ring.descriptors % 16, ring.available % 2, ring.used % 4), (0, 0, 0));
+            areas.extend([(ring.descriptors, 32), (ring.available, 10), (ring.used, 22)]);
+        }
+        for area in &mut areas {
+            area.0 -= USER_ADDR;
+            assert!(area.0 + area.1 <= layout.buffers_at);
+        }
+        for slots in layout.pairs.iter().flat_map(|pair| [pair.rx, pair.tx, pair.tables]) {
+            areas.extend((0..2).map(|index| (slots.segment(index).offset, u64::from(slots.len_bytes()))));
+        }
+        areas.sort_unstable();
+        assert_eq!(areas.len(), 3 * 2 * 3 + 3 * 3 * 2);
+        assert!(areas.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
+        let last = areas.last().unwrap();
+        assert!(last.0 + last.1 <= layout.len_bytes);
+    }
+
+    #[test]
+    fn regions_cover_memory_once() {
+        let layout = Layout::new(&GuestOptions::default());
+        for count in 1..=8 {
+            let regions = layout.regions(count);
+            assert_eq!(regions.len(), usize::from(count));
+            assert_eq!((regions[0].start, regions[regions.len() - 1].end), (0, layout.len_bytes));
+            assert!(regions[0].end >= layout.buffers_at);
+            assert!(regions.iter().all(|region| region.start < region.end));
+            assert!(regions.windows(2).all(|pair| pair[0].end == pair[1].start));
+        }
+    }
+}

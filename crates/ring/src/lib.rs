@@ -1,0 +1,88 @@
+//! Split virtqueues (virtio 1.2, 2.7) in memory that somebody else writes too: the device's side and the driver's side.
+//!
+//! **Purpose.** [`DeviceRing`] is what a back end does with a ring: take heads, walk chains, write used entries, publish,
+//! and the notification suppression of both directions. [`DriverRing`] is the other side, for guests in user space.
+//!
+//! **Contract.** Whatever the other side writes, a call ends in bounded time and yields a value or a [`RingError`]; after
+//! an error the ring is to be stopped. Entries are written first and published by one index store ([`DeviceRing::publish`]).
+//! Sleep only after [`DeviceRing::arm_kicks`] returned false: it is [`arm_and_recheck`], the one primitive by which
+//! anybody here goes to sleep.
+//!
+//! **Not checked.** That the driver leaves published descriptors alone: each is read once into a local value and what was
+//! read is used. That heads are not published twice: the owner's side table sees to that.
+//!
+//! **Threading.** One thread at a time owns a ring; the other side runs at the same time in another process. Indices are
+//! atomics, entries are volatile.
+//!
+//! ```text
+//!   driver writes                                device writes
+//!   avail.idx ----------------+                  used.idx ------------+
+//!                             v                                       v
+//!   avail.ring [ . . h h h h |. . ]              used.ring [ u u u u |. . . ]
+//!                    ^ next_avail                            ^ signalled  (next_used = used.idx + unpublished)
+//!                    |-pending-|                             |-unsignalled-|
+//!   avail.used_event: "signal me past this"      used.avail_event: "kick me past this"
+//! ```
+
+mod chain;
+mod device;
+mod driver;
+mod memory;
+mod rendezvous;
+#[cfg(test)]
+mod tests;
+
+pub use chain::{Direction, walk};
+pub use device::DeviceRing;
+pub use driver::*;
+pub use memory::{Descriptor, RingAddresses, RingMemory};
+pub use rendezvous::arm_and_recheck;
+
+use thiserror::Error;
+
+/// Entries of a ring (virtio 1.2, 2.7: "Maximum Queue Size value is 32768").
+pub const RING_ENTRIES_MAX: u16 = 32768;
+/// Descriptors that one chain may visit, indirect ones included: more than any driver chains, little enough to walk.
+pub const CHAIN_DESCRIPTORS_MAX: u32 = 1024;
+
+/// The chain continues at `next` (virtio 1.2, 2.7.5).
+pub const DESC_NEXT: u16 = 1;
+/// The device writes to the buffer.
+pub const DESC_WRITE: u16 = 2;
+/// The buffer is a table of descriptors.
+pub const DESC_INDIRECT: u16 = 4;
+
+/// What the other side of a ring did wrong; the ring is to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RingError {
+    /// A size that is not a power of two in range.
+    #[error("ring size {0} is not a power of two from 1 to {RING_ENTRIES_MAX}")]
+    BadSize(u32),
+    /// An area of the ring is outside memory, crosses regions, or is misaligned.
+    #[error("the ring's {0} area at {1:#x} does not lie, aligned, inside one memory region")]
+    BadArea(&'static str, u64),
+    /// The available index ran ahead by more than the ring holds.
+    #[error("available index jumped by {0} in a ring of {1}")]
+    IndexJump(u16, u16),
+    /// A head or a next field beyond the table.
+    #[error("descriptor index {0} in a table of {1}")]
+    DescriptorOutOfRange(u16, u16),
+    /// More descriptors than the table has: a loop.
+    #[error("descriptor chain loops")]
+    ChainLoops,
+    /// A buffer outside guest memory.
+    #[error("buffer of {1} bytes at guest address {0:#x} lies outside guest memory")]
+    BufferOutside(u64, u32),
+    /// A writable buffer in a transmit chain, a readable one in a receive chain.
+    #[error("descriptor for the wrong direction")]
+    WrongDirection,
+    /// An indirect table inside an indirect table, or followed by a next descriptor.
+    #[error("indirect descriptor where none is allowed")]
+    NestedIndirect,
+    /// An indirect table whose length is no multiple of 16, zero, or too large.
+    #[error("indirect table of {0} bytes")]
+    BadIndirectLength(u32),
+    /// The same head made available twice without having been used.
+    #[error("descriptor {0} is available twice")]
+    HeadTwice(u16),
+}

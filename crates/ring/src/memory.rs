@@ -1,0 +1,278 @@
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use lasthop_guestmem::{Mapping, MemoryMap};
+
+use crate::{RING_ENTRIES_MAX, RingError};
+
+/// One descriptor, read once (virtio 1.2, 2.7.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Guest address.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// `DESC_*`.
+    pub flags: u16,
+    /// Where the chain goes on, if `DESC_NEXT` is set.
+    pub next: u16,
+}
+
+impl Descriptor {
+    /// Bytes of a descriptor.
+    pub const BYTES: u32 = 16;
+
+    #[inline]
+    fn from_words(addr: u64, rest: u64) -> Self {
+        Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
+    }
+
+    #[inline]
+    fn to_words(self) -> [u64; 2] {
+        [self.addr, u64::from(self.len) | u64::from(self.flags) << 32 | u64::from(self.next) << 48]
+    }
+
+    #[inline]
+    pub(crate) fn from_le_bytes(bytes: [u8; 16]) -> Self {
+        let value = u128::from_le_bytes(bytes);
+        Self::from_words(value as u64, (value >> 64) as u64)
+    }
+
+    #[inline]
+    pub(crate) fn to_le_bytes(self) -> [u8; 16] {
+        let [addr, rest] = self.to_words();
+        (u128::from(addr) | u128::from(rest) << 64).to_le_bytes()
+    }
+}
+
+/// Where a ring lies, in addresses of the front end's own address space, as SET_VRING_ADDR gives them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingAddresses {
+    /// Descriptor table.
+    pub descriptors: u64,
+    /// Available ring, written by the driver.
+    pub available: u64,
+    /// Used ring, written by the device.
+    pub used: u64,
+}
+
+/// The three areas of a split ring, pinned.
+#[derive(Debug)]
+pub struct RingMemory {
+    entries: u16,
+    descriptors: NonNull<[u8; 16]>,
+    available: NonNull<u16>,
+    used: NonNull<u16>,
+    _pins: [Arc<Mapping>; 3],
+}
+
+// SAFETY: the pointers stay valid as long as the pins do; everything behind them is accessed by atomics or volatile.
+unsafe impl Send for RingMemory {}
+
+impl RingMemory {
+    /// The ring of `entries` at `addresses`, each area checked to lie aligned in one region of `map`.
+    ///
+    /// # Errors
+    /// [`RingError::BadSize`] and [`RingError::BadArea`].
+    pub fn new(map: &MemoryMap, entries: u32, addresses: RingAddresses) -> Result<Self, RingError> {
+        if !entries.is_power_of_two() || entries > u32::from(RING_ENTRIES_MAX) {
+            return Err(RingError::BadSize(entries));
+        }
+        let area = |name, addr, len, align| {
+            map.translate_user(addr, len)
+                .and_then(|segment| map.pin(segment, align).ok())
+                .ok_or(RingError::BadArea(name, addr))
+        };
+        let (descriptors, pin0) = area("descriptor", addresses.descriptors, 16 * entries, 16)?;
+        let (available, pin1) = area("available", addresses.available, 6 + 2 * entries, 2)?;
+        let (used, pin2) = area("used", addresses.used, 6 + 8 * entries, 4)?;
+        Ok(Self {
+            entries: entries as u16,
+            descriptors: descriptors.cast(),
+            available: available.cast(),
+            used: used.cast(),
+            _pins: [pin0, pin1, pin2],
+        })
+    }
+
+    /// Entries of the ring, a power of two.
+    #[must_use]
+    pub fn entries(&self) -> u16 {
+        self.entries
+    }
+
+    #[inline]
+    fn slot(&self, position: u16) -> usize {
+        usize::from(position & (self.entries - 1))
+    }
+
+    /// Half-word `index` of the available area.
+    #[inline]
+    fn available_word(&self, index: usize) -> &AtomicU16 {
+        debug_assert!(index < 3 + usize::from(self.entries));
+        // SAFETY: the area has 3 + entries half-words, pinned and 2-aligned. Both sides access them as atomics.
+        unsafe { AtomicU16::from_ptr(self.available.as_ptr().add(index)) }
+    }
+
+    /// Half-word `index` of the used area: 0 flags, 1 index, then 4 per entry, then avail_event.
+    #[inline]
+    fn used_word(&self, index: usize) -> &AtomicU16 {
+        debug_assert!(index < 3 + 4 * usize::from(self.entries));
+        // SAFETY: the area has 3 + 4 * entries half-words, pinned and 4-aligned. Both sides access them as atomics.
+        unsafe { AtomicU16::from_ptr(self.used.as_ptr().add(index)) }
+    }
+
+    /// Half `half` (0 or 1) of a descriptor. Words, since a volatile read of 16 bytes is compiled to 16 reads.
+    #[inline]
+    fn descriptor_word(&self, index: u16, half: usize) -> &AtomicU64 {
+        debug_assert!(half < 2);
+        // SAFETY: slot() is below entries; the table is pinned, 16-aligned, and has two words for each entry.
+        unsafe {
+            AtomicU64::from_ptr(self.descriptors.as_ptr().add(self.slot(index)).cast::<u64>().add(half))
+        }
+    }
+
+    /// Descriptor `index`, taken modulo the table's size.
+    #[inline]
+    pub(crate) fn descriptor(&self, index: u16) -> Descriptor {
+        let word = |half| u64::from_le(self.descriptor_word(index, half).load(Ordering::Relaxed));
+        Descriptor::from_words(word(0), word(1))
+    }
+
+    #[inline]
+    pub(crate) fn set_descriptor(&self, index: u16, descriptor: Descriptor) {
+        for (half, word) in descriptor.to_words().into_iter().enumerate() {
+            self.descriptor_word(index, half).store(word.to_le(), Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn prefetch_descriptor(&self, index: u16) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            // SAFETY: slot() is below entries, so the address is inside the table; a prefetch has no effect on memory.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(self.descriptors.as_ptr().add(self.slot(index)).cast::<i8>())
+            };
+        }
+    }
+
+    #[inline]
+    pub(crate) fn available_flags(&self) -> u16 {
+        u16::from_le(self.available_word(0).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set_available_flags(&self, flags: u16) {
+        self.available_word(0).store(flags.to_le(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn available_index(&self) -> u16 {
+        u16::from_le(self.available_word(1).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn set_available_index(&self, index: u16) {
+        self.available_word(1).store(index.to_le(), Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn available_entry(&self, position: u16) -> u16 {
+        u16::from_le(self.available_word(2 + self.slot(position)).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set_available_entry(&self, position: u16, head: u16) {
+        self.available_word(2 + self.slot(position)).store(head.to_le(), Ordering::Relaxed);
+    }
+
+    /// "Signal me when you publish past this" (EVENT_IDX).
+    #[inline]
+    pub(crate) fn used_event(&self) -> u16 {
+        u16::from_le(self.available_word(2 + usize::from(self.entries)).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set_used_event(&self, index: u16) {
+        self.available_word(2 + usize::from(self.entries)).store(index.to_le(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn used_flags(&self) -> u16 {
+        u16::from_le(self.used_word(0).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set_used_flags(&self, flags: u16) {
+        self.used_word(0).store(flags.to_le(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn used_index(&self) -> u16 {
+        u16::from_le(self.used_word(1).load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn set_used_index(&self, index: u16) {
+        self.used_word(1).store(index.to_le(), Ordering::Release);
+    }
+
+    /// Head and length of used entry `position`.
+    #[inline]
+    pub(crate) fn used_entry(&self, position: u16) -> (u32, u32) {
+        let value = u64::from_le(self.used_pair(position).load(Ordering::Relaxed));
+        (value as u32, (value >> 32) as u32)
+    }
+
+    #[inline]
+    pub(crate) fn set_used_entry(&self, position: u16, head: u32, len: u32) {
+        self.used_pair(position).store((u64::from(head) | u64::from(len) << 32).to_le(), Ordering::Relaxed);
+    }
+
+    /// "Kick me when you make available past this" (EVENT_IDX).
+    #[inline]
+    pub(crate) fn available_event(&self) -> u16 {
+        u16::from_le(self.used_word(2 + 4 * usize::from(self.entries)).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set_available_event(&self, index: u16) {
+        self.used_word(2 + 4 * usize::from(self.entries)).store(index.to_le(), Ordering::Relaxed);
+    }
+
+    /// A used entry as two 32-bit atomics would be two stores; the area is only 4-aligned, so it is a pair of words.
+    #[inline]
+    fn used_pair(&self, position: u16) -> UsedPair<'_> {
+        let at = 2 + 4 * self.slot(position);
+        UsedPair { ring: self, at }
+    }
+}
+
+/// One used entry: two 32-bit words that are published by the index store, so each may be written on its own.
+struct UsedPair<'a> {
+    ring: &'a RingMemory,
+    at: usize,
+}
+
+impl UsedPair<'_> {
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU32 {
+        debug_assert!(self.at + 2 * index + 1 < 3 + 4 * usize::from(self.ring.entries));
+        // SAFETY: entry words start at byte 4 of a 4-aligned area and at + 3 lies inside it.
+        unsafe { AtomicU32::from_ptr(self.ring.used.as_ptr().add(self.at + 2 * index).cast()) }
+    }
+
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        u64::from(self.word(0).load(order)) | u64::from(self.word(1).load(order)) << 32
+    }
+
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        self.word(0).store(value as u32, order);
+        self.word(1).store((value >> 32) as u32, order);
+    }
+}

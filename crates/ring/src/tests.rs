@@ -1,0 +1,200 @@
+//! Every interleaving of two sides that publish, ask to be woken and go to sleep, one memory access a step: nobody sleeps
+//! over work. What the processor's store buffers add to this is in `tests/threads.rs`.
+
+use std::sync::Arc;
+
+use lasthop_guestmem::{Mapping, MemoryMap, Region};
+
+use crate::{DeviceRing, DriverRing, RingAddresses, RingMemory};
+
+const ENTRIES: u16 = 4;
+const ROUNDS: u16 = 3;
+/// Longer schedules change nothing: the publisher has `2 * ROUNDS` steps.
+const SCHEDULE_BITS: u32 = 16;
+
+fn map() -> MemoryMap {
+    let mapping = Arc::new(Mapping::anonymous(4096).unwrap());
+    MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap()
+}
+
+fn ring(map: &MemoryMap, event_idx: bool, position: u16) -> (DriverRing, DeviceRing) {
+    let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
+    let memory = || RingMemory::new(map, u32::from(ENTRIES), addresses).unwrap();
+    let driver = DriverRing::starting_at(memory(), event_idx, position);
+    (driver, DeviceRing::new(memory(), position, event_idx))
+}
+
+/// Where the sleeper's loop stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sleeper {
+    Suppress,
+    Work,
+    Ask,
+    Recheck,
+    Asleep,
+}
+
+/// The loop that the engine and guests run, cut into its memory accesses.
+trait Loop {
+    fn suppress(&mut self);
+    /// Takes what there is; how many.
+    fn work(&mut self) -> u16;
+    fn ask(&mut self);
+    fn recheck(&mut self) -> bool;
+
+    fn step(&mut self, state: Sleeper, woken: &mut bool, done: &mut u16) -> Sleeper {
+        match state {
+            Sleeper::Suppress => {
+                self.suppress();
+                Sleeper::Work
+            }
+            Sleeper::Work => {
+                let taken = self.work();
+                *done += taken;
+                if taken > 0 { Sleeper::Work } else { Sleeper::Ask }
+            }
+            Sleeper::Ask => {
+                self.ask();
+                Sleeper::Recheck
+            }
+            Sleeper::Recheck if self.recheck() => Sleeper::Suppress,
+            Sleeper::Asleep if std::mem::take(woken) => Sleeper::Suppress,
+            Sleeper::Recheck | Sleeper::Asleep => Sleeper::Asleep,
+        }
+    }
+}
+
+impl Loop for DeviceRing {
+    fn suppress(&mut self) {
+        self.suppress_kicks();
+    }
+
+    fn work(&mut self) -> u16 {
+        let pending = self.pending().unwrap();
+        self.take(pending);
+        pending
+    }
+
+    fn ask(&mut self) {
+        self.ask_for_kick(self.base());
+    }
+
+    fn recheck(&mut self) -> bool {
+        self.has_moved_past(self.base())
+    }
+}
+
+impl Loop for DriverRing {
+    fn suppress(&mut self) {
+        self.suppress_calls();
+    }
+
+    fn work(&mut self) -> u16 {
+        let pending = self.used_pending().unwrap();
+        for _ in 0..pending {
+            self.take_used().unwrap().unwrap();
+        }
+        pending
+    }
+
+    fn ask(&mut self) {
+        self.ask_for_call(0);
+    }
+
+    fn recheck(&mut self) -> bool {
+        self.has_used(0)
+    }
+}
+
+/// Runs `publish` (even steps) and `wants_wake` (odd steps) against the sleeper's loop, in the order that `schedule` says
+/// and then to the end; how much the sleeper got done, and how often it was woken.
+fn run<P, S: Loop>(
+    schedule: u32,
+    (publisher, sleeper): (&mut P, &mut S),
+    publish: impl Fn(&mut P, u16),
+    wants_wake: impl Fn(&mut P) -> bool,
+) -> (u16, u32) {
+    let (mut state, mut woken, mut done, mut wakes, mut step) = (Sleeper::Suppress, false, 0, 0, 0);
+    for turn in 0..SCHEDULE_BITS + 32 {
+        let sleeper_turn = turn < SCHEDULE_BITS && schedule >> turn & 1 == 1;
+        if step == 2 * ROUNDS || sleeper_turn {
+            state = sleeper.step(state, &mut woken, &mut done);
+            continue;
+        }
+        if step % 2 == 0 {
+            publish(publisher, step / 2);
+        } else if wants_wake(publisher) {
+            (woken, wakes) = (true, wakes + 1);
+        }
+        step += 1;
+    }
+    assert_eq!((state, woken), (Sleeper::Asleep, false), "the sleeper came to rest");
+    (done, wakes)
+}
+
+fn every_schedule(mut each: impl FnMut(u32, bool, u16)) {
+    for event_idx in [false, true] {
+        for position in [0, 0_u16.wrapping_sub(2)] {
+            (0..1 << SCHEDULE_BITS).for_each(|schedule| each(schedule, event_idx, position));
+        }
+    }
+}
+
+#[test]
+fn no_kick_is_missed_in_any_interleaving() {
+    let (map, mut spared) = (map(), 0);
+    every_schedule(|schedule, event_idx, position| {
+        let (mut driver, mut device) = ring(&map, event_idx, position);
+        let (done, kicks) = run(
+            schedule,
+            (&mut driver, &mut device),
+            |driver, round| {
+                driver.add(&[(0, 1)], &[], u32::from(round)).unwrap();
+                driver.publish();
+            },
+            DriverRing::needs_kick,
+        );
+        assert_eq!(done, ROUNDS, "schedule {schedule:#b}, event_idx {event_idx}, position {position}");
+        spared += u32::from(kicks < u32::from(ROUNDS));
+    });
+    assert!(spared > 0, "kicks are suppressed in some interleavings");
+}
+
+#[test]
+fn no_signal_is_missed_in_any_interleaving() {
+    let (map, mut spared) = (map(), 0);
+    every_schedule(|schedule, event_idx, position| {
+        let (mut driver, mut device) = ring(&map, event_idx, position);
+        for round in 0..ROUNDS {
+            driver.add(&[(0, 1)], &[], u32::from(round)).unwrap();
+        }
+        driver.publish();
+        let (done, signals) = run(
+            schedule,
+            (&mut device, &mut driver),
+            |device, round| {
+                device.complete(device.head(round).unwrap(), 0);
+                device.publish();
+            },
+            DeviceRing::needs_signal,
+        );
+        assert_eq!(done, ROUNDS, "schedule {schedule:#b}, event_idx {event_idx}, position {position}");
+        spared += u32::from(signals < u32::from(ROUNDS));
+    });
+    assert!(spared > 0, "signals are suppressed in some interleavings");
+}
+
+#[test]
+fn arming_tells_of_work_that_is_there_already() {
+    for event_idx in [false, true] {
+        let map = map();
+        let (mut driver, mut device) = ring(&map, event_idx, 7);
+        assert!(!device.arm_kicks_past(7) && !device.arm_kicks().unwrap() && !driver.arm_calls());
+        driver.add(&[(0, 1)], &[], 0).unwrap();
+        driver.publish();
+        assert!(device.arm_kicks_past(7) && device.arm_kicks().unwrap() && !device.arm_kicks_past(8));
+        device.complete(device.head(0).unwrap(), 0);
+        device.publish();
+        assert!(driver.arm_calls() && !driver.arm_calls_ahead(1));
+    }
+}

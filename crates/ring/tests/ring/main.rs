@@ -1,0 +1,6 @@
+//! The two sides of a ring against each other.
+
+mod fixture;
+mod hostile;
+mod model;
+mod threads;

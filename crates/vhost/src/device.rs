@@ -1,0 +1,90 @@
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use lasthop_guestmem::MemoryMap;
+use lasthop_ring::DeviceRing;
+
+use crate::features;
+
+/// What a session drives: one port of the switch.
+///
+/// The session calls it in order and from one thread. A ring that was started is stopped before memory changes, before
+/// features change, before it is started again, and when the session ends.
+pub trait Device {
+    /// What may be negotiated; asked once, when the front end connects.
+    fn offer(&self) -> Offer;
+
+    /// The virtio features in use from now on, at each SET_FEATURES; 0 at a reset. Without
+    /// [`PROTOCOL_FEATURES`](features::PROTOCOL_FEATURES), which is the session's own. No ring runs if they changed.
+    fn set_features(&mut self, features: u64);
+
+    /// The guest's memory from now on. No ring runs.
+    fn set_memory(&mut self, map: Arc<MemoryMap>);
+
+    /// Starts a ring.
+    ///
+    /// # Errors
+    /// A sentence for users; the ring is not started then.
+    fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String>;
+
+    /// Stops a ring and drops what it was started with; the position of the next available head, or `None` if it was not
+    /// running (any more).
+    fn stop_ring(&mut self, index: u16) -> Option<u16>;
+
+    /// Enables or disables a running ring. A disabled transmit ring's packets are dropped, a disabled receive ring gets
+    /// none.
+    fn set_ring_enabled(&mut self, index: u16, enabled: bool);
+
+    /// Another eventfd for a running ring to signal; `None`: the driver polls.
+    fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>);
+
+    /// The MTU of the link in bytes, 68 to 65535.
+    fn set_mtu(&mut self, mtu: u16);
+}
+
+/// What a device offers to a front end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Virtio features, see [`features`].
+    pub features: u64,
+    /// Pairs of a receive and a transmit ring; with [`CTRL_VQ`](features::CTRL_VQ) one control ring follows them.
+    pub queue_pairs: u16,
+    /// MAC address that the guest is to use.
+    pub mac: Option<[u8; 6]>,
+    /// MTU in bytes that the guest is to use.
+    pub mtu: Option<u16>,
+}
+
+impl Offer {
+    /// Rings, control ring included.
+    #[must_use]
+    pub fn rings(&self) -> u16 {
+        let control = u16::from(self.features & features::CTRL_VQ != 0);
+        self.queue_pairs.saturating_mul(2).saturating_add(control)
+    }
+
+    /// The configuration space (virtio 1.2, 5.1.4) up to the MTU: MAC address, link status (up), queue pairs, MTU.
+    #[must_use]
+    pub fn config(&self) -> [u8; 12] {
+        const LINK_UP: u16 = 1;
+        let mut config = [0; 12];
+        config[..6].copy_from_slice(&self.mac.unwrap_or_default());
+        config[6..8].copy_from_slice(&LINK_UP.to_le_bytes());
+        config[8..10].copy_from_slice(&self.queue_pairs.to_le_bytes());
+        config[10..].copy_from_slice(&self.mtu.unwrap_or_default().to_le_bytes());
+        config
+    }
+}
+
+/// What a ring starts with.
+#[derive(Debug)]
+pub struct RingStart {
+    /// The ring, at the position where it goes on.
+    pub ring: DeviceRing,
+    /// Eventfd that the driver kicks; `None`: the device polls. Set non-blocking, but the front end shares that flag.
+    pub kick: Option<OwnedFd>,
+    /// Eventfd to signal the driver; `None`: the driver polls. Set non-blocking, but the front end shares that flag.
+    pub call: Option<OwnedFd>,
+    /// Whether it starts enabled.
+    pub enabled: bool,
+}

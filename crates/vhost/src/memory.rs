@@ -1,0 +1,78 @@
+//! From memory messages to a new memory map that keeps the mappings which did not change.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use lasthop_guestmem::{FileRange, Mapping, MemoryMap, Region};
+
+use crate::message::{MemoryRegionMessage, request};
+use crate::{MEMORY_SLOTS_MAX, Refusal};
+
+/// The map of a whole table, one file descriptor for each region.
+pub(crate) fn replaced(
+    old: &MemoryMap,
+    messages: &[MemoryRegionMessage],
+    fds: &[OwnedFd],
+) -> Result<MemoryMap, Refusal> {
+    if messages.is_empty() {
+        return Err(Refusal::NotShared);
+    }
+    check_fds(request::SET_MEM_TABLE, fds, messages.len())?;
+    let regions = messages.iter().zip(fds).map(|(message, fd)| region(old, *message, fd));
+    map(regions.collect::<Result<_, _>>()?)
+}
+
+/// The old map and one region more.
+pub(crate) fn added(
+    old: &MemoryMap,
+    message: MemoryRegionMessage,
+    fds: &[OwnedFd],
+) -> Result<MemoryMap, Refusal> {
+    check_fds(request::ADD_MEM_REG, fds, 1)?;
+    let mut regions = old.regions().to_vec();
+    if regions.len() >= MEMORY_SLOTS_MAX {
+        return Err(Refusal::MemoryTable(format!("all {MEMORY_SLOTS_MAX} memory slots are taken")));
+    }
+    regions.push(region(old, message, &fds[0])?);
+    map(regions)
+}
+
+/// The old map without one region. The file offset in the message means nothing: some front ends leave it out.
+pub(crate) fn removed(old: &MemoryMap, message: MemoryRegionMessage) -> Result<MemoryMap, Refusal> {
+    let mut regions = old.regions().to_vec();
+    let at = regions.iter().position(|region| {
+        region.guest_addr == message.guest_addr
+            && region.user_addr == message.user_addr
+            && region.mapping.len() as u64 == message.size
+    });
+    regions.remove(at.ok_or(Refusal::NoSuchRegion(message.guest_addr, message.size))?);
+    map(regions)
+}
+
+fn map(regions: Vec<Region>) -> Result<MemoryMap, Refusal> {
+    MemoryMap::new(regions).map_err(Refusal::MemoryTable)
+}
+
+fn check_fds(number: u32, fds: &[OwnedFd], needed: usize) -> Result<(), Refusal> {
+    match fds.len() {
+        0 => Err(Refusal::NotShared),
+        got if got == needed => Ok(()),
+        got => Err(Refusal::FdCount { request: request::name(number), got, needed }),
+    }
+}
+
+fn region(old: &MemoryMap, message: MemoryRegionMessage, fd: &OwnedFd) -> Result<Region, Refusal> {
+    let MemoryRegionMessage { guest_addr, size, user_addr, offset } = message;
+    let range = FileRange::of(fd.as_fd(), offset, size)?;
+    let same = old.regions().iter().find(|region| {
+        region.guest_addr == guest_addr
+            && region.user_addr == user_addr
+            && region.mapping.range() == Some(range)
+            && !region.mapping.is_dead()
+    });
+    let mapping = match same {
+        Some(region) => Arc::clone(&region.mapping),
+        None => Arc::new(Mapping::of_file(fd.as_fd(), offset, size)?),
+    };
+    Ok(Region { guest_addr, user_addr, mapping })
+}

@@ -1,0 +1,252 @@
+//! What the front end told about each ring, and which rings run.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use lasthop_guestmem::MemoryMap;
+use lasthop_ring::{DeviceRing, RING_ENTRIES_MAX, RingAddresses, RingError, RingMemory};
+
+use crate::features::{EVENT_IDX, PROTOCOL_FEATURES};
+use crate::{Device, Refusal, RingStart};
+
+/// What all rings of a session start with.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The guest's memory, once there is any.
+    pub(crate) map: Option<Arc<MemoryMap>>,
+    /// Features as last acknowledged, `PROTOCOL_FEATURES` included.
+    pub(crate) features: u64,
+}
+
+impl Shared {
+    /// Whether rings wait to be enabled. The last acknowledgement counts: a front end that drops the bit sends no
+    /// SET_VRING_ENABLE, even if it negotiated protocol features.
+    fn rings_start_enabled(&self) -> bool {
+        self.features & PROTOCOL_FEATURES == 0
+    }
+}
+
+/// How a driver kicks.
+#[derive(Debug, Default)]
+pub(crate) enum Kick {
+    /// SET_VRING_KICK has not come: the ring is to be stopped.
+    #[default]
+    NotSet,
+    /// It does not: the device polls.
+    Polled,
+    /// By an eventfd.
+    Fd(OwnedFd),
+}
+
+/// A ring's size and place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Entries; 0 before SET_VRING_NUM.
+    entries: u16,
+    addresses: Option<RingAddresses>,
+}
+
+#[derive(Debug, Default)]
+struct Ring {
+    layout: Layout,
+    /// Where the ring goes on when it is started.
+    base: u16,
+    kick: Kick,
+    call: Option<OwnedFd>,
+    /// What SET_VRING_ENABLE said last.
+    enable: Option<bool>,
+    running: bool,
+}
+
+impl Ring {
+    fn enabled(&self, shared: &Shared) -> bool {
+        self.enable.unwrap_or_else(|| shared.rings_start_enabled())
+    }
+
+    /// What the device needs to start it; `None` as long as something is missing.
+    fn start(&self, index: u16, shared: &Shared) -> Result<Option<RingStart>, Refusal> {
+        let (Some(map), Some(addresses)) = (&shared.map, self.layout.addresses) else { return Ok(None) };
+        let kick = match &self.kick {
+            _ if self.layout.entries == 0 => return Ok(None),
+            Kick::NotSet => return Ok(None),
+            Kick::Polled => None,
+            Kick::Fd(fd) => Some(duplicate(fd)?),
+        };
+        let memory = RingMemory::new(map, u32::from(self.layout.entries), addresses)
+            .map_err(|error| Refusal::Ring(index, error))?;
+        let ring = DeviceRing::new(memory, self.base, shared.features & EVENT_IDX != 0);
+        let call = self.call.as_ref().map(duplicate).transpose()?;
+        Ok(Some(RingStart { ring, kick, call, enabled: self.enabled(shared) }))
+    }
+}
+
+/// All rings of a session. A ring runs whenever it has memory, size, place and kick; indices are checked by the caller.
+#[derive(Debug)]
+pub(crate) struct Rings(Vec<Ring>);
+
+impl Rings {
+    pub(crate) fn new(count: u16) -> Self {
+        Self((0..count).map(|_| Ring::default()).collect())
+    }
+
+    pub(crate) fn count(&self) -> u16 {
+        self.0.len() as u16 // made of a u16
+    }
+
+    fn ring(&mut self, index: u16) -> &mut Ring {
+        &mut self.0[usize::from(index)]
+    }
+
+    /// Starts a ring if it is not running and all is there.
+    fn start(&mut self, index: u16, device: &mut impl Device, shared: &Shared) -> Result<(), Refusal> {
+        let ring = self.ring(index);
+        if ring.running {
+            return Ok(());
+        }
+        if let Some(start) = ring.start(index, shared)? {
+            device.start_ring(index, start).map_err(|error| Refusal::Device(index, error))?;
+            ring.running = true;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, index: u16, device: &mut impl Device) {
+        let ring = self.ring(index);
+        if std::mem::take(&mut ring.running)
+            && let Some(base) = device.stop_ring(index)
+        {
+            ring.base = base;
+        }
+    }
+
+    /// Starts, in order, all rings that can be; the first failure, after all were tried.
+    pub(crate) fn start_all(&mut self, device: &mut impl Device, shared: &Shared) -> Result<(), Refusal> {
+        let tried = (0..self.count()).map(|index| self.start(index, device, shared));
+        tried.fold(Ok(()), Result::and)
+    }
+
+    /// Stops, in order, all rings that run; they start again by `start_all`.
+    pub(crate) fn stop_all(&mut self, device: &mut impl Device) {
+        for index in 0..self.count() {
+            self.stop(index, device);
+        }
+    }
+
+    /// Stops all rings until they are kicked again. Positions stay, as they may be asked for; `disable` forgets
+    /// SET_VRING_ENABLE too.
+    pub(crate) fn reset(&mut self, device: &mut impl Device, disable: bool) {
+        self.stop_all(device);
+        for ring in &mut self.0 {
+            ring.kick = Kick::NotSet;
+            ring.enable = ring.enable.filter(|_| !disable);
+        }
+    }
+
+    pub(crate) fn set_entries(
+        &mut self,
+        index: u16,
+        entries: u32,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), Refusal> {
+        if !entries.is_power_of_two() || entries > u32::from(RING_ENTRIES_MAX) {
+            return Err(Refusal::Ring(index, RingError::BadSize(entries)));
+        }
+        let layout = Layout { entries: entries as u16, ..self.ring(index).layout };
+        self.set_layout(index, layout, device, shared)
+    }
+
+    pub(crate) fn set_addresses(
+        &mut self,
+        index: u16,
+        addresses: RingAddresses,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), Refusal> {
+        let layout = Layout { addresses: Some(addresses), ..self.ring(index).layout };
+        self.set_layout(index, layout, device, shared)
+    }
+
+    fn set_layout(
+        &mut self,
+        index: u16,
+        layout: Layout,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), Refusal> {
+        if self.ring(index).layout != layout {
+            self.stop(index, device);
+            self.ring(index).layout = layout;
+        }
+        self.start(index, device, shared)
+    }
+
+    pub(crate) fn set_base(
+        &mut self,
+        index: u16,
+        base: u32,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), Refusal> {
+        let base = u16::try_from(base).map_err(|_| Refusal::RingBase(index, base))?;
+        self.stop(index, device);
+        self.ring(index).base = base;
+        self.start(index, device, shared)
+    }
+
+    /// Stops a ring until it is kicked again; where it would go on.
+    pub(crate) fn take_base(&mut self, index: u16, device: &mut impl Device) -> u16 {
+        self.stop(index, device);
+        let ring = self.ring(index);
+        ring.kick = Kick::NotSet;
+        ring.base
+    }
+
+    /// Starts a ring, or starts it again.
+    pub(crate) fn set_kick(
+        &mut self,
+        index: u16,
+        kick: Kick,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), Refusal> {
+        self.stop(index, device);
+        self.ring(index).kick = kick;
+        self.start(index, device, shared)
+    }
+
+    pub(crate) fn set_call(
+        &mut self,
+        index: u16,
+        call: Option<OwnedFd>,
+        device: &mut impl Device,
+    ) -> Result<(), Refusal> {
+        let ring = self.ring(index);
+        ring.call = call;
+        if ring.running {
+            let call = ring.call.as_ref().map(duplicate).transpose()?;
+            device.set_ring_call(index, call);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_enabled(
+        &mut self,
+        index: u16,
+        enabled: bool,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) {
+        let ring = self.ring(index);
+        let before = ring.enabled(shared);
+        ring.enable = Some(enabled);
+        if ring.running && before != enabled {
+            device.set_ring_enabled(index, enabled);
+        }
+    }
+}
+
+/// The session keeps its own descriptor, to start the ring again with.
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Refusal> {
+    fd.try_clone().map_err(|error| Refusal::System("duplicating an eventfd".to_owned(), error))
+}

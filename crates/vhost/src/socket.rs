@@ -1,0 +1,100 @@
+//! A non-blocking stream as a sequence of messages, in and out.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::fds::{Received, receive, send, set_nonblocking};
+use crate::message::{HEADER_BYTES, Header, Message};
+use crate::{OUTPUT_BYTES_MAX, ProtocolError, SessionEnd};
+
+/// A stream with the message that is arriving and the replies that are leaving.
+///
+/// Never reads beyond a message, so the file descriptors that come are those of the message that is arriving.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: OwnedFd,
+    header: [u8; HEADER_BYTES],
+    /// As long as the header says; empty before the header is there.
+    body: Vec<u8>,
+    /// Bytes of header and body that have arrived.
+    arrived: usize,
+    fds: Vec<OwnedFd>,
+    output: Vec<u8>,
+}
+
+impl Link {
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+        set_nonblocking(socket.as_fd())?;
+        let (body, fds, output) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { socket, header: [0; HEADER_BYTES], body, arrived: 0, fds, output })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(crate) fn wants_write(&self) -> bool {
+        !self.output.is_empty()
+    }
+
+    /// The next message, if all of it has arrived.
+    pub(crate) fn next(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, SessionEnd> {
+        while self.arrived < HEADER_BYTES + self.body.len() {
+            if !self.fill()? {
+                return Ok(None);
+            }
+            if self.arrived == HEADER_BYTES {
+                self.body = vec![0; Header::decode(self.header).check()?.size as usize];
+            }
+        }
+        self.arrived = 0;
+        let Header { request, flags, .. } = Header::decode(self.header);
+        let body = std::mem::take(&mut self.body);
+        Ok(Some((Message { request, flags, body }, std::mem::take(&mut self.fds))))
+    }
+
+    /// Receives more of the message that is arriving; false if nothing is there.
+    fn fill(&mut self) -> Result<bool, SessionEnd> {
+        let into = match self.arrived.checked_sub(HEADER_BYTES) {
+            None => &mut self.header[self.arrived..],
+            Some(at) => &mut self.body[at..],
+        };
+        match receive(self.socket.as_fd(), into, &mut self.fds) {
+            Ok(Received { bytes: 0, .. }) => Err(SessionEnd::HungUp),
+            Ok(Received { fds_lost: true, .. }) => Err(ProtocolError::TooManyFds.into()),
+            Ok(Received { bytes, .. }) => {
+                self.arrived += bytes;
+                Ok(true)
+            }
+            Err(error) => passing(error).map(|()| false),
+        }
+    }
+
+    /// Puts a reply behind those that have not left yet.
+    pub(crate) fn push(&mut self, reply: &Message) -> Result<(), ProtocolError> {
+        self.output.extend(reply.encode());
+        let waiting = self.output.len();
+        if waiting > OUTPUT_BYTES_MAX { Err(ProtocolError::RepliesUnread(waiting)) } else { Ok(()) }
+    }
+
+    /// Sends what the socket takes.
+    pub(crate) fn flush(&mut self) -> Result<(), SessionEnd> {
+        while !self.output.is_empty() {
+            match send(self.socket.as_fd(), &self.output, &[]) {
+                Ok(bytes) => drop(self.output.drain(..bytes)),
+                Err(error) => return passing(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nothing, if it is worth trying again when the socket is ready.
+fn passing(error: io::Error) -> Result<(), SessionEnd> {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, Interrupted, WouldBlock};
+    match error.kind() {
+        WouldBlock | Interrupted => Ok(()),
+        BrokenPipe | ConnectionReset => Err(SessionEnd::HungUp),
+        _ => Err(SessionEnd::Io(error)),
+    }
+}

@@ -1,0 +1,314 @@
+//! The protocol as a state machine: a message in, a reply or nothing out, calls to the device meanwhile.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use lasthop_guestmem::MemoryMap;
+use lasthop_ring::RingAddresses;
+
+use crate::fds::{is_eventfd, set_nonblocking};
+use crate::features::{self, PROTOCOL_FEATURES, protocol};
+use crate::message::{
+    CONFIG_BYTES_MAX, ConfigMessage, FLAG_REPLY, Message, RingStateMessage, VRING_INDEX_MASK, VRING_NO_FD,
+    request,
+};
+use crate::rings::{Kick, Rings, Shared};
+use crate::{Device, MEMORY_SLOTS_MAX, MTU_BYTES_MIN, Offer, ProtocolError, Refusal, SessionEnd, memory};
+
+/// What a session did not do, for those who look why a guest has no network.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// Requests refused by an acknowledgement.
+    pub refused: u64,
+    /// Requests passed over, since they are unknown or belong to a feature that was not offered.
+    pub ignored: u64,
+    /// Why the last one was refused, or why a ring waits.
+    pub last: Option<Refusal>,
+}
+
+/// One front end's state, without its socket. Dropping it stops all rings, in order.
+#[derive(Debug)]
+pub struct Protocol<D: Device> {
+    device: D,
+    offer: Offer,
+    shared: Shared,
+    rings: Rings,
+    protocol_features: u64,
+    status: u8,
+    refusals: Refusals,
+}
+
+/// How a request was served.
+enum Served {
+    /// To be acknowledged, if the front end wants that.
+    Done,
+    /// With a reply of its own.
+    Reply(Vec<u8>),
+    /// Not at all.
+    Ignored,
+}
+
+impl Served {
+    fn word(value: u64) -> Self {
+        Self::Reply(value.to_ne_bytes().to_vec())
+    }
+}
+
+impl<D: Device> Protocol<D> {
+    /// The state of a front end that has just connected.
+    #[must_use]
+    pub fn new(device: D) -> Self {
+        let offer = device.offer();
+        Self {
+            device,
+            offer,
+            shared: Shared::default(),
+            rings: Rings::new(offer.rings()),
+            protocol_features: 0,
+            status: 0,
+            refusals: Refusals::default(),
+        }
+    }
+
+    /// The device that it drives.
+    pub fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// What was not done.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// Serves one message that came with `fds`; what to reply. File descriptors that the request has no use for are closed.
+    ///
+    /// # Errors
+    /// Ends the session: a [`ProtocolError`], or a [`Refusal`] that the front end did not ask to be told of.
+    pub fn handle(&mut self, message: &Message, fds: Vec<OwnedFd>) -> Result<Option<Message>, SessionEnd> {
+        if message.flags & FLAG_REPLY != 0 {
+            return Err(ProtocolError::UnexpectedReply(request::name(message.request)).into());
+        }
+        // Whether to acknowledge is judged afterwards: SET_PROTOCOL_FEATURES itself may ask for it.
+        match self.serve(message, fds) {
+            Ok(Served::Done) => Ok(self.acknowledgement(message, true)),
+            Ok(Served::Reply(body)) => Ok(Some(Message::reply(message.request, body))),
+            Ok(Served::Ignored) => {
+                self.refusals.ignored += 1;
+                Ok(self.acknowledgement(message, false))
+            }
+            Err(SessionEnd::Refused(refusal)) => self.refuse(message, refusal).map(Some),
+            Err(end) => Err(end),
+        }
+    }
+
+    /// The acknowledgement that the front end asked for, if it did: 0 for success (REPLY_ACK).
+    fn acknowledgement(&self, message: &Message, success: bool) -> Option<Message> {
+        let wanted = message.needs_reply() && self.protocol_features & protocol::REPLY_ACK != 0;
+        wanted.then(|| Message::reply_u64(message.request, u64::from(!success)))
+    }
+
+    fn refuse(&mut self, message: &Message, refusal: Refusal) -> Result<Message, SessionEnd> {
+        let Some(reply) = self.acknowledgement(message, false) else { return Err(refusal.into()) };
+        self.refusals.refused += 1;
+        self.refusals.last = Some(refusal);
+        Ok(reply)
+    }
+
+    fn serve(&mut self, message: &Message, fds: Vec<OwnedFd>) -> Result<Served, SessionEnd> {
+        match message.request {
+            request::GET_FEATURES => return Ok(Served::word(self.offered_features())),
+            request::GET_PROTOCOL_FEATURES => return Ok(Served::word(protocol::OFFERED)),
+            request::GET_QUEUE_NUM => return Ok(Served::word(u64::from(self.offer.queue_pairs) * 2)),
+            request::GET_MAX_MEM_SLOTS => return Ok(Served::word(MEMORY_SLOTS_MAX as u64)),
+            request::GET_STATUS => return Ok(Served::word(u64::from(self.status))),
+            request::GET_CONFIG => return Ok(Served::Reply(self.config(message.config()?))),
+            request::GET_VRING_BASE => return self.take_base(message),
+            request::SET_OWNER => {}
+            request::SET_FEATURES => self.set_features(message.u64()?)?,
+            request::SET_PROTOCOL_FEATURES => self.set_protocol_features(message.u64()?)?,
+            request::NET_SET_MTU => self.set_mtu(message.u64()?)?,
+            request::SET_STATUS => self.set_status(message.u64()? as u8), // virtio's status is 8 bits wide
+            request::RESET_OWNER | request::RESET_DEVICE => self.reset(true),
+            request::SET_MEM_TABLE | request::ADD_MEM_REG | request::REM_MEM_REG => {
+                self.change_memory(message, &fds)?;
+            }
+            request::SET_VRING_NUM | request::SET_VRING_BASE | request::SET_VRING_ENABLE => {
+                self.set_ring_state(message)?;
+            }
+            request::SET_VRING_ADDR => self.set_ring_addresses(message)?,
+            request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
+                self.set_ring_eventfd(message, fds)?;
+            }
+            // Passed over, a migration would go on and lose the guest's memory.
+            request::SET_LOG_BASE | request::SET_LOG_FD => {
+                return Err(Refusal::NotServed(request::name(message.request)).into());
+            }
+            _ => return Ok(Served::Ignored),
+        }
+        Ok(Served::Done)
+    }
+
+    fn offered_features(&self) -> u64 {
+        self.offer.features | PROTOCOL_FEATURES
+    }
+
+    fn set_features(&mut self, acked: u64) -> Result<(), Refusal> {
+        let surplus = acked & !self.offered_features();
+        if surplus != 0 {
+            return Err(Refusal::NotOffered(features::names(surplus)));
+        }
+        self.use_features(acked);
+        self.rings.start_all(&mut self.device, &self.shared)
+    }
+
+    /// Stops the rings if features change: they were started by the old ones.
+    fn use_features(&mut self, acked: u64) {
+        if acked != self.shared.features {
+            self.rings.stop_all(&mut self.device);
+        }
+        self.shared.features = acked;
+        self.device.set_features(acked & !PROTOCOL_FEATURES);
+    }
+
+    fn set_protocol_features(&mut self, acked: u64) -> Result<(), Refusal> {
+        let surplus = acked & !protocol::OFFERED;
+        if surplus != 0 {
+            return Err(Refusal::NotOffered(protocol::names(surplus)));
+        }
+        self.protocol_features = acked;
+        Ok(())
+    }
+
+    fn set_mtu(&mut self, mtu: u64) -> Result<(), Refusal> {
+        let usable = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_BYTES_MIN);
+        self.device.set_mtu(usable.ok_or(Refusal::Mtu(mtu))?);
+        Ok(())
+    }
+
+    fn set_status(&mut self, status: u8) {
+        self.status = status;
+        if status == 0 {
+            self.reset(false);
+        }
+    }
+
+    /// Back to the start, except for memory, ring positions and protocol features.
+    fn reset(&mut self, disable: bool) {
+        self.status = 0;
+        self.rings.reset(&mut self.device, disable);
+        self.use_features(0);
+    }
+
+    /// The body of the reply to GET_CONFIG: the range asked for, or nothing if there is no such range.
+    fn config(&self, asked: ConfigMessage) -> Vec<u8> {
+        let end = asked.offset.checked_add(asked.size).filter(|end| *end <= CONFIG_BYTES_MAX);
+        let Some(end) = end else { return Vec::new() };
+        let mut config = self.offer.config().to_vec();
+        config.resize(CONFIG_BYTES_MAX as usize, 0);
+        asked.encode(&config[asked.offset as usize..end as usize])
+    }
+
+    fn change_memory(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<(), SessionEnd> {
+        let nothing = MemoryMap::default();
+        let old = self.shared.map.as_deref().unwrap_or(&nothing);
+        let (map, is_whole) = match message.request {
+            request::SET_MEM_TABLE => (memory::replaced(old, &message.memory_table()?, fds)?, true),
+            request::ADD_MEM_REG => (memory::added(old, message.memory_region()?, fds)?, false),
+            _ => (memory::removed(old, message.memory_region()?)?, false),
+        };
+        let started = self.use_memory(Arc::new(map));
+        // A region that moves is removed, then added: until then, the rings in it wait.
+        match started {
+            Err(refusal @ Refusal::Ring(..)) if !is_whole => self.refusals.last = Some(refusal),
+            other => other?,
+        }
+        Ok(())
+    }
+
+    fn use_memory(&mut self, map: Arc<MemoryMap>) -> Result<(), Refusal> {
+        self.rings.stop_all(&mut self.device);
+        self.shared.map = Some(Arc::clone(&map));
+        self.device.set_memory(map);
+        self.rings.start_all(&mut self.device, &self.shared)
+    }
+
+    fn ring_index(&self, message: &Message, index: u64) -> Result<u16, ProtocolError> {
+        let rings = self.rings.count();
+        if index < u64::from(rings) {
+            return Ok(index as u16); // below a u16
+        }
+        Err(ProtocolError::NoSuchRing { request: request::name(message.request), index, rings })
+    }
+
+    fn ring_state(&self, message: &Message) -> Result<(u16, u32), ProtocolError> {
+        let RingStateMessage { index, value } = message.ring_state()?;
+        Ok((self.ring_index(message, u64::from(index))?, value))
+    }
+
+    fn take_base(&mut self, message: &Message) -> Result<Served, SessionEnd> {
+        let (index, _) = self.ring_state(message)?;
+        let base = self.rings.take_base(index, &mut self.device);
+        let state = RingStateMessage { index: u32::from(index), value: u32::from(base) };
+        Ok(Served::Reply(state.encode()))
+    }
+
+    fn set_ring_state(&mut self, message: &Message) -> Result<(), SessionEnd> {
+        let (index, value) = self.ring_state(message)?;
+        let (device, shared) = (&mut self.device, &self.shared);
+        match message.request {
+            request::SET_VRING_NUM => self.rings.set_entries(index, value, device, shared)?,
+            request::SET_VRING_BASE => self.rings.set_base(index, value, device, shared)?,
+            _ if value > 1 => return Err(Refusal::Enable(index, value).into()),
+            _ => self.rings.set_enabled(index, value == 1, device, shared),
+        }
+        Ok(())
+    }
+
+    fn set_ring_addresses(&mut self, message: &Message) -> Result<(), SessionEnd> {
+        let address = message.ring_address()?;
+        let index = self.ring_index(message, u64::from(address.index))?;
+        let addresses = RingAddresses {
+            descriptors: address.descriptors,
+            available: address.available,
+            used: address.used,
+        };
+        Ok(self.rings.set_addresses(index, addresses, &mut self.device, &self.shared)?)
+    }
+
+    fn set_ring_eventfd(&mut self, message: &Message, fds: Vec<OwnedFd>) -> Result<(), SessionEnd> {
+        let word = message.u64()?;
+        let index = self.ring_index(message, word & VRING_INDEX_MASK)?;
+        let fd = if word & VRING_NO_FD == 0 { Some(eventfd(message, fds)?) } else { None };
+        let (device, shared) = (&mut self.device, &self.shared);
+        match message.request {
+            request::SET_VRING_KICK => {
+                self.rings.set_kick(index, fd.map_or(Kick::Polled, Kick::Fd), device, shared)?;
+            }
+            request::SET_VRING_CALL => self.rings.set_call(index, fd, device)?,
+            // Errors stop a ring and are told in the port's state; nobody is known to listen to this descriptor.
+            _ => drop(fd),
+        }
+        Ok(())
+    }
+}
+
+impl<D: Device> Drop for Protocol<D> {
+    fn drop(&mut self) {
+        self.rings.stop_all(&mut self.device);
+    }
+}
+
+/// The one eventfd of a message, made non-blocking: no front end may make the switch wait.
+fn eventfd(message: &Message, mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
+    let name = || request::name(message.request);
+    let got = fds.len();
+    let (Some(fd), 1) = (fds.pop(), got) else {
+        return Err(Refusal::FdCount { request: name(), got, needed: 1 });
+    };
+    if !is_eventfd(fd.as_fd()) {
+        return Err(Refusal::NoEventFd(name()));
+    }
+    set_nonblocking(fd.as_fd()).map_err(|error| Refusal::System(name(), error))?;
+    Ok(fd)
+}
