@@ -5,6 +5,7 @@ use lasthop_guestmem::MemoryMap;
 use lasthop_verdict::PortId;
 use lasthop_vhost::{Device, Offer, RingStart};
 
+use crate::control::ControlQueue;
 use crate::features;
 use crate::mailbox::Mailbox;
 use crate::port::{PortConfig, PortRecord, PortTable};
@@ -14,6 +15,8 @@ use crate::port::{PortConfig, PortRecord, PortTable};
 pub struct PortDevice {
     port: PortId,
     offer: Offer,
+    /// The guest's memory, for its control ring.
+    map: Arc<MemoryMap>,
     mailbox: Arc<Mailbox>,
     ports: Arc<Mutex<PortTable>>,
 }
@@ -31,7 +34,7 @@ impl PortDevice {
             mac: config.mac.map(|mac| mac.0),
             mtu: config.mtu,
         };
-        let device = Self { port, offer, mailbox, ports };
+        let device = Self { port, offer, map: Arc::default(), mailbox, ports };
         device.record(|record| record.attached = true);
         device
     }
@@ -57,14 +60,21 @@ impl Device for PortDevice {
 
     fn set_memory(&mut self, map: Arc<MemoryMap>) {
         let port = self.port;
+        self.map = Arc::clone(&map);
         let _ = self.mailbox.call(move |worker| worker.fabric.set_memory(port, &map));
     }
 
     fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String> {
         let port = self.port;
         let RingStart { ring, kick, call, enabled } = start;
-        let started =
-            self.mailbox.call(move |worker| worker.start_ring(port, index, ring, (kick, call), enabled));
+        let queue_pairs_max = self.offer.queue_pairs;
+        let started = if index == 2 * queue_pairs_max {
+            let map = Arc::clone(&self.map);
+            let control = ControlQueue { ring, map, index, queue_pairs_max, error: None };
+            self.mailbox.call(move |worker| worker.start_control(port, control, (kick, call)))
+        } else {
+            self.mailbox.call(move |worker| worker.start_ring(port, index, ring, (kick, call), enabled))
+        };
         match started {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("cannot wait for kicks of ring {index}: {error}")),

@@ -37,7 +37,8 @@ pub(crate) fn offered(config: &PortConfig) -> u64 {
         features |= virtio::MTU;
     }
     if config.queue_pairs > 1 {
-        features |= virtio::MQ;
+        // Linux refuses MQ without a control queue, and waits for ever in one that nobody serves.
+        features |= virtio::MQ | virtio::CTRL_VQ;
     }
     features &= config.features_mask;
     for &(bits, needed) in REQUIRES {
@@ -81,7 +82,6 @@ mod tests {
 
     #[test]
     fn one_queue_pair_offers_neither_multiqueue_nor_a_control_queue() {
-        // Linux spins for ever in a control queue that nobody serves, and refuses MQ without one.
         assert_eq!(offered(&config(u64::MAX)) & (virtio::MQ | virtio::CTRL_VQ), 0);
     }
 

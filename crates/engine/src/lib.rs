@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod active;
+mod control;
 mod device;
 mod events;
 mod features;

@@ -10,6 +10,7 @@ use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
 use crate::active::ActiveRings;
+use crate::control::{Command, ControlQueue};
 use crate::events::{Event, Events};
 use crate::mailbox::Mailbox;
 use crate::stats::WorkerStats;
@@ -41,6 +42,7 @@ pub(crate) struct Worker {
     events: Events,
     active: ActiveRings,
     fds: HashMap<(PortId, u16), RingFds>,
+    controls: HashMap<PortId, ControlQueue>,
     failures: HashMap<PortId, String>,
     cpus: Vec<usize>,
     hysteresis_ns: u64,
@@ -67,6 +69,7 @@ impl Worker {
             events,
             active: ActiveRings::default(),
             fds: HashMap::new(),
+            controls: HashMap::new(),
             failures: HashMap::new(),
             cpus: settings.cpus.clone(),
             hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
@@ -200,6 +203,10 @@ impl Worker {
     }
 
     fn kicked(&mut self, port: PortId, index: u16, now: u64) {
+        if self.controls.get(&port).is_some_and(|control| control.index == index) {
+            self.serve_control(port, index);
+            return;
+        }
         let ring = RingId { port, queue: index / 2 };
         if index % 2 == 1 {
             self.activate(ring, now);
@@ -207,6 +214,39 @@ impl Worker {
             self.fabric.drain(ring);
             self.send_signals();
         }
+    }
+
+    fn serve_control(&mut self, port: PortId, index: u16) {
+        let Some(control) = self.controls.get_mut(&port) else { return };
+        let (granted, signal) = control.serve();
+        let pairs_max = control.queue_pairs_max;
+        for Command::QueuePairs(pairs) in granted {
+            for ring in 0..2 * pairs_max {
+                self.fabric.set_ring_enabled(port, ring, ring < 2 * pairs);
+            }
+        }
+        if signal && let Some(call) = self.fds.get(&(port, index)).and_then(|fds| fds.call.as_ref()) {
+            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The control ring of a port starts.
+    pub(crate) fn start_control(
+        &mut self,
+        port: PortId,
+        control: ControlQueue,
+        fds: (Option<OwnedFd>, Option<OwnedFd>),
+    ) -> std::io::Result<()> {
+        let index = control.index;
+        self.stop_ring(port, index);
+        let (kick, call) = fds;
+        if let Some(kick) = &kick {
+            self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
+        }
+        self.fds.insert((port, index), RingFds { kick, call });
+        self.controls.insert(port, control);
+        self.serve_control(port, index);
+        Ok(())
     }
 
     fn activate(&mut self, ring: RingId, now: u64) {
@@ -271,7 +311,12 @@ impl Worker {
     }
 
     pub(crate) fn stop_ring(&mut self, port: PortId, index: u16) -> Option<u16> {
-        let base = self.fabric.stop_ring(port, index);
+        let is_control = self.controls.get(&port).is_some_and(|control| control.index == index);
+        let base = if is_control {
+            self.controls.remove(&port).map(|control| control.ring.base())
+        } else {
+            self.fabric.stop_ring(port, index)
+        };
         self.send_signals();
         if index % 2 == 1 {
             self.active.remove(RingId { port, queue: index / 2 });
@@ -296,7 +341,8 @@ impl Worker {
 
     /// Why all rings of a port were stopped, if they were.
     pub(crate) fn failure(&self, port: PortId) -> Option<String> {
-        self.failures.get(&port).cloned()
+        let control = self.controls.get(&port).and_then(|control| control.error);
+        self.failures.get(&port).cloned().or_else(|| control.map(|error| format!("control queue: {error}")))
     }
 
     pub(crate) fn stop(&mut self) {
