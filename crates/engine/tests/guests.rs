@@ -158,7 +158,7 @@ fn a_guest_that_breaks_its_ring_is_stopped_and_named_while_others_go_on() {
 #[test]
 fn a_guest_that_cuts_its_memory_short_harms_itself_only() {
     let mut switch = TestSwitch::start("bridge");
-    let (bad_port, mut bad) = switch.attach(config("bad"), GuestOptions::default());
+    let (bad_port, bad) = switch.attach(config("bad"), GuestOptions::default());
     let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
     let copy = rustix::io::dup(bad.memory_file()).unwrap();

@@ -82,7 +82,7 @@ pub enum Refusal {
         needed: usize,
     },
     /// A kick, call or error descriptor that is something else.
-    #[error("{0} with a file descriptor that is no eventfd")]
+    #[error("{0} with a file descriptor that is not an eventfd; the front end must pass one")]
     NoEventFd(String),
     /// A region that cannot be mapped.
     #[error("{0}")]

@@ -65,8 +65,17 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
 
 /// Whether a descriptor is an eventfd, as /proc tells; where there is no /proc, it is taken for one.
 pub(crate) fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
+    what_is(fd).is_none_or(|what| what == b"anon_inode:[eventfd]")
+}
+
+/// Whether a descriptor is a socket or a pipe: User Mode Linux takes its calls through a socket pair.
+pub(crate) fn is_channel(fd: BorrowedFd<'_>) -> bool {
+    what_is(fd).is_some_and(|what| what.starts_with(b"socket:[") || what.starts_with(b"pipe:["))
+}
+
+fn what_is(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    readlink(path, Vec::new()).map_or(true, |target| target.as_bytes() == b"anon_inode:[eventfd]")
+    Some(readlink(path, Vec::new()).ok()?.into_bytes())
 }
 
 /// Makes reads and writes of a descriptor return at once.
@@ -88,6 +97,9 @@ mod tests {
         let (one, _other) = UnixStream::pair().unwrap();
         assert!(!is_eventfd(one.as_fd()));
         assert!(!is_eventfd(lasthop_guestmem::memfd("no-eventfd", 4096).unwrap().as_fd()));
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        assert!(is_channel(read.as_fd()) && is_channel(one.as_fd()) && !is_eventfd(write.as_fd()));
+        assert!(!is_channel(event.as_fd()));
     }
 
     #[test]

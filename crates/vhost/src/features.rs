@@ -145,7 +145,10 @@ pub mod protocol {
     }
 
     /// What every session offers: exactly what it serves.
-    pub const OFFERED: u64 = MQ | REPLY_ACK | MTU | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
+    /// BACKEND_REQ is served by keeping the channel: User Mode Linux takes its interrupt line from there, and has none
+    /// without it.
+    pub const OFFERED: u64 =
+        MQ | REPLY_ACK | MTU | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
 
     /// As [`names`](super::names), for protocol feature bits.
     #[must_use]
@@ -185,10 +188,10 @@ mod tests {
 
     #[test]
     fn protocol_offer_has_the_bits_that_are_served() {
-        assert_eq!(protocol::OFFERED, 1 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 13 | 1 << 15 | 1 << 16);
+        assert_eq!(protocol::OFFERED, 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 13 | 1 << 15 | 1 << 16);
         assert_eq!(
             protocol::names(protocol::OFFERED),
-            "MQ REPLY_ACK MTU CONFIG RESET_DEVICE CONFIGURE_MEM_SLOTS STATUS"
+            "MQ REPLY_ACK MTU BACKEND_REQ CONFIG RESET_DEVICE CONFIGURE_MEM_SLOTS STATUS"
         );
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::RingAddresses;
 
-use crate::fds::{is_eventfd, set_nonblocking};
+use crate::fds::{is_channel, is_eventfd, set_nonblocking};
 use crate::features::{self, PROTOCOL_FEATURES, protocol};
 use crate::message::{
     CONFIG_BYTES_MAX, ConfigMessage, FLAG_REPLY, Message, RingStateMessage, VRING_INDEX_MASK, VRING_NO_FD,
@@ -35,6 +35,8 @@ pub struct Protocol<D: Device> {
     rings: Rings,
     protocol_features: u64,
     status: u8,
+    /// Where the back end could ask the front end for something; kept open, since a closed one ends the front end's device.
+    backend_channel: Option<OwnedFd>,
     refusals: Refusals,
 }
 
@@ -66,6 +68,7 @@ impl<D: Device> Protocol<D> {
             rings: Rings::new(offer.rings()),
             protocol_features: 0,
             status: 0,
+            backend_channel: None,
             refusals: Refusals::default(),
         }
     }
@@ -140,6 +143,7 @@ impl<D: Device> Protocol<D> {
             request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
                 self.set_ring_eventfd(message, fds)?;
             }
+            request::SET_BACKEND_REQ_FD => self.backend_channel = fds.into_iter().next(),
             // Passed over, a migration would go on and lose the guest's memory.
             request::SET_LOG_BASE | request::SET_LOG_FD => {
                 return Err(Refusal::NotServed(request::name(message.request)).into());
@@ -299,14 +303,15 @@ impl<D: Device> Drop for Protocol<D> {
     }
 }
 
-/// The one eventfd of a message, made non-blocking: no front end may make the switch wait.
+/// The one eventfd of a message (for calls also a socket or pipe), made non-blocking: no front end may make the switch wait.
 fn eventfd(message: &Message, mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
     let name = || request::name(message.request);
     let got = fds.len();
     let (Some(fd), 1) = (fds.pop(), got) else {
         return Err(Refusal::FdCount { request: name(), got, needed: 1 });
     };
-    if !is_eventfd(fd.as_fd()) {
+    let is_kick = message.request == request::SET_VRING_KICK;
+    if !is_eventfd(fd.as_fd()) && (is_kick || !is_channel(fd.as_fd())) {
         return Err(Refusal::NoEventFd(name()));
     }
     set_nonblocking(fd.as_fd()).map_err(|error| Refusal::System(name(), error))?;

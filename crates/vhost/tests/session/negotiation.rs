@@ -13,7 +13,7 @@ fn offers_the_devices_features_and_protocol_features() {
     for _ in 0..3 {
         assert_eq!(host.ask(request::GET_FEATURES), Some(OFFERED | BIT_30));
     }
-    let protocol_features = [0, 3, 4, 9, 13, 15, 16].iter().map(|bit| 1_u64 << bit).sum();
+    let protocol_features = [0, 3, 4, 5, 9, 13, 15, 16].iter().map(|bit| 1_u64 << bit).sum();
     assert_eq!(host.ask(request::GET_PROTOCOL_FEATURES), Some(protocol_features));
     assert_eq!(host.ask(request::GET_MAX_MEM_SLOTS), Some(509));
     assert_eq!(host.ask(request::GET_QUEUE_NUM), Some(2));
@@ -66,8 +66,7 @@ fn requests_of_features_not_offered_are_passed_over_and_counted() {
     assert_eq!(host.session().refusals().ignored, 6);
     host.negotiate_acks();
     assert_eq!(host.tell_u64(request::SEND_RARP, 0), Some(1));
-    assert_eq!(host.tell_u64(request::SET_BACKEND_REQ_FD, 0), Some(1));
-    assert_eq!(host.session().refusals().ignored, 8);
+    assert_eq!(host.session().refusals().ignored, 7);
     assert_eq!(host.session().refusals().refused, 0);
 }
 
@@ -132,4 +131,25 @@ fn the_status_is_kept_and_zero_resets() {
     host.tell_u64(request::SET_STATUS, 0);
     assert_eq!(host.ask(request::GET_STATUS), Some(0));
     assert_eq!(host.device.calls(), [Call::Features(0)]);
+}
+
+#[test]
+fn the_channel_for_requests_of_the_back_end_is_kept_open() {
+    // User Mode Linux has no interrupt line for its rings without one.
+    let mut host = Host::plain();
+    host.negotiate_acks();
+    let (ours, theirs) = rustix::net::socketpair(
+        rustix::net::AddressFamily::UNIX,
+        rustix::net::SocketType::STREAM,
+        rustix::net::SocketFlags::NONBLOCK,
+        None,
+    )
+    .unwrap();
+    assert_eq!(
+        host.tell(request::SET_BACKEND_REQ_FD, Vec::new(), &[std::os::fd::AsFd::as_fd(&theirs)]),
+        Some(0)
+    );
+    drop(theirs);
+    let read = rustix::io::read(&ours, &mut [0_u8; 1][..]);
+    assert_eq!(read, Err(rustix::io::Errno::AGAIN), "open and silent");
 }

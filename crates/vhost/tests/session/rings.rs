@@ -125,15 +125,32 @@ fn eventfds_do_not_block() {
 }
 
 #[test]
-fn descriptors_that_are_no_eventfds_are_refused() {
+fn calls_may_go_through_a_socket_or_pipe_but_kicks_may_not() {
+    // User Mode Linux passes one end of a socket pair as its call descriptor.
     let mut host = Host::acknowledged();
     let (socket, _other) = UnixStream::pair().unwrap();
+    let (_read, write) = rustix::pipe::pipe().unwrap();
+    let zero = || 0_u64.to_ne_bytes().to_vec();
+    for fd in [socket.as_fd(), write.as_fd()] {
+        assert_eq!(host.tell(request::SET_VRING_CALL, zero(), &[fd]), Some(0));
+        assert!(fcntl_getfl(fd).unwrap().contains(OFlags::NONBLOCK), "a full one must not block the switch");
+    }
+    assert_eq!(host.tell(request::SET_VRING_KICK, zero(), &[write.as_fd()]), Some(1));
+}
+
+#[test]
+fn descriptors_that_are_no_eventfds_are_refused() {
+    let mut host = Host::acknowledged();
+    let file = lasthop_guestmem::memfd("no-eventfd", 4096).unwrap();
     let zero = || 0_u64.to_ne_bytes().to_vec();
     for number in [request::SET_VRING_KICK, request::SET_VRING_CALL, request::SET_VRING_ERR] {
-        assert_eq!(host.tell(number, zero(), &[socket.as_fd()]), Some(1));
+        assert_eq!(host.tell(number, zero(), &[file.as_fd()]), Some(1));
         assert_eq!(
             host.last_refusal(),
-            format!("{} with a file descriptor that is no eventfd", request::name(number))
+            format!(
+                "{} with a file descriptor that is not an eventfd; the front end must pass one",
+                request::name(number)
+            )
         );
         assert_eq!(host.tell(number, zero(), &[]), Some(1));
         assert!(host.last_refusal().ends_with("with 0 file descriptors, 1 needed"));
