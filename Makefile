@@ -1,0 +1,36 @@
+# Everything is done by cargo and the scripts in tools/; `make help` lists the targets.
+
+PREFIX ?= /usr/local
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
+
+.DEFAULT_GOAL := help
+.PHONY: help demo build test lint bench install clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: ## two Linux guests talk through the switch (installs what is missing)
+	@demo/run
+
+build: ## the release binary, target/release/lasthop
+	@tools/deps build
+	cargo build --release --locked
+
+test: ## lints, the crates' tests, real guests (installs what is missing)
+	@tools/deps test
+	@tools/test
+
+lint: ## formatting, clippy, the plan of the crates, licences
+	@tools/deps lint
+	@tools/lint
+
+bench: build ## throughput next to DPDK's vhost forwarder
+	@tools/deps bench
+	@bench/uml-vs-testpmd
+
+install: build ## the binary, into $(DESTDIR)$(PREFIX)/bin
+	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/lasthop
+
+clean: ## what was built
+	cargo clean

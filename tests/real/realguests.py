@@ -1,0 +1,275 @@
+"""The pieces of a test with real guests: a switch, Linux guests, DPDK guests.
+
+A test script defines functions and hands them to `main`, which prints one line for
+each: `ok NAME`, `not ok NAME: why` or `skip NAME: why`.  Everything a test starts is
+a context manager, so nothing outlives the test, also when it is interrupted; logs
+stay in LASTHOP_TEST_DIR, which tests/real/run makes and cleans up.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# Longest wait for anything that normally takes a few seconds, on a machine that is busy
+# with other things as well.
+PATIENCE_S = 40
+
+
+class Failure(Exception):
+    """The switch did not do what the test expects."""
+
+
+class Skip(Exception):
+    """This machine cannot run the test."""
+
+
+def check(condition, why):
+    if not condition:
+        raise Failure(why)
+
+
+def wait_until(what, condition, patience_s=PATIENCE_S):
+    """The condition's first true value; the test fails when none comes."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise Failure(f"waited {patience_s} s for {what}")
+
+
+def need(*programs):
+    for program in programs:
+        if not shutil.which(program):
+            raise Skip(f"{program} is not installed (tools/deps test)")
+
+
+def binary():
+    target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
+    path = pathlib.Path(os.environ.get("LASTHOP", f"{target}/release/lasthop"))
+    if not path.exists():
+        raise Failure(f"{path} is not there; build it with: make build")
+    return path
+
+
+def image(directory):
+    """The guests' file system: the run's own (LASTHOP_IMAGE), or a new one."""
+    if shared := os.environ.get("LASTHOP_IMAGE"):
+        return shared
+    path = pathlib.Path(directory) / "guest.gz"
+    if not path.exists():
+        subprocess.run([ROOT / "tools/mk-initramfs", path], check=True)
+    return path
+
+
+class Process:
+    """A child with its output in a log file; ended, if need be by force, on exit."""
+
+    def __init__(self, log, command, **options):
+        self.log = pathlib.Path(log)
+        self.command = [str(word) for word in command]
+        self.options = options
+        self.child = None
+
+    def __enter__(self):
+        with open(self.log, "wb") as out:
+            options = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out} | self.options
+            self.child = subprocess.Popen(self.command, **options)
+        return self
+
+    def __exit__(self, *_):
+        if self.alive():
+            self.child.terminate()
+        try:
+            self.child.wait(10)
+        except subprocess.TimeoutExpired:
+            self.child.kill()
+            self.child.wait()
+
+    def alive(self):
+        return self.child.poll() is None
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def wait_for(self, pattern, patience_s=PATIENCE_S):
+        """The first match of the pattern in the log."""
+
+        def found():
+            match = re.search(pattern, self.text(), re.MULTILINE)
+            if not match and not self.alive():
+                match = re.search(pattern, self.text(), re.MULTILINE)
+                if not match:
+                    raise Failure(f"{self.log.name}: ended with no line like '{pattern}'")
+            return match
+
+        return wait_until(f"'{pattern}' in {self.log.name}", found, patience_s)
+
+
+class Switch(Process):
+    """`lasthop run` in a directory of its own.  Ports are --vnic values.
+
+    With `default_dir`, where the switch should go by itself, it is not told a directory.
+    """
+
+    def __init__(self, directory, ports, module="bridge", default_dir=None, program=None, prefix=(), env=None):
+        self.directory = pathlib.Path(directory)
+        self.run_dir = pathlib.Path(default_dir or self.directory / "run")
+        self.ports = ports
+        self.program = program or binary()
+        where = [] if default_dir else ["--dir", self.run_dir]
+        vnics = [word for port in ports for word in ("--vnic", port)]
+        command = [*prefix, self.program, "run", *where, "--module", module, *vnics]
+        super().__init__(self.directory / "switch.log", command, env=env)
+
+    def __enter__(self):
+        super().__enter__()
+        try:
+            wait_until("the switch", self.ready)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def ready(self):
+        check(self.alive(), f"the switch ended: {self.text().strip()[-300:]}")
+        listening = [p.split(",")[0] for p in self.ports if "mode=connect" not in p and "socket=" not in p]
+        return all(self.socket(name).exists() for name in listening) and self.ask("stats").returncode == 0
+
+    def socket(self, port):
+        return self.run_dir / f"{port}.sock"
+
+    def ask(self, *words):
+        command = [self.program, "--dir", self.run_dir, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+    def stats(self):
+        """Each port's counters by the port's name."""
+        answer = self.ask("stats", "--json")
+        check(answer.returncode == 0, f"lasthop stats failed: {answer.stderr.strip()}")
+        return {port["name"]: port for port in json.loads(answer.stdout)["ports"]}
+
+    def check_conserved(self):
+        answer = self.ask("stats", "--check")
+        report = " ".join((answer.stdout + answer.stderr).split())
+        check(answer.returncode == 0, f"packets are not conserved: {report[-300:]}")
+
+    def check_alive(self):
+        check(self.alive(), f"the switch ended: {self.text().strip()[-300:]}")
+
+    def pids(self):
+        """The supervisor and everything it started."""
+        pids = [self.child.pid]
+        for pid in pids:
+            for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+                pids += [int(child) for child in (task / "children").read_text().split()]
+        return pids
+
+
+class Linux(Process):
+    """A user-mode Linux guest; `job` is a list of commands for it to run.
+
+    Its MAC address follows from its IP address, unless the switch is to choose (`own_mac=False`).
+    """
+
+    def __init__(self, switch, port, ip, job=(), words=(), own_mac=True, prefix=(), tool=None, env=None):
+        command = [*prefix, tool or ROOT / "tools/uml-guest", "-t", "120", switch.socket(port), image(switch.directory)]
+        command += [f"lh.ip={ip}/24", "lh.ip6=off", *words]
+        if own_mac:
+            command.append(f"lh.mac=02:00:00:00:10:{int(ip.split('.')[-1]):02x}")
+        command.append("lh.do=" + ";;".join(line.replace(" ", "+") for line in job))
+        super().__init__(free_name(switch.directory, f"linux-{port}"), command, env=env)
+
+    def ready(self):
+        self.wait_for("^guest: ready")
+        return self
+
+    def check_job(self, patience_s=PATIENCE_S):
+        """Waits for the end of the job; every command of it has to succeed."""
+        self.wait_for("^guest: poweroff", patience_s)
+        failed = re.findall(r"^guest: \$ (.*)\n(?:(?!guest: ).*\n)*guest: exit [1-9]", self.text(), re.MULTILINE)
+        check(not failed, f"{self.log.stem}: '{', '.join(failed)}' failed")
+
+
+class Dpdk(Process):
+    """testpmd with one virtio-user port for each socket, driven by its prompt."""
+
+    def __init__(self, directory, sockets, mode="io", queues=1, options="", testpmd=()):
+        need("dpdk-testpmd")
+        # Line by line, as its answers are waited for in the log.
+        command = "stdbuf -oL dpdk-testpmd --no-huge -m 384 --no-pci -l 1,0 --main-lcore 1".split()
+        log = free_name(directory, "testpmd")
+        command.append(f"--file-prefix={log.stem}")
+        for number, socket in enumerate(sockets):
+            mac = f"mac=02:00:00:00:20:{number:02x}"
+            extra = f",{options}" if options else ""
+            command += ["--vdev", f"net_virtio_user{number},path={socket},{mac},queues={queues}{extra}"]
+        command += ["--", "-i", f"--forward-mode={mode}", "--nb-cores=1", f"--rxq={queues}", f"--txq={queues}"]
+        command += ["--total-num-mbufs=16000", "--no-mlockall"]
+        # Frames of the first burst carry the other port's address, so that a bridge knows the way.
+        for number in range(len(sockets)):
+            command.append(f"--eth-peer={number},02:00:00:00:20:{number ^ 1:02x}")
+        # Where it keeps files of its own, which a killed one leaves behind.
+        env = os.environ | {"RUNTIME_DIRECTORY": str(directory)}
+        super().__init__(log, [*command, *testpmd], stdin=subprocess.PIPE, env=env)
+
+    def ready(self):
+        self.wait_for("^testpmd> ")
+        return self
+
+    def say(self, command):
+        self.child.stdin.write(f"{command}\n".encode())
+        self.child.stdin.flush()
+
+    def __exit__(self, *_):
+        if self.alive():
+            with contextlib.suppress(OSError):
+                self.say("quit")
+                self.child.wait(5)
+        super().__exit__()
+
+    def kill(self):
+        self.child.send_signal(signal.SIGKILL)
+        self.child.wait()
+
+
+def free_name(directory, stem):
+    """A log file's path which is not taken yet: the same guest may come a second time."""
+    paths = (pathlib.Path(directory) / f"{stem}{n or ''}.log" for n in range(100))
+    path = next(path for path in paths if not path.exists())
+    path.touch()
+    return path
+
+
+def main(*tests):
+    """Runs the tests, each a (name, function of a directory) pair; the script's exit status."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    base = os.environ.get("LASTHOP_TEST_DIR")
+    with contextlib.ExitStack() as stack:
+        base = pathlib.Path(base or stack.enter_context(tempfile.TemporaryDirectory()))
+        lines = [run_one(name, test, base / name) for name, test in tests]
+    sys.exit(any(line.startswith("not ok") for line in lines))
+
+
+def run_one(name, test, directory):
+    directory.mkdir(parents=True)
+    try:
+        test(directory)
+        line = f"ok {name}"
+    except Skip as why:
+        line = f"skip {name}: {why}"
+    except Failure as why:
+        line = f"not ok {name}: {why}"
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError) as why:
+        line = f"not ok {name}: {type(why).__name__}: {why}"
+    print(line, flush=True)
+    return line
