@@ -68,7 +68,9 @@ impl fmt::Display for GsoError {
             Self::Flags => "a TCP packet with SYN, RST or URG cannot be segmented",
             Self::ChecksumPlace => "csum_start and csum_offset are not those of the TCP checksum",
             Self::NoPayload => "there is no payload to segment",
-            Self::TooManySegments => "the frame has more than 128 segments",
+            Self::TooManySegments => {
+                return write!(formatter, "the frame has more than {SEGMENTS_MAX} segments");
+            }
         };
         formatter.write_str(text)
     }

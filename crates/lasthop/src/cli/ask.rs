@@ -1,0 +1,101 @@
+//! The subcommands that ask a running switch and show its answer.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::fault::{Fault, Kind};
+use crate::output::{print, print_json};
+use crate::report::{FdbReport, StatsReport, VersionReport, VnicList, VnicReport};
+use crate::show;
+use crate::vnic::{Name, VnicSpec};
+
+use super::VnicCommand;
+use super::client::ask;
+
+/// Where to ask, and how to answer.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub(super) dir: PathBuf,
+    pub(super) json: bool,
+}
+
+impl Asking {
+    pub(super) fn vnic(&self, command: VnicCommand) -> Result<ExitCode, Fault> {
+        match command {
+            VnicCommand::Add { vnic } => self.add(vnic),
+            VnicCommand::Del { name } => self.del(&name),
+            VnicCommand::List => {
+                let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
+                self.show(&list, show::vnic_list)
+            }
+            VnicCommand::Show { name, qemu, libvirt } => {
+                let vnic: VnicReport = ask(&self.dir, "vnic.show", &json!({"name": name}))?;
+                match (qemu, libvirt) {
+                    (true, _) => self.paste("qemu", show::qemu(&vnic)),
+                    (_, true) => self.paste("libvirt", show::libvirt(&vnic)),
+                    _ => self.show(&vnic, show::vnic),
+                }
+            }
+        }
+    }
+
+    fn add(&self, vnic: VnicSpec) -> Result<ExitCode, Fault> {
+        let here =
+            std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
+        let made: VnicReport = ask(&self.dir, "vnic.add", &vnic.based_at(&here))?;
+        self.show(&made, show::vnic_added)
+    }
+
+    fn del(&self, name: &Name) -> Result<ExitCode, Fault> {
+        let done: Value = ask(&self.dir, "vnic.del", &json!({"name": name}))?;
+        self.show(&done, |_| format!("deleted {name}"))
+    }
+
+    pub(super) fn fdb(&self) -> Result<ExitCode, Fault> {
+        let fdb: FdbReport = ask(&self.dir, "fdb.show", &json!({}))?;
+        self.show(&fdb, show::fdb)
+    }
+
+    pub(super) fn stats(&self, name: Option<&str>, check: bool) -> Result<ExitCode, Fault> {
+        let stats: StatsReport =
+            ask(&self.dir, "stats", &name.map_or_else(|| json!({}), |name| json!({"name": name})))?;
+        if check { self.check(&stats) } else { self.show(&stats, show::stats) }
+    }
+
+    /// With `--json` the counters are shown in any case; the exit status tells.
+    fn check(&self, stats: &StatsReport) -> Result<ExitCode, Fault> {
+        if self.json {
+            print_json(stats)?;
+        }
+        match show::conservation(stats) {
+            Ok(line) if !self.json => print(&line)?,
+            Ok(_) => {}
+            Err(message) => return Err(Fault::new(Kind::Internal, message)),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    pub(super) fn version(&self) -> Result<ExitCode, Fault> {
+        let version = env!("CARGO_PKG_VERSION");
+        let running: Option<VersionReport> = ask(&self.dir, "version", &json!({})).ok();
+        self.show(&json!({"version": version, "running": running}), |_| {
+            show::version(version, running.as_ref())
+        })
+    }
+
+    fn paste(&self, key: &str, text: String) -> Result<ExitCode, Fault> {
+        self.show(&json!({key: text}), |_| text.clone())
+    }
+
+    fn show<T: Serialize>(&self, value: &T, text: impl Fn(&T) -> String) -> Result<ExitCode, Fault> {
+        if self.json {
+            print_json(value)?
+        } else {
+            print(&text(value))?
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

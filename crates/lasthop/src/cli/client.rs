@@ -1,0 +1,74 @@
+//! A connection to the control socket of a running switch.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::fault::{Fault, Kind};
+use crate::rpc;
+use crate::rundir::control_socket;
+
+/// Longest wait for an answer; longer than the supervisor's for the switch, which has the better message.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Asks the switch that runs in `dir`.
+pub(super) fn ask<T: DeserializeOwned>(
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<T, Fault> {
+    let mut stream = connect(dir)?;
+    let line =
+        exchange(&mut stream, &rpc::write_call(method, params)).map_err(|error| no_answer(dir, &error))?;
+    if line.is_empty() {
+        return Err(Fault::new(
+            Kind::SwitchDown,
+            "the switch closed the connection without an answer; see its log",
+        ));
+    }
+    rpc::read_answer(&line)
+}
+
+fn connect(dir: &Path) -> Result<UnixStream, Fault> {
+    let path = control_socket(dir);
+    UnixStream::connect(&path).map_err(|error| {
+        let (shown, dir) = (path.display(), dir.display());
+        let message = match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
+                "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run --dir {dir}"
+            ),
+            ErrorKind::PermissionDenied => {
+                format!("permission denied at {shown}; do this as the user who started the switch")
+            }
+            _ => format!("cannot connect to {shown}: {error}"),
+        };
+        Fault::new(Kind::SwitchDown, message)
+    })
+}
+
+fn exchange(stream: &mut UnixStream, request: &str) -> std::io::Result<String> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let written = stream.write_all(request.as_bytes());
+    let mut line = String::new();
+    // A switch that will not serve us says so before it has read anything, and hangs up.
+    match BufReader::new(stream).read_line(&mut line) {
+        Ok(count) if count > 0 => Ok(line),
+        read => written.and(read).map(|_| line),
+    }
+}
+
+fn no_answer(dir: &Path, error: &std::io::Error) -> Fault {
+    let dir = dir.display();
+    let message = match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+            format!("the switch in {dir} did not answer within {} s; see its log", PATIENCE.as_secs())
+        }
+        _ => format!("the switch in {dir} gave no answer: {error}"),
+    };
+    Fault::new(Kind::SwitchDown, message)
+}

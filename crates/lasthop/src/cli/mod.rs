@@ -1,0 +1,156 @@
+//! The command line: its words, and which of the binary's roles they ask for.
+
+mod ask;
+mod client;
+mod run;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::ModuleName;
+use crate::cpus::CpuList;
+use crate::fault::Fault;
+use crate::vnic::{Name, VnicSpec};
+use crate::{rundir, switch};
+
+/// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
+/// from the sender's memory to the receiver's.
+#[derive(Debug, Parser)]
+#[command(name = "lasthop", version, max_term_width = 100)]
+struct Cli {
+    /// Run directory [default: /run/lasthop as root, $XDG_RUNTIME_DIR/lasthop otherwise]
+    #[arg(long, global = true, value_name = "RUNDIR")]
+    dir: Option<PathBuf>,
+    /// Answer in JSON
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a switch until it is told to end (SIGTERM, Ctrl-C)
+    Run(RunArgs),
+    /// Make, remove and show virtual network interfaces
+    #[command(subcommand)]
+    Vnic(VnicCommand),
+    /// Look at the forwarding table
+    #[command(subcommand)]
+    Fdb(FdbCommand),
+    /// Show packet counters, drops with their reasons, and whether every packet is accounted for
+    Stats {
+        /// Only this vnic
+        name: Option<String>,
+        /// Exit with 1 unless every packet that came in is delivered, dropped for a reason, or waiting
+        #[arg(long)]
+        check: bool,
+    },
+    /// Show the version of this program and of the running switch
+    Version,
+    /// The switch process (for `lasthop run` only)
+    #[command(hide = true)]
+    Switch {
+        #[arg(long)]
+        module: ModuleName,
+        #[arg(long)]
+        cpus: Option<CpuList>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Configuration file; flags add to it and win over it
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
+    /// (may be repeated)
+    #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
+    vnics: Vec<VnicSpec>,
+    /// What decides where packets go: bridge or dummy [default: bridge]
+    #[arg(long)]
+    module: Option<ModuleName>,
+    /// CPUs that workers may use, as in 0-3,6 [default: all]
+    #[arg(long, value_name = "LIST")]
+    cpus: Option<CpuList>,
+}
+
+#[derive(Debug, Subcommand)]
+enum VnicCommand {
+    /// Make a vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=A+B]
+    Add {
+        #[arg(value_name = "NAME[,KEY=VALUE]...")]
+        vnic: VnicSpec,
+    },
+    /// Remove a vnic; its guest is disconnected
+    Del { name: Name },
+    /// List all vnics
+    List,
+    /// Show a vnic, or what to give to a VMM to attach a guest
+    Show {
+        name: Name,
+        /// Arguments for QEMU
+        #[arg(long, conflicts_with = "libvirt")]
+        qemu: bool,
+        /// Elements for a libvirt domain
+        #[arg(long)]
+        libvirt: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum FdbCommand {
+    /// Show which address is behind which vnic
+    Show,
+}
+
+/// Does what the command line says.
+pub(crate) fn run() -> Result<ExitCode, Fault> {
+    let Cli { dir, json, command } = Cli::parse();
+    if let Command::Switch { module, cpus } = command {
+        return switch::run(&module, &cpus.unwrap_or_default()).map(|()| ExitCode::SUCCESS);
+    }
+    let dir = match (&command, rundir::choose(dir.as_deref())) {
+        // The version is known without a switch.
+        (Command::Version, Err(_)) => PathBuf::new(),
+        (_, dir) => dir?,
+    };
+    let question = ask::Asking { dir, json };
+    match command {
+        Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
+        Command::Vnic(command) => question.vnic(command),
+        Command::Fdb(FdbCommand::Show) => question.fdb(),
+        Command::Stats { name, check } => question.stats(name.as_deref(), check),
+        Command::Version | Command::Switch { .. } => question.version(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn global_options_go_before_and_after_the_command() {
+        for words in
+            [["lasthop", "--dir", "/d", "--json", "stats"], ["lasthop", "stats", "--json", "--dir", "/d"]]
+        {
+            let cli = Cli::try_parse_from(words).expect("valid");
+            assert_eq!((cli.dir, cli.json), (Some(PathBuf::from("/d")), true));
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_a_vnic_shows_its_remedy() {
+        let error = Cli::try_parse_from(["lasthop", "run", "--vnic", "a,mak=1"]).expect_err("no such option");
+        assert!(error.to_string().contains("did you mean \"mac\""), "{error}");
+    }
+}

@@ -1,0 +1,58 @@
+//! `lasthop run`: the file and the flags together.
+
+use std::path::PathBuf;
+
+use crate::config::{self, Config};
+use crate::fault::Fault;
+use crate::supervisor::{self, RunSettings, SwitchSettings};
+use crate::vnic::check_unique;
+
+use super::RunArgs;
+
+/// Runs a switch in `dir` until it is told to end.
+pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
+    let file = args.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
+    let here =
+        std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
+    let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
+    let flags = Config { module: args.module, cpus: args.cpus, vnics: flags };
+    supervisor::run(settings(dir, file, flags)?)
+}
+
+/// Flags win over the file, and their vnics come after its.
+fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
+    let module = flags.module.or(file.module).unwrap_or_default();
+    let switch = SwitchSettings { module, cpus: flags.cpus.or(file.cpus) };
+    let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
+    check_unique(&vnics)?;
+    Ok(RunSettings { dir, switch, vnics })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(module: Option<&str>, vnics: &[&str]) -> Config {
+        let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
+        Config { module: module.map(|name| name.parse().expect("a module")), cpus: None, vnics }
+    }
+
+    fn together(file: Config, flags: Config) -> Result<RunSettings, Fault> {
+        settings(PathBuf::from("/d"), file, flags)
+    }
+
+    #[test]
+    fn flags_override_and_extend_the_file() {
+        let run = together(config(Some("dummy"), &["a"]), config(Some("bridge"), &["b"])).expect("valid");
+        assert_eq!(run.switch.module.as_str(), "bridge");
+        assert_eq!(run.vnics.iter().map(|vnic| vnic.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+        let run = together(config(Some("dummy"), &[]), config(None, &[])).expect("valid");
+        assert_eq!(run.switch.module.as_str(), "dummy");
+    }
+
+    #[test]
+    fn a_name_twice_is_refused() {
+        let fault = together(config(None, &["a"]), config(None, &["a"])).expect_err("twice");
+        assert!(fault.message.contains("two vnics \"a\""), "{fault}");
+    }
+}

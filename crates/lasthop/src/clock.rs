@@ -1,0 +1,60 @@
+//! Deadlines: the earliest of several, and what `epoll` wants to know of it.
+
+use std::time::{Duration, Instant};
+
+/// The earlier of two deadlines.
+pub(crate) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+/// A pause that doubles from `first` to `last`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pause {
+    first: Duration,
+    last: Duration,
+    next: Duration,
+}
+
+impl Pause {
+    pub(crate) const fn new(first: Duration, last: Duration) -> Self {
+        Self { first, last, next: first }
+    }
+
+    /// The pause to make now; the next one is twice as long.
+    pub(crate) fn take(&mut self) -> Duration {
+        let pause = self.next;
+        self.next = (pause * 2).min(self.last);
+        pause
+    }
+
+    /// Back to the shortest.
+    pub(crate) fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_doubles_up_to_its_limit_and_starts_again() {
+        let ms = Duration::from_millis;
+        let mut pause = Pause::new(ms(100), ms(300));
+        assert_eq!(
+            [pause.take(), pause.take(), pause.take(), pause.take()],
+            [ms(100), ms(200), ms(300), ms(300)]
+        );
+        pause.reset();
+        assert_eq!(pause.take(), ms(100));
+    }
+
+    #[test]
+    fn the_earlier_deadline_wins_and_none_never_does() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        assert_eq!(earlier(Some(later), Some(now)), Some(now));
+        assert_eq!(earlier(None, Some(later)), Some(later));
+        assert_eq!(earlier(None, None), None);
+    }
+}

@@ -1,0 +1,164 @@
+//! The configuration file, TOML.
+//!
+//! ```toml
+//! module = "bridge"
+//! cpus = "0-3"
+//!
+//! [[vnic]]
+//! name = "vm1"
+//! mac = "02:00:00:00:00:01"
+//! ```
+
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::cpus::CpuList;
+use crate::fault::Fault;
+use crate::names;
+use crate::vnic::VnicSpec;
+
+/// Largest file, in bytes: room for 1024 vnics with everything said.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) module: Option<ModuleName>,
+    pub(crate) cpus: Option<CpuList>,
+    pub(crate) vnics: Vec<VnicSpec>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    module: Option<ModuleName>,
+    cpus: Option<CpuList>,
+    #[serde(default)]
+    vnic: Vec<Spanned<VnicSpec>>,
+}
+
+/// The name of a module that exists.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct ModuleName(String);
+
+impl ModuleName {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for ModuleName {
+    fn default() -> Self {
+        Self("bridge".to_owned())
+    }
+}
+
+impl TryFrom<String> for ModuleName {
+    type Error = Fault;
+
+    fn try_from(name: String) -> Result<Self, Fault> {
+        name.parse()
+    }
+}
+
+impl std::str::FromStr for ModuleName {
+    type Err = Fault;
+
+    fn from_str(name: &str) -> Result<Self, Fault> {
+        if lasthop_modules::NAMES.contains(&name) {
+            return Ok(Self(name.to_owned()));
+        }
+        let hint = names::hint(name, lasthop_modules::NAMES.iter().copied());
+        let known = lasthop_modules::NAMES.join(", ");
+        Err(Fault::params(format!("there is no module \"{name}\"{hint} (there are {known})")))
+    }
+}
+
+/// Reads the file at `path`. Relative socket paths in it start at its directory.
+pub(crate) fn read(path: &Path) -> Result<Config, Fault> {
+    let shown = path.display();
+    let failed = |why: &dyn std::fmt::Display| Fault::params(format!("cannot read \"{shown}\": {why}"));
+    let meta = std::fs::metadata(path).map_err(|error| failed(&error))?;
+    if meta.len() > FILE_BYTES_MAX {
+        return Err(failed(&format_args!("it is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+    let mut config = parse(&text).map_err(|(line, why)| Fault::params(format!("{shown}:{line}: {why}")))?;
+    let base = std::path::absolute(path).map_err(|error| failed(&error))?;
+    let base = base.parent().unwrap_or(Path::new("/"));
+    config.vnics = config.vnics.into_iter().map(|vnic| vnic.based_at(base)).collect();
+    Ok(config)
+}
+
+/// The configuration in `text`, or the line of the mistake and a sentence on it.
+fn parse(text: &str) -> Result<Config, (usize, String)> {
+    let file: File = toml::from_str(text).map_err(|error| mistake(text, &error))?;
+    let mut vnics: Vec<VnicSpec> = Vec::with_capacity(file.vnic.len());
+    for vnic in file.vnic {
+        let name = &vnic.get_ref().name;
+        if vnics.iter().any(|earlier| earlier.name == *name) {
+            return Err((line_of(text, vnic.span().start), format!("there is a vnic \"{name}\" already")));
+        }
+        vnics.push(vnic.into_inner());
+    }
+    Ok(Config { module: file.module, cpus: file.cpus, vnics })
+}
+
+fn mistake(text: &str, error: &toml::de::Error) -> (usize, String) {
+    let line = error.span().map_or(1, |span| line_of(text, span.start));
+    (line, names::unknown_key(error.message()).unwrap_or_else(|| error.message().trim().replace('\n', ", ")))
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_file_is_understood() {
+        let text = "module = \"dummy\"\ncpus = \"0-1\"\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
+                    mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\n";
+        let config = parse(text).expect("a good file");
+        assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
+        assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
+        let specs: Vec<VnicSpec> =
+            ["a", "b,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO"]
+                .map(|text| text.parse().expect("a vnic"))
+                .into();
+        assert_eq!(config.vnics, specs);
+    }
+
+    #[test]
+    fn an_empty_file_says_nothing() {
+        assert_eq!(parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn mistakes_have_a_line_and_a_remedy() {
+        for (text, line, words) in [
+            ("modul = \"bridge\"", 1, "did you mean \"module\""),
+            ("\nmodule = \"brige\"", 2, "did you mean \"bridge\""),
+            ("cpus = \"3-1\"", 1, "not a list of CPUs"),
+            ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
+            ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
+            ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),
+            ("[[vnic]]\nname = \"a\"\nqueues = 99", 3, "1 to 32"),
+            ("[[vnic]]\nname = \"a\"\nmtu = 9", 3, "68 to 65535"),
+            ("[[vnic]]\nname = \"internal\"", 2, "choose another"),
+            ("[[vnic]]\nname = \"a\"\nmode = \"both\"", 3, "listen"),
+            ("[[vnic]]\nmtu = 1500", 1, "name"),
+            ("[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"a\"", 3, "\"a\" already"),
+            ("module = ", 1, ""),
+        ] {
+            let (at, why) = parse(text).expect_err(text);
+            assert_eq!(at, line, "{text}: {why}");
+            assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+}

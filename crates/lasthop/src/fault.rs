@@ -1,0 +1,81 @@
+//! The one error of this binary: a sentence for the user, and its number in the control interface.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// What kind of thing went wrong; each has its JSON-RPC error code (docs/control-api.md lists them).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    /// The line is not JSON.
+    Parse,
+    /// The line is JSON but no request.
+    Request,
+    /// There is no such method.
+    Method,
+    /// A parameter, option, key or value is wrong.
+    Params,
+    /// Something failed that the asker has no part in.
+    Internal,
+    /// The switch will not do it.
+    Refused,
+    /// There is no vnic of that name.
+    NoSuchVnic,
+    /// The name is taken.
+    NameTaken,
+    /// A socket or directory cannot be used.
+    Socket,
+    /// The switch process is not there or does not answer.
+    SwitchDown,
+    /// A bound was reached.
+    Limit,
+}
+
+impl Kind {
+    /// The number for JSON-RPC: -327xx are the specification's own, -320xx are ours.
+    pub(crate) fn code(self) -> i64 {
+        match self {
+            Self::Parse => -32700,
+            Self::Request => -32600,
+            Self::Method => -32601,
+            Self::Params => -32602,
+            Self::Internal => -32603,
+            Self::Refused => -32000,
+            Self::NoSuchVnic => -32001,
+            Self::NameTaken => -32002,
+            Self::Socket => -32003,
+            Self::SwitchDown => -32004,
+            Self::Limit => -32005,
+        }
+    }
+}
+
+/// One clear sentence that names the thing and the remedy.
+#[derive(Clone, Debug, Error, PartialEq, Eq, Serialize, Deserialize)]
+#[error("{message}")]
+pub(crate) struct Fault {
+    pub(crate) kind: Kind,
+    pub(crate) message: String,
+}
+
+impl Fault {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+
+    pub(crate) fn params(message: impl Into<String>) -> Self {
+        Self::new(Kind::Params, message)
+    }
+
+    pub(crate) fn socket(message: impl Into<String>) -> Self {
+        Self::new(Kind::Socket, message)
+    }
+
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self::new(Kind::Refused, message)
+    }
+
+    /// For system calls that fail only when the machine is in trouble.
+    pub(crate) fn internal(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::new(Kind::Internal, format!("cannot {what}: {error}"))
+    }
+}

@@ -1,0 +1,190 @@
+//! Frames over a real socket, never blocking.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::frames::{FRAME_FDS_MAX, FrameReader, FrameWriter};
+
+/// Read at a time, in bytes.
+const READ_BYTES: usize = 64 * 1024;
+/// Reads before the caller looks at other things again.
+const READS_MAX: usize = 16;
+/// Room for the descriptors of one message.
+const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(FRAME_FDS_MAX));
+
+/// One end: sends `Out`, receives `In`.
+#[derive(Debug)]
+pub(crate) struct Channel<Out, In> {
+    socket: OwnedFd,
+    reader: FrameReader,
+    writer: FrameWriter,
+    arrived: VecDeque<(In, Option<OwnedFd>)>,
+    out: PhantomData<Out>,
+}
+
+impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
+    /// A channel over one end of a socket pair, which becomes non-blocking.
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+        fcntl_setfl(&socket, OFlags::NONBLOCK)?;
+        let (reader, writer) = (FrameReader::default(), FrameWriter::default());
+        Ok(Self { socket, reader, writer, arrived: VecDeque::new(), out: PhantomData })
+    }
+
+    /// Queues a message and sends what goes out at once. A message that is too long is an error of kind
+    /// `InvalidInput`, and the channel goes on.
+    pub(crate) fn send(&mut self, message: &Out, fd: Option<OwnedFd>) -> io::Result<()> {
+        let payload = serde_json::to_vec(message)?;
+        let fds = fd.into_iter().collect();
+        self.writer
+            .push(&payload, fds)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        self.flush()
+    }
+
+    /// Sends what the socket takes.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        while let Some((bytes, fds)) = self.writer.front() {
+            match send_part(&self.socket, bytes, fds) {
+                Ok(count) => self.writer.advance(count),
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something waits for room in the socket.
+    pub(crate) fn wants_write(&self) -> bool {
+        !self.writer.is_empty()
+    }
+
+    /// Reads what is there, up to a bound. False once the other side has gone; what it sent before is still to be
+    /// taken with [`Self::take`].
+    pub(crate) fn receive(&mut self) -> io::Result<bool> {
+        let mut bytes = vec![0; READ_BYTES];
+        for _ in 0..READS_MAX {
+            match receive_part(&self.socket, &mut bytes) {
+                Ok((0, _)) => return Ok(false),
+                Ok((count, fds)) => {
+                    self.reader.push(&bytes[..count], fds);
+                    self.decode()?;
+                }
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn decode(&mut self) -> io::Result<()> {
+        while let Some(mut frame) = self.reader.next().map_err(io::Error::other)? {
+            self.arrived.push_back((serde_json::from_slice(&frame.payload)?, frame.fds.pop()));
+        }
+        Ok(())
+    }
+
+    /// The next message that has arrived.
+    pub(crate) fn take(&mut self) -> Option<(In, Option<OwnedFd>)> {
+        self.arrived.pop_front()
+    }
+}
+
+impl<Out, In> AsFd for Channel<Out, In> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn send_part(socket: &OwnedFd, bytes: &[u8], fds: &[OwnedFd]) -> rustix::io::Result<usize> {
+    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        // The room is for as many as a frame may have.
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+}
+
+fn receive_part(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    Ok((received.bytes, fds))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    type Text = Channel<String, String>;
+
+    fn pair() -> (Text, Text) {
+        let (one, other) = UnixStream::pair().expect("a pair");
+        (Text::new(one.into()).expect("a channel"), Text::new(other.into()).expect("a channel"))
+    }
+
+    #[test]
+    fn messages_and_a_working_descriptor_arrive_in_order() {
+        let (mut one, mut other) = pair();
+        let (mut near, far) = UnixStream::pair().expect("a pair");
+        one.send(&"a".to_owned(), None).expect("sent");
+        one.send(&"b".to_owned(), Some(far.into())).expect("sent");
+        assert!(other.receive().expect("received"));
+        assert!(matches!(other.take(), Some((text, None)) if text == "a"));
+        let Some((_, Some(fd))) = other.take() else { panic!("the descriptor is missing") };
+        UnixStream::from(fd).write_all(b"x").expect("written");
+        let mut byte = [0];
+        near.read_exact(&mut byte).expect("read");
+        assert_eq!(&byte, b"x");
+    }
+
+    #[test]
+    fn a_message_larger_than_the_socket_takes_several_turns() {
+        let (mut one, mut other) = pair();
+        let text = "x".repeat(3 << 20);
+        one.send(&text, None).expect("queued");
+        assert!(one.wants_write());
+        let arrived = loop {
+            other.receive().expect("received");
+            one.flush().expect("flushed");
+            if let Some((arrived, _)) = other.take() {
+                break arrived;
+            }
+        };
+        assert!(arrived == text && !one.wants_write());
+    }
+
+    #[test]
+    fn the_last_words_of_a_side_that_went_away_are_heard() {
+        let (mut one, mut other) = pair();
+        one.send(&"bye".to_owned(), None).expect("sent");
+        drop(one);
+        assert!(!other.receive().expect("the end"));
+        assert!(matches!(other.take(), Some((text, _)) if text == "bye"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Frames without a socket: bytes and descriptors in, frames out, and the other way round.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use thiserror::Error;
+
+/// Largest frame, in bytes: all counters of 1024 ports, or a full forwarding table of 16384 addresses, several times.
+pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Descriptors with one frame: a guest's connection.
+pub(crate) const FRAME_FDS_MAX: usize = 1;
+/// Length and number of descriptors.
+const HEADER_BYTES: usize = 8;
+
+/// What the other process must not send.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub(crate) enum FrameError {
+    #[error("a frame of {0} bytes is too long")]
+    TooLong(usize),
+    #[error("a frame with {0} descriptors")]
+    TooManyFds(usize),
+    #[error("a frame without the descriptors that it announces")]
+    FdsMissing,
+    #[error("a descriptor that belongs to no frame")]
+    FdsLeft,
+}
+
+/// One message.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) payload: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// Puts frames together from what a socket brings.
+#[derive(Debug, Default)]
+pub(crate) struct FrameReader {
+    bytes: Vec<u8>,
+    fds: VecDeque<OwnedFd>,
+}
+
+impl FrameReader {
+    /// Takes what one read brought.
+    pub(crate) fn push(&mut self, bytes: &[u8], fds: impl IntoIterator<Item = OwnedFd>) {
+        self.bytes.extend_from_slice(bytes);
+        self.fds.extend(fds);
+    }
+
+    /// The next whole frame, if there is one.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
+        let Some((length, fds)) = self.header() else {
+            return if self.fds.len() > FRAME_FDS_MAX { Err(FrameError::FdsLeft) } else { Ok(None) };
+        };
+        check(length, fds)?;
+        if self.bytes.len() < HEADER_BYTES + length {
+            return Ok(None);
+        }
+        if self.fds.len() < fds {
+            return Err(FrameError::FdsMissing);
+        }
+        let payload = self.bytes[HEADER_BYTES..HEADER_BYTES + length].to_vec();
+        self.bytes.drain(..HEADER_BYTES + length);
+        Ok(Some(Frame { payload, fds: self.fds.drain(..fds).collect() }))
+    }
+
+    fn header(&self) -> Option<(usize, usize)> {
+        let (length, rest) = self.bytes.split_first_chunk::<4>()?;
+        let fds = rest.first_chunk::<4>()?;
+        Some((u32::from_le_bytes(*length) as usize, u32::from_le_bytes(*fds) as usize))
+    }
+}
+
+/// Frames on their way into a socket.
+#[derive(Debug, Default)]
+pub(crate) struct FrameWriter {
+    frames: VecDeque<Outgoing>,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+    fds: Vec<OwnedFd>,
+}
+
+impl FrameWriter {
+    /// Adds a frame behind the others.
+    pub(crate) fn push(&mut self, payload: &[u8], fds: Vec<OwnedFd>) -> Result<(), FrameError> {
+        check(payload.len(), fds.len())?;
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
+        bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&(fds.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(payload);
+        self.frames.push_back(Outgoing { bytes, sent: 0, fds });
+        Ok(())
+    }
+
+    /// What is to be sent next: bytes of one frame, and the descriptors that go with the first of them.
+    pub(crate) fn front(&self) -> Option<(&[u8], &[OwnedFd])> {
+        self.frames.front().map(|frame| (&frame.bytes[frame.sent..], frame.fds.as_slice()))
+    }
+
+    /// `count` bytes of the front and its descriptors are sent.
+    pub(crate) fn advance(&mut self, count: usize) {
+        let Some(frame) = self.frames.front_mut() else { return };
+        frame.sent += count;
+        frame.fds.clear();
+        if frame.sent >= frame.bytes.len() {
+            self.frames.pop_front();
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+}
+
+fn check(length: usize, fds: usize) -> Result<(), FrameError> {
+    match () {
+        () if length > FRAME_BYTES_MAX => Err(FrameError::TooLong(length)),
+        () if fds > FRAME_FDS_MAX => Err(FrameError::TooManyFds(fds)),
+        () => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn fd() -> OwnedFd {
+        std::fs::File::open("/dev/null").expect("a descriptor").into()
+    }
+
+    fn header(length: u32, fds: u32) -> Vec<u8> {
+        [length.to_le_bytes(), fds.to_le_bytes()].concat()
+    }
+
+    #[test]
+    fn a_descriptor_comes_out_with_its_frame_only() {
+        let mut writer = FrameWriter::default();
+        writer.push(b"first", vec![]).expect("small");
+        writer.push(b"second", vec![fd()]).expect("small");
+        let mut reader = FrameReader::default();
+        while let Some((bytes, fds)) = writer.front() {
+            let count = bytes.len().min(3);
+            let fds: Vec<_> = fds.iter().map(|fd| fd.try_clone().expect("a copy")).collect();
+            reader.push(&bytes[..count], fds);
+            writer.advance(count);
+        }
+        let first = reader.next().expect("valid").expect("whole");
+        assert_eq!((first.payload.as_slice(), first.fds.len()), (b"first".as_slice(), 0));
+        let second = reader.next().expect("valid").expect("whole");
+        assert_eq!((second.payload.as_slice(), second.fds.len()), (b"second".as_slice(), 1));
+        assert!(reader.next().expect("valid").is_none());
+    }
+
+    #[test]
+    fn what_breaks_the_rules_is_an_error() {
+        let result = |bytes: &[u8], fds: Vec<OwnedFd>| {
+            let mut reader = FrameReader::default();
+            reader.push(bytes, fds);
+            reader.next().map(|frame| frame.is_some())
+        };
+        let too_long = FRAME_BYTES_MAX + 1;
+        assert_eq!(result(&header(too_long as u32, 0), vec![]), Err(FrameError::TooLong(too_long)));
+        assert_eq!(result(&header(0, 2), vec![]), Err(FrameError::TooManyFds(2)));
+        assert_eq!(result(&header(0, 1), vec![]), Err(FrameError::FdsMissing));
+        assert_eq!(result(b"", vec![fd(), fd()]), Err(FrameError::FdsLeft));
+        assert_eq!(result(&header(0, 0), vec![]), Ok(true));
+        assert_eq!(FrameWriter::default().push(b"", vec![fd(), fd()]), Err(FrameError::TooManyFds(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn frames_come_out_as_they_went_in_however_they_are_cut(
+            payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 0..8),
+            cut in 1usize..20,
+        ) {
+            let mut writer = FrameWriter::default();
+            for payload in &payloads {
+                writer.push(payload, vec![]).expect("small");
+            }
+            let mut reader = FrameReader::default();
+            let mut arrived = Vec::new();
+            while let Some((bytes, _)) = writer.front() {
+                let count = bytes.len().min(cut);
+                reader.push(&bytes[..count], []);
+                writer.advance(count);
+                while let Some(frame) = reader.next().expect("valid") {
+                    arrived.push(frame.payload);
+                }
+            }
+            prop_assert_eq!(arrived, payloads);
+        }
+
+        #[test]
+        fn any_bytes_are_frames_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let mut reader = FrameReader::default();
+            reader.push(&bytes, []);
+            while let Ok(Some(_)) = reader.next() {}
+        }
+    }
+}

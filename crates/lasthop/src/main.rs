@@ -1,0 +1,57 @@
+//! `lasthop`: the supervisor, the switch process and the command line in one binary.
+//!
+//! **Purpose.** `lasthop run` is the supervisor: it owns every path and every socket, starts the switch process (the
+//! same binary in another role) and hands it connected sockets. All other subcommands ask a running supervisor.
+//!
+//! **Contract.** The switch process opens no path: what it needs comes over its standard input, a Unix socket. If
+//! either process ends, the other one notices: the supervisor starts a new switch, a switch without supervisor ends.
+//!
+//! **Not checked.** Who connects to a port's socket: the permissions of the socket and its directory decide.
+//!
+//! **Threading.** The supervisor and the main thread of the switch are one `epoll` loop each; the threads that move
+//! packets belong to the engine.
+//!
+//! ```text
+//!   lasthop vnic add …  ──JSON-RPC──► control.sock ┐
+//!                                                  supervisor ──frames + fds──► switch: vhost sessions, engine
+//!   guest (VMM)  ──connects──► NAME.sock ──────────┘                              ▲
+//!         └───────────────────────── vhost-user over the passed socket ───────────┘
+//! ```
+#![forbid(unsafe_code)]
+
+mod cli;
+mod clock;
+mod config;
+mod cpus;
+mod descriptors;
+mod fault;
+mod ipc;
+mod log;
+mod names;
+mod orders;
+mod output;
+mod poller;
+mod report;
+mod rpc;
+mod rundir;
+mod show;
+mod signals;
+mod supervisor;
+mod switch;
+mod vnic;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(code) => code,
+        Err(error) => {
+            log::line(format_args!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start() -> anyhow::Result<ExitCode> {
+    Ok(cli::run()?)
+}

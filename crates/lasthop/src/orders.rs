@@ -1,0 +1,53 @@
+//! What supervisor and switch process say to each other.
+
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+use crate::report::{FdbReport, StatsReport};
+use crate::vnic::VnicSpec;
+
+/// From the supervisor: an order and the number under which its answer is awaited.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) order: Order,
+}
+
+/// What the switch is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Make a port; its guest may come later.
+    AddPort(VnicSpec),
+    /// Forget a port and hang up on its guest.
+    RemovePort { name: String },
+    /// The attached descriptor is a connection to the port's guest. Answered by [`Report::Detached`] when it ends,
+    /// which may be at once.
+    Attach { name: String, attachment: u64 },
+    /// All counters.
+    Stats,
+    /// The forwarding table.
+    Fdb,
+    /// Let every guest go and end.
+    End,
+}
+
+/// From the switch.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// The answer to a request.
+    Reply { id: u64, result: Result<Answer, Fault> },
+    /// A guest's connection is over; `why` is a sentence without a full stop.
+    Detached { name: String, attachment: u64, why: String },
+    /// A guest's VMM was refused something, and the connection goes on.
+    Refused { name: String, why: String },
+    /// The switch cannot go on and ends.
+    Failed { why: String },
+}
+
+/// What an order brought.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    Done,
+    Stats(StatsReport),
+    Fdb(FdbReport),
+}

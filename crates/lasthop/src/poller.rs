@@ -1,0 +1,95 @@
+//! `epoll`, level triggered, with a number for each source.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::fault::Fault;
+
+/// Events taken at a time: enough for every port of a busy moment, the rest comes with the next call.
+const EVENTS_MAX: usize = 64;
+/// The shortest wait until a deadline, so that rounding never makes it a busy loop.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// What a source is watched for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interest {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+}
+
+impl Interest {
+    pub(crate) const READ: Self = Self { read: true, write: false };
+
+    fn flags(self) -> EventFlags {
+        let mut flags = EventFlags::empty();
+        flags.set(EventFlags::IN, self.read);
+        flags.set(EventFlags::OUT, self.write);
+        flags
+    }
+}
+
+/// Something happened to the source with this number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Happening {
+    pub(crate) source: u64,
+    /// The other side is gone, or the descriptor is broken.
+    pub(crate) is_over: bool,
+}
+
+/// The set of watched descriptors.
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<Event>,
+}
+
+impl Poller {
+    pub(crate) fn new() -> Result<Self, Fault> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)
+            .map_err(|error| Fault::internal("create an epoll set", error))?;
+        Ok(Self { epoll, events: Vec::with_capacity(EVENTS_MAX) })
+    }
+
+    /// Starts to watch `source`, which shows up as `number`.
+    pub(crate) fn add(&self, source: impl AsFd, number: u64, interest: Interest) -> Result<(), Fault> {
+        epoll::add(&self.epoll, source, EventData::new_u64(number), interest.flags())
+            .map_err(|error| Fault::internal("watch a descriptor", error))
+    }
+
+    /// Changes what `source` is watched for.
+    pub(crate) fn modify(&self, source: impl AsFd, number: u64, interest: Interest) -> Result<(), Fault> {
+        epoll::modify(&self.epoll, source, EventData::new_u64(number), interest.flags())
+            .map_err(|error| Fault::internal("watch a descriptor", error))
+    }
+
+    /// Stops to watch `source`. Not needed before a descriptor of which there is no copy is closed.
+    pub(crate) fn remove(&self, source: impl AsFd) {
+        // Fails only for a descriptor that is not in the set, and then there is nothing to do.
+        let _ = epoll::delete(&self.epoll, source);
+    }
+
+    /// Waits until something happens or `deadline` passes; without one, for ever.
+    pub(crate) fn wait(&mut self, deadline: Option<Instant>) -> Result<Vec<Happening>, Fault> {
+        let timeout = deadline.map(timespec_until);
+        self.events.clear();
+        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(self.events.iter().map(happening).collect()),
+            Err(error) => Err(Fault::internal("wait for events", error)),
+        }
+    }
+}
+
+fn happening(event: &Event) -> Happening {
+    let flags = event.flags;
+    Happening { source: event.data.u64(), is_over: flags.intersects(EventFlags::HUP | EventFlags::ERR) }
+}
+
+fn timespec_until(deadline: Instant) -> Timespec {
+    let wait = deadline.saturating_duration_since(Instant::now());
+    let wait = if wait.is_zero() { wait } else { wait.max(WAIT_MIN) };
+    Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
+}

@@ -1,0 +1,150 @@
+//! What the control interface reports, as JSON has it (docs/control-api.md).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use lasthop_verdict::Mac;
+use serde::{Deserialize, Serialize};
+
+use crate::vnic::{FeatureSet, Mode, VnicSpec, mac_text};
+
+/// Counters of the whole switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StatsReport {
+    pub(crate) ports: Vec<PortReport>,
+    pub(crate) workers: Vec<WorkerReport>,
+}
+
+/// Packets by the name of the reason for which they were dropped; reasons that did not occur are left out.
+pub(crate) type Drops = BTreeMap<String, u64>;
+
+/// One port: "rx" is from the guest, "tx" is to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PortReport {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    pub(crate) rx_packets: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) rx_gso_packets: u64,
+    pub(crate) tx_packets: u64,
+    pub(crate) tx_bytes: u64,
+    pub(crate) tx_gso_packets: u64,
+    pub(crate) injected: u64,
+    pub(crate) copies_added: u64,
+    pub(crate) segments_added: u64,
+    pub(crate) forwarded: u64,
+    pub(crate) waiting: u64,
+    pub(crate) rx_drops: Drops,
+    pub(crate) tx_drops: Drops,
+    pub(crate) tx_csum_completed: u64,
+    pub(crate) signals: u64,
+    pub(crate) conserved: bool,
+    /// Negotiated virtio features and the rings; shown with the vnic, not with the counters.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) features: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rings: Vec<RingReport>,
+}
+
+impl PortReport {
+    /// What came in and was made of it.
+    pub(crate) fn taken_in(&self) -> u64 {
+        self.rx_packets + self.injected + self.copies_added + self.segments_added
+    }
+
+    /// Packets of this port that were dropped.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.rx_drops.values().sum()
+    }
+}
+
+/// One ring of a port: even numbers carry to the guest, odd ones from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RingReport {
+    pub(crate) index: u16,
+    pub(crate) entries: u16,
+    pub(crate) enabled: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) error: Option<String>,
+}
+
+/// One worker thread since it started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WorkerReport {
+    pub(crate) index: usize,
+    /// Times it went to sleep.
+    pub(crate) sleeps: u64,
+    /// Times it looked for events without sleeping.
+    pub(crate) polls: u64,
+    /// Visits to rings.
+    pub(crate) visits: u64,
+    /// Visits that found packets.
+    pub(crate) batches: u64,
+}
+
+/// The forwarding table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FdbReport {
+    pub(crate) entries: Vec<FdbLine>,
+}
+
+/// One address and where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FdbLine {
+    pub(crate) mac: String,
+    pub(crate) port: String,
+    /// Since it was last seen as a source; 0 for static ones.
+    pub(crate) age_ms: u64,
+    #[serde(rename = "static")]
+    pub(crate) is_static: bool,
+}
+
+/// A vnic as it is set up and how it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VnicReport {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    pub(crate) mode: Mode,
+    pub(crate) socket: PathBuf,
+    #[serde(default, with = "mac_text")]
+    pub(crate) mac: Option<Mac>,
+    pub(crate) queues: u16,
+    pub(crate) mtu: Option<u16>,
+    pub(crate) features_off: FeatureSet,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) features: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) rings: Vec<RingReport>,
+}
+
+impl VnicReport {
+    /// The vnic in `state`, with nothing negotiated. `socket` is the path in use.
+    pub(crate) fn new(spec: &VnicSpec, socket: PathBuf, state: &str) -> Self {
+        Self {
+            name: spec.name.to_string(),
+            state: state.to_owned(),
+            mode: spec.mode,
+            socket,
+            mac: spec.mac,
+            queues: spec.queues,
+            mtu: spec.mtu,
+            features_off: spec.features_off.clone(),
+            features: Vec::new(),
+            rings: Vec::new(),
+        }
+    }
+}
+
+/// All vnics, by name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VnicList {
+    pub(crate) vnics: Vec<VnicReport>,
+}
+
+/// Which program is running.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VersionReport {
+    pub(crate) version: String,
+    pub(crate) pid: u32,
+    pub(crate) module: String,
+}

@@ -1,0 +1,90 @@
+//! A vnic as arguments for QEMU.
+
+use crate::report::VnicReport;
+use crate::vnic::Mode;
+
+use super::mac;
+
+/// Arguments to paste behind `qemu-system-…`. The memory has to be the guest's whole memory, and shared.
+pub(crate) fn qemu(vnic: &VnicReport) -> String {
+    let name = &vnic.name;
+    let path = quote(&vnic.socket.to_string_lossy().replace(',', ",,"));
+    let mut text = String::new();
+    if vnic.mode == Mode::Listen {
+        text.push_str(
+            "# size= and -m: the guest's memory; since QEMU 9.2 it is reconnect-ms=1000 instead of reconnect=1\n",
+        );
+    } else {
+        text.push_str(
+            "# size= and -m: the guest's memory; QEMU waits for the switch before it starts the guest\n",
+        );
+    }
+    let role = match vnic.mode {
+        Mode::Listen => "reconnect=1",
+        Mode::Connect => "server=on",
+    };
+    let arguments = [
+        "-m 1G".to_owned(),
+        "-object memory-backend-memfd,id=lasthop-memory,size=1G,share=on".to_owned(),
+        "-machine memory-backend=lasthop-memory".to_owned(),
+        format!("-chardev socket,id=chr-{name},path={path},{role}"),
+        format!("-netdev vhost-user,id=net-{name},chardev=chr-{name},queues={}", vnic.queues),
+        format!("-device {}", device(vnic)),
+    ];
+    text + &arguments.join(" \\\n") + "\n"
+}
+
+fn device(vnic: &VnicReport) -> String {
+    let mut device = format!("virtio-net-pci,netdev=net-{},mac={}", vnic.name, mac::of(vnic));
+    if vnic.queues > 1 {
+        // A vector for each queue, one for the control queue, one for configuration changes.
+        device.push_str(&format!(",mq=on,vectors={}", 2 * vnic.queues + 2));
+    }
+    if let Some(mtu) = vnic.mtu {
+        device.push_str(&format!(",host_mtu={mtu}"));
+    }
+    device
+}
+
+/// For a shell, if it needs to be.
+fn quote(text: &str) -> String {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-,:=+@".contains(&byte));
+    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn vnic(text: &str, socket: &str) -> VnicReport {
+        VnicReport::new(&text.parse().expect("a vnic"), PathBuf::from(socket), "waiting for guest")
+    }
+
+    #[test]
+    fn a_listening_vnic_is_connected_to_again_and_again() {
+        let text = qemu(&vnic("vm1,mac=02:00:00:00:00:01", "/run/lasthop/vm1.sock"));
+        let expected = "-m 1G \\\n\
+            -object memory-backend-memfd,id=lasthop-memory,size=1G,share=on \\\n\
+            -machine memory-backend=lasthop-memory \\\n\
+            -chardev socket,id=chr-vm1,path=/run/lasthop/vm1.sock,reconnect=1 \\\n\
+            -netdev vhost-user,id=net-vm1,chardev=chr-vm1,queues=1 \\\n\
+            -device virtio-net-pci,netdev=net-vm1,mac=02:00:00:00:00:01\n";
+        assert_eq!(text.split_once('\n').map(|(_, arguments)| arguments), Some(expected));
+    }
+
+    #[test]
+    fn a_connecting_vnic_with_queues_and_mtu_is_served() {
+        let text = qemu(&vnic("vm1,mode=connect,queues=4,mtu=1400", "/a b/x,y.sock"));
+        assert!(text.contains("path='/a b/x,,y.sock',server=on"), "{text}");
+        assert!(text.contains("queues=4 ") && text.contains(",mq=on,vectors=10,host_mtu=1400\n"), "{text}");
+        assert!(text.contains("mac=52:54:00:"), "{text}");
+    }
+
+    #[test]
+    fn quotes_survive_the_shell() {
+        assert_eq!(quote("/a'b"), "'/a'\\''b'");
+        assert_eq!(quote("/a/b.sock"), "/a/b.sock");
+    }
+}

@@ -1,0 +1,146 @@
+//! Counters, and whether they add up.
+
+use crate::report::{Drops, PortReport, StatsReport};
+
+use super::table::Table;
+
+/// Name of the port that the switch itself sends from.
+const INTERNAL: &str = "internal";
+
+/// All counters as a table, and the drops under it.
+pub(crate) fn stats(stats: &StatsReport) -> String {
+    let ports: Vec<&PortReport> = stats.ports.iter().filter(|port| is_of_interest(port)).collect();
+    if ports.is_empty() {
+        return "no vnics; make one with: lasthop vnic add NAME".to_owned();
+    }
+    let headings = [
+        "VNIC",
+        "STATE",
+        ">FROM GUEST",
+        ">BYTES",
+        ">GSO",
+        ">TO GUEST",
+        ">BYTES",
+        ">GSO",
+        ">WAITING",
+        ">DROPPED",
+    ];
+    let mut table = Table::new(&headings);
+    for port in &ports {
+        table.row(counters(port));
+    }
+    let drops: String = ports.iter().map(|port| drop_lines(port)).collect();
+    table.text() + &drops
+}
+
+/// The switch's own port is shown once it was used.
+fn is_of_interest(port: &PortReport) -> bool {
+    port.name != INTERNAL || port.taken_in() + port.tx_packets > 0
+}
+
+fn counters(port: &PortReport) -> Vec<String> {
+    let dropped = port.dropped() + port.tx_drops.values().sum::<u64>();
+    let numbers = [
+        port.rx_packets,
+        port.rx_bytes,
+        port.rx_gso_packets,
+        port.tx_packets,
+        port.tx_bytes,
+        port.tx_gso_packets,
+        port.waiting,
+        dropped,
+    ];
+    [port.name.clone(), port.state.clone()]
+        .into_iter()
+        .chain(numbers.map(|number| number.to_string()))
+        .collect()
+}
+
+fn drop_lines(port: &PortReport) -> String {
+    let line = |direction: &str, drops: &Drops| match drops.is_empty() {
+        true => String::new(),
+        false => format!("{} dropped {direction} guest: {}\n", port.name, reasons(drops)),
+    };
+    line("from", &port.rx_drops) + &line("to", &port.tx_drops)
+}
+
+/// Most frequent first.
+fn reasons(drops: &Drops) -> String {
+    let mut drops: Vec<_> = drops.iter().collect();
+    drops.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), reason.as_str()));
+    drops.iter().map(|(reason, count)| format!("{reason} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// One line with the sums if every port's packets are accounted for, else which port's are not.
+pub(crate) fn conservation(stats: &StatsReport) -> Result<String, String> {
+    let broken: Vec<String> = stats.ports.iter().filter(|port| !port.conserved).map(broken_line).collect();
+    if !broken.is_empty() {
+        return Err(format!("packets are not conserved: {}", broken.join("; ")));
+    }
+    let sum = |value: fn(&PortReport) -> u64| stats.ports.iter().map(value).sum::<u64>();
+    Ok(format!(
+        "conserved: {} packets in, {} delivered, {} dropped, {} waiting",
+        sum(PortReport::taken_in),
+        sum(|port| port.forwarded),
+        sum(PortReport::dropped),
+        sum(|port| port.waiting),
+    ))
+}
+
+fn broken_line(port: &PortReport) -> String {
+    format!(
+        "\"{}\" took in {} packets, and {} were delivered, {} dropped, {} wait",
+        port.name,
+        port.taken_in(),
+        port.forwarded,
+        port.dropped(),
+        port.waiting
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, rx_packets: u64, forwarded: u64, conserved: bool) -> PortReport {
+        let drops = |reasons: &[(&str, u64)]| {
+            reasons.iter().map(|(reason, count)| ((*reason).into(), *count)).collect()
+        };
+        PortReport {
+            name: name.into(),
+            state: "running".into(),
+            rx_packets,
+            forwarded,
+            rx_drops: drops(&[("no_destination", 2), ("too_short", 30)]),
+            tx_drops: drops(&[("rx_timeout", 1)]),
+            conserved,
+            ..PortReport::default()
+        }
+    }
+
+    #[test]
+    fn counters_and_reasons_are_shown() {
+        let text = stats(&StatsReport { ports: vec![port("vm1", 132, 100, true)], workers: vec![] });
+        let mut lines = text.lines();
+        assert!(lines.next().is_some_and(|line| line.starts_with("VNIC  STATE    FROM GUEST")), "{text}");
+        let row: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row, ["vm1", "running", "132", "0", "0", "0", "0", "0", "0", "33"]);
+        assert_eq!(lines.next(), Some("vm1 dropped from guest: too_short 30, no_destination 2"));
+        assert_eq!(lines.next(), Some("vm1 dropped to guest: rx_timeout 1"));
+        assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn the_check_sums_up_or_names_the_port() {
+        let good =
+            StatsReport { ports: vec![port("a", 132, 100, true), port("b", 32, 0, true)], workers: vec![] };
+        assert_eq!(
+            conservation(&good).as_deref(),
+            Ok("conserved: 164 packets in, 100 delivered, 64 dropped, 0 waiting")
+        );
+        let bad =
+            StatsReport { ports: vec![port("a", 132, 100, true), port("b", 40, 0, false)], workers: vec![] };
+        let message = conservation(&bad).expect_err("not conserved");
+        assert!(message.contains("\"b\" took in 40") && !message.contains("\"a\""), "{message}");
+    }
+}

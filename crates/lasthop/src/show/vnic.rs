@@ -1,0 +1,110 @@
+//! Vnics, one or all.
+
+use crate::report::{RingReport, VnicList, VnicReport};
+use crate::vnic::Mode;
+
+use super::table::Table;
+
+/// A line for each vnic.
+pub(crate) fn vnic_list(list: &VnicList) -> String {
+    if list.vnics.is_empty() {
+        return "no vnics; make one with: lasthop vnic add NAME".to_owned();
+    }
+    let mut table = Table::new(&["NAME", "STATE", "MODE", "MAC", ">QUEUES", ">MTU", "SOCKET"]);
+    for vnic in &list.vnics {
+        table.row([
+            vnic.name.clone(),
+            vnic.state.clone(),
+            vnic.mode.name().to_owned(),
+            or_dash(vnic.mac),
+            vnic.queues.to_string(),
+            or_dash(vnic.mtu),
+            vnic.socket.display().to_string(),
+        ]);
+    }
+    table.text()
+}
+
+/// All about one vnic.
+pub(crate) fn vnic(vnic: &VnicReport) -> String {
+    let mut text = String::new();
+    let mut line = |key: &str, value: String| text.push_str(&format!("{key:<14}{value}\n"));
+    line("name", vnic.name.clone());
+    line("state", vnic.state.clone());
+    line("socket", format!("{} ({})", vnic.socket.display(), who_listens(vnic.mode)));
+    line("mac", vnic.mac.map_or_else(|| "any (learned)".to_owned(), |mac| format!("{mac} (static)")));
+    line("queues", vnic.queues.to_string());
+    line("mtu", or_dash(vnic.mtu));
+    if !vnic.features_off.is_empty() {
+        line("features off", vnic.features_off.joined());
+    }
+    if !vnic.features.is_empty() {
+        line("negotiated", vnic.features.join(" "));
+    }
+    for ring in &vnic.rings {
+        line(&format!("ring {}", ring.index), ring_text(ring));
+    }
+    line("attach with", format!("lasthop vnic show {} --qemu (or --libvirt)", vnic.name));
+    text
+}
+
+/// What to do next with a new vnic.
+pub(crate) fn vnic_added(vnic: &VnicReport) -> String {
+    let socket = vnic.socket.display();
+    match vnic.mode {
+        Mode::Listen => format!("added {}: connect its guest to {socket}", vnic.name),
+        Mode::Connect => format!("added {}: its guest has to listen at {socket}", vnic.name),
+    }
+}
+
+fn who_listens(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Listen => "the switch listens",
+        Mode::Connect => "the VMM listens",
+    }
+}
+
+fn ring_text(ring: &RingReport) -> String {
+    let direction = if ring.index.is_multiple_of(2) { "to guest" } else { "from guest" };
+    let state = match (&ring.error, ring.enabled) {
+        (Some(error), _) => format!("stopped: {error}"),
+        (None, true) => "enabled".to_owned(),
+        (None, false) => "disabled".to_owned(),
+    };
+    format!("{direction}, {} entries, {state}", ring.entries)
+}
+
+fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn report(text: &str) -> VnicReport {
+        VnicReport::new(&text.parse().expect("a vnic"), PathBuf::from("/d/vm1.sock"), "running")
+    }
+
+    #[test]
+    fn a_list_has_a_line_for_each() {
+        let text = vnic_list(&VnicList { vnics: vec![report("vm1,mac=02:00:00:00:00:01,mtu=1400")] });
+        let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row, ["vm1", "running", "listen", "02:00:00:00:00:01", "1", "1400", "/d/vm1.sock"]);
+        assert!(vnic_list(&VnicList { vnics: vec![] }).contains("vnic add"));
+    }
+
+    #[test]
+    fn a_vnic_is_shown_with_its_rings() {
+        let mut report = report("vm1,features-off=TSO4");
+        report.features = vec!["CSUM".into(), "MQ".into()];
+        report.rings = vec![RingReport { index: 1, entries: 256, enabled: false, error: None }];
+        let text = vnic(&report);
+        for words in ["mac           any (learned)", "features off  TSO4", "negotiated    CSUM MQ"] {
+            assert!(text.contains(words), "{text}");
+        }
+        assert!(text.contains("ring 1        from guest, 256 entries, disabled\n"), "{text}");
+    }
+}

@@ -1,0 +1,152 @@
+//! The switch process: started, and started again when it ends.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::clock::Pause;
+use crate::config::ModuleName;
+use crate::cpus::CpuList;
+use crate::fault::Fault;
+use crate::ipc::Channel;
+use crate::orders::{Report, Request};
+
+/// Pause before a switch that died is started again; doubles.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A switch that lived this long had no trouble with its start.
+const SOUND_LIFE: Duration = Duration::from_secs(10);
+
+/// How the switch process is to run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SwitchSettings {
+    pub(crate) module: ModuleName,
+    pub(crate) cpus: Option<CpuList>,
+}
+
+/// A running switch process.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    child: Child,
+    started: Instant,
+    pub(crate) channel: Channel<Request, Report>,
+    /// What it said when it could not go on.
+    pub(crate) last_words: Option<String>,
+}
+
+impl Switch {
+    /// Starts it, with one end of a socket pair as its standard input.
+    pub(crate) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
+        let failed = |error| Fault::internal("start the switch process", error);
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let channel = Channel::new(ours.into()).map_err(failed)?;
+        // The file of this very program, also if another one took its path since.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("lasthop").arg("switch").arg("--module").arg(settings.module.as_str());
+        if let Some(cpus) = &settings.cpus {
+            command.arg("--cpus").arg(cpus.to_string());
+        }
+        // A group of its own: Ctrl-C is for the supervisor, which ends the switch in order.
+        let command = command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let child = command.spawn().map_err(failed)?;
+        Ok(Self { child, started: Instant::now(), channel, last_words: None })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Makes sure that it has ended, and says how.
+    fn end(&mut self) -> String {
+        // It has closed the channel, so there is nothing left that it could do.
+        let _ = self.child.kill();
+        let how = self.child.wait().map_or_else(|error| error.to_string(), describe);
+        match self.last_words.take() {
+            Some(words) => format!("{how}: {words}"),
+            None => how,
+        }
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (None, Some(code)) => format!("ended with status {code}"),
+        (None, None) => "ended".to_owned(),
+    }
+}
+
+/// The switch process over all its lives.
+#[derive(Debug)]
+pub(crate) struct Lives {
+    settings: SwitchSettings,
+    current: Option<Switch>,
+    /// When the next one is started, if there is none.
+    next: Option<Instant>,
+    pause: Pause,
+}
+
+impl Lives {
+    pub(crate) fn new(settings: SwitchSettings) -> Self {
+        Self { settings, current: None, next: None, pause: Pause::new(PAUSE_MIN, PAUSE_MAX) }
+    }
+
+    pub(crate) fn settings(&self) -> &SwitchSettings {
+        &self.settings
+    }
+
+    pub(crate) fn current(&mut self) -> Option<&mut Switch> {
+        self.current.as_mut()
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// When [`Self::start`] is to be called.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Starts a switch.
+    pub(crate) fn start(&mut self) -> Result<&mut Switch, Fault> {
+        self.next = None;
+        let switch = Switch::start(&self.settings)?;
+        Ok(self.current.insert(switch))
+    }
+
+    /// The switch is gone: says how it ended.
+    pub(crate) fn bury(&mut self) -> String {
+        let Some(mut switch) = self.current.take() else { return "was not running".to_owned() };
+        if switch.started.elapsed() >= SOUND_LIFE {
+            self.pause.reset();
+        }
+        switch.end()
+    }
+
+    /// Plans the next start; returns the pause until then.
+    pub(crate) fn plan(&mut self) -> Duration {
+        let pause = self.pause.take();
+        self.next = Some(Instant::now() + pause);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_described_by_signal_or_status() {
+        assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
+        assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
+    }
+}

@@ -1,0 +1,123 @@
+//! The control socket and its clients.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use crate::clock::earlier;
+use crate::fault::{Fault, Kind};
+use crate::log::say_of_others;
+use crate::poller::{Interest, Poller};
+
+use super::client::Client;
+use super::sockets::ListenSocket;
+use super::source::Source;
+
+/// Clients at a time; a program needs one connection.
+const CLIENTS_MAX: usize = 16;
+/// Mode of the socket's file: its owner alone.
+const SOCKET_MODE: u32 = 0o600;
+
+/// A request line and who sent it.
+pub(super) type Line = (u32, Vec<u8>);
+
+/// All connections to the control socket.
+#[derive(Debug)]
+pub(super) struct Control {
+    socket: ListenSocket,
+    clients: BTreeMap<u32, Client>,
+    /// Numbers are not used again, so that a late answer never reaches somebody else.
+    next: u32,
+}
+
+impl Control {
+    pub(super) fn open(path: &Path) -> Result<Self, Fault> {
+        let socket = ListenSocket::bind(path, SOCKET_MODE)?;
+        Ok(Self { socket, clients: BTreeMap::new(), next: 0 })
+    }
+
+    /// Takes new clients.
+    pub(super) fn accept(&mut self, poller: &Poller) {
+        while let Ok(Some(stream)) = self.socket.accept() {
+            let Ok(mut client) = Client::new(stream) else { continue };
+            if !self.has_room() {
+                say_of_others!("refused a control client, there are {CLIENTS_MAX} already");
+                client.refuse(too_many());
+                continue;
+            }
+            self.next += 1;
+            if poller.add(&client, Source::Client(self.next).into(), Interest::READ).is_ok() {
+                self.clients.insert(self.next, client);
+            }
+        }
+    }
+
+    /// Whether one more client may come, if need be in place of those that have just gone without having said anything.
+    fn has_room(&mut self) -> bool {
+        if self.clients.len() == CLIENTS_MAX {
+            self.clients.retain(|_, client| !client.is_gone());
+        }
+        self.clients.len() < CLIENTS_MAX
+    }
+
+    /// Reads from a client: the lines that are to be served now. One that is gone has no use for answers, so all its
+    /// lines are.
+    pub(super) fn read(&mut self, number: u32, is_over: bool, poller: &Poller) -> Vec<Line> {
+        let Some(client) = self.clients.get_mut(&number) else { return Vec::new() };
+        let is_sound = client.read().is_ok();
+        if is_sound && !is_over {
+            return self.proceed(number, poller).into_iter().collect();
+        }
+        let lines = client.last_lines();
+        self.clients.remove(&number);
+        lines.into_iter().map(|line| (number, line)).collect()
+    }
+
+    /// Sends the answer to a client's request.
+    pub(super) fn answer(&mut self, number: u32, line: Vec<u8>) {
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.answer(line);
+        }
+    }
+
+    /// Writes what can be written to a client, and takes its next line.
+    pub(super) fn proceed(&mut self, number: u32, poller: &Poller) -> Option<Line> {
+        let client = self.clients.get_mut(&number)?;
+        let line = client.write(Instant::now()).is_ok().then(|| client.next_line());
+        // The line may have been too long, which makes an answer.
+        let is_sound = line.is_some() && client.write(Instant::now()).is_ok();
+        if !is_sound || client.is_over(Instant::now()) || self.watch(number, poller).is_err() {
+            self.clients.remove(&number);
+        }
+        Some((number, line??))
+    }
+
+    fn watch(&self, number: u32, poller: &Poller) -> Result<(), Fault> {
+        let Some(client) = self.clients.get(&number) else { return Ok(()) };
+        poller.modify(client, Source::Client(number).into(), client.interest())
+    }
+
+    /// Drops clients that do not read.
+    pub(super) fn expire(&mut self, now: Instant) {
+        self.clients.retain(|_, client| client.due().is_none_or(|due| due > now));
+    }
+
+    /// When [`Self::expire`] has something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.clients.values().map(Client::due).fold(None, earlier)
+    }
+}
+
+fn too_many() -> Fault {
+    let why = format!(
+        "the switch serves {CLIENTS_MAX} control clients already; end one of them, or try again later"
+    );
+    Fault::new(Kind::Limit, why)
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,123 @@
+//! The switch process's start and end, and the supervisor's own.
+
+use std::time::{Duration, Instant};
+
+use crate::fault::{Fault, Kind};
+use crate::log::say;
+use crate::orders::Order;
+use crate::poller::Interest;
+
+use super::Supervisor;
+use super::orders::What;
+use super::source::Source;
+
+/// How long the switch may take to let its guests go.
+const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// How far the supervisor is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// The first switch gets its ports; what goes wrong is for the user, at once.
+    Starting,
+    /// What goes wrong is tried again.
+    Serving,
+    /// The switch was told to end.
+    Ending { until: Instant },
+    /// The loop is to be left.
+    Over(Result<(), Fault>),
+}
+
+impl Stage {
+    pub(super) fn due(&self) -> Option<Instant> {
+        match self {
+            Self::Ending { until } => Some(*until),
+            Self::Starting | Self::Serving | Self::Over(_) => None,
+        }
+    }
+}
+
+impl Supervisor {
+    /// Starts a switch and tells it of all ports.
+    pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
+        let switch = self.lives.start()?;
+        self.is_channel_full = false;
+        self.poller.add(&switch.channel, Source::Switch.into(), Interest::READ)?;
+        let ports: Vec<_> = self.ports.iter().map(|(number, port)| (*number, port.spec.clone())).collect();
+        for (port, spec) in ports {
+            self.order(Order::AddPort(spec), What::Added { port, is_new: false }, None);
+        }
+        // Its answer comes after all the others.
+        self.order(Order::Stats, What::Started, None);
+        Ok(())
+    }
+
+    /// The pause after a switch's death is over.
+    pub(super) fn restart_switch(&mut self) {
+        if let Err(fault) = self.start_switch() {
+            self.lives.bury();
+            let pause_ms = self.lives.plan().as_millis();
+            say!("{fault}; trying again in {pause_ms} ms");
+        }
+    }
+
+    /// The switch has all its ports.
+    pub(super) fn started(&mut self) {
+        let pid = self.lives.current().map_or(0, |switch| switch.pid());
+        if matches!(self.stage, Stage::Starting) {
+            self.stage = Stage::Serving;
+            let (module, dir) = (self.lives.settings().module.as_str(), self.dir.display());
+            say!("switch is running with {} vnics, module {module}, in {dir}", self.ports.len());
+        } else {
+            say!("the switch process is running again, as process {pid}");
+        }
+    }
+
+    /// The user has to change something before the switch can start.
+    pub(super) fn fail_start(&mut self, fault: Fault) {
+        if matches!(self.stage, Stage::Starting) {
+            self.stage = Stage::Over(Err(fault));
+        }
+    }
+
+    /// The switch process is no more.
+    pub(super) fn switch_gone(&mut self) {
+        let pid = self.lives.current().map_or(0, |switch| switch.pid());
+        let how = self.lives.bury();
+        self.ports_down();
+        match self.stage {
+            Stage::Starting => {
+                self.fail_start(Fault::new(Kind::Internal, format!("the switch process {how}")))
+            }
+            Stage::Serving => {
+                let pause_ms = self.lives.plan().as_millis();
+                say!("the switch process {pid} {how}; starting it again in {pause_ms} ms");
+            }
+            Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
+            Stage::Over(_) => {}
+        }
+        self.fail_waiting();
+    }
+
+    /// The user wants an end: no more guests and questions; the switch lets its guests go.
+    pub(super) fn begin_end(&mut self) {
+        if matches!(self.stage, Stage::Ending { .. }) {
+            return self.end_by_force();
+        }
+        say!("ending");
+        self.control = None;
+        self.ports.clear();
+        if self.lives.is_up() {
+            self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
+            self.order(Order::End, What::Ended, None);
+        } else {
+            self.stage = Stage::Over(Ok(()));
+        }
+    }
+
+    /// The switch did not end in time, or the user is in a hurry.
+    pub(super) fn end_by_force(&mut self) {
+        say!("the switch process did not end by itself and is killed");
+        self.lives.bury();
+        self.stage = Stage::Over(Ok(()));
+    }
+}

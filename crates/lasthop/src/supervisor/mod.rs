@@ -1,0 +1,160 @@
+//! The supervisor: owns the run directory, the sockets and the switch process.
+//!
+//! One thread, one `epoll` loop, and nothing in it waits for anything else: requests to the switch are answered when
+//! its reply comes. Without an event or a deadline it sleeps for ever.
+
+mod child;
+mod client;
+mod control;
+mod lifecycle;
+mod orders;
+mod port;
+mod ports;
+mod requests;
+mod sockets;
+mod source;
+
+pub(crate) use child::SwitchSettings;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::Mode;
+
+use crate::clock::earlier;
+use crate::descriptors;
+use crate::fault::Fault;
+use crate::poller::{Happening, Interest, Poller};
+use crate::rundir::{RunDir, control_socket};
+use crate::signals::Signals;
+use crate::vnic::VnicSpec;
+
+use child::Lives;
+use control::Control;
+use lifecycle::Stage;
+use orders::Waiting;
+use port::Port;
+use source::Source;
+
+/// What `lasthop run` was told.
+#[derive(Debug)]
+pub(crate) struct RunSettings {
+    pub(crate) dir: PathBuf,
+    pub(crate) switch: SwitchSettings,
+    pub(crate) vnics: Vec<VnicSpec>,
+}
+
+/// Runs a switch until it is asked to end.
+pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
+    let signals = Signals::take()?;
+    // Whatever is made is for its owner alone until its mode is set.
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    descriptors::raise_limit();
+    let dir = RunDir::claim(settings.dir)?;
+    let mut supervisor = Supervisor::open(dir.path(), signals, settings.switch)?;
+    for vnic in settings.vnics {
+        supervisor.open_port(vnic)?;
+    }
+    supervisor.start_switch()?;
+    supervisor.serve()
+}
+
+/// Everything that there is one of.
+struct Supervisor {
+    dir: PathBuf,
+    poller: Poller,
+    signals: Signals,
+    lives: Lives,
+    /// The channel is watched for room as well.
+    is_channel_full: bool,
+    ports: BTreeMap<u32, Port>,
+    next_port: u32,
+    next_attachment: u64,
+    control: Option<Control>,
+    /// Clients whose request was just answered.
+    answered: VecDeque<u32>,
+    waiting: BTreeMap<u64, Waiting>,
+    next_request: u64,
+    stage: Stage,
+}
+
+impl Supervisor {
+    fn open(dir: &Path, signals: Signals, settings: SwitchSettings) -> Result<Self, Fault> {
+        let poller = Poller::new()?;
+        poller.add(&signals, Source::Signals.into(), Interest::READ)?;
+        let control = Control::open(&control_socket(dir))?;
+        poller.add(&control, Source::Control.into(), Interest::READ)?;
+        Ok(Self {
+            dir: dir.to_path_buf(),
+            poller,
+            signals,
+            lives: Lives::new(settings),
+            is_channel_full: false,
+            ports: BTreeMap::new(),
+            next_port: 0,
+            next_attachment: 0,
+            control: Some(control),
+            answered: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            next_request: 0,
+            stage: Stage::Starting,
+        })
+    }
+
+    fn serve(&mut self) -> Result<(), Fault> {
+        loop {
+            for happening in self.poller.wait(self.due())? {
+                self.handle(happening);
+            }
+            self.on_time(Instant::now());
+            self.proceed_with_clients();
+            self.watch_channel();
+            if let Stage::Over(result) = &self.stage {
+                return result.clone();
+            }
+        }
+    }
+
+    fn handle(&mut self, happening: Happening) {
+        match Source::of(happening.source) {
+            Some(Source::Signals) if self.signals.came() => self.begin_end(),
+            Some(Source::Switch) => self.hear(),
+            Some(Source::Control) => {
+                if let Some(control) = &mut self.control {
+                    control.accept(&self.poller);
+                }
+            }
+            Some(Source::Listener(number)) => self.advance_port(number),
+            Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
+            Some(Source::Signals) | None => {}
+        }
+    }
+
+    /// The earliest deadline of all.
+    fn due(&self) -> Option<Instant> {
+        let ports = self.ports.values().map(Port::due).fold(None, earlier);
+        let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
+        let control = self.control.as_ref().and_then(Control::due);
+        let others = [waiting, control, self.lives.due(), self.stage.due()];
+        others.into_iter().fold(ports, earlier)
+    }
+
+    /// Does what is due.
+    fn on_time(&mut self, now: Instant) {
+        let is_due = |due: Option<Instant>| due.is_some_and(|due| due <= now);
+        let ports: Vec<u32> =
+            self.ports.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
+        ports.into_iter().for_each(|number| self.advance_port(number));
+        if let Some(control) = &mut self.control {
+            control.expire(now);
+        }
+        self.give_up_waiting(now);
+        if is_due(self.lives.due()) {
+            self.restart_switch();
+        }
+        if is_due(self.stage.due()) {
+            self.end_by_force();
+        }
+    }
+}

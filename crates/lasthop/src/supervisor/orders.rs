@@ -1,0 +1,178 @@
+//! Orders to the switch, and what is done with its answers.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::fault::{Fault, Kind};
+use crate::log::{say, say_of_others};
+use crate::orders::{Answer, Order, Report, Request};
+use crate::poller::Interest;
+
+use super::Supervisor;
+use super::lifecycle::Stage;
+use super::requests::Question;
+use super::source::Source;
+
+/// Longest time until a client is told that the switch does not answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who gets the answer.
+#[derive(Clone, Debug)]
+pub(super) struct Asker {
+    pub(super) client: u32,
+    /// None if no answer is wanted.
+    pub(super) id: Option<Value>,
+}
+
+/// What an answer is awaited for.
+#[derive(Debug)]
+pub(super) enum What {
+    /// The port is known to the switch. A new one goes again if it is refused.
+    Added {
+        port: u32,
+        is_new: bool,
+    },
+    Removed,
+    /// All orders of the start are done.
+    Started,
+    /// All guests are gone.
+    Ended,
+    Question(Question),
+}
+
+/// An order without an answer yet.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    what: What,
+    asker: Option<Asker>,
+    until: Instant,
+}
+
+impl Waiting {
+    /// When the asker has waited for long enough.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.asker.is_some().then_some(self.until)
+    }
+}
+
+impl Supervisor {
+    /// Sends an order; its answer is for `what` and for `asker`.
+    pub(super) fn order(&mut self, order: Order, what: What, asker: Option<Asker>) {
+        self.next_request += 1;
+        let id = self.next_request;
+        self.waiting.insert(id, Waiting { what, asker, until: Instant::now() + ANSWER_PATIENCE });
+        self.send(Request { id, order }, None);
+    }
+
+    /// Hands a connection over. The answer is a report, when it is over.
+    pub(super) fn attach(&mut self, name: String, attachment: u64, fd: OwnedFd) {
+        self.send(Request { id: 0, order: Order::Attach { name, attachment } }, Some(fd));
+    }
+
+    fn send(&mut self, request: Request, fd: Option<OwnedFd>) {
+        if let Some(switch) = self.lives.current() {
+            // A channel that fails is one whose other end is gone, and that is seen by reading from it.
+            let _ = switch.channel.send(&request, fd);
+        }
+    }
+
+    /// Watches the channel for room while something waits for it.
+    pub(super) fn watch_channel(&mut self) {
+        let Some(switch) = self.lives.current() else { return };
+        let write = switch.channel.wants_write();
+        if write != self.is_channel_full {
+            let interest = Interest { read: true, write };
+            // Fails only without memory; the next turn tries again.
+            if self.poller.modify(&switch.channel, Source::Switch.into(), interest).is_ok() {
+                self.is_channel_full = write;
+            }
+        }
+    }
+
+    /// Takes what the switch has to say.
+    pub(super) fn hear(&mut self) {
+        let Some(switch) = self.lives.current() else { return };
+        let _ = switch.channel.flush();
+        let received = switch.channel.receive();
+        let reports: Vec<Report> =
+            std::iter::from_fn(|| switch.channel.take()).map(|(report, _)| report).collect();
+        reports.into_iter().for_each(|report| self.on_report(report));
+        match received {
+            Ok(true) => {}
+            Ok(false) => self.switch_gone(),
+            Err(error) => {
+                say!("the switch process said something odd: {error}");
+                self.switch_gone();
+            }
+        }
+    }
+
+    fn on_report(&mut self, report: Report) {
+        match report {
+            Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
+            Report::Refused { name, why } => say_of_others!("vnic {name}: {why}"),
+            Report::Failed { why } => {
+                if let Some(switch) = self.lives.current() {
+                    switch.last_words = Some(why);
+                }
+            }
+            Report::Reply { id, result } => {
+                if let Some(waiting) = self.waiting.remove(&id) {
+                    self.on_reply(waiting, result);
+                }
+            }
+        }
+    }
+
+    fn on_reply(&mut self, waiting: Waiting, result: Result<Answer, Fault>) {
+        let Waiting { what, asker, .. } = waiting;
+        let answer = match what {
+            What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
+            What::Removed => result.map(|_| Value::Bool(true)),
+            What::Started => return self.started(),
+            What::Ended => return,
+            What::Question(question) => result.and_then(|answer| self.conclude(&question, answer)),
+        };
+        match (asker, answer) {
+            (Some(asker), answer) => self.answer(asker, answer),
+            (None, Err(fault)) if matches!(self.stage, Stage::Starting) => self.fail_start(fault),
+            (None, Err(fault)) => say!("{fault}"),
+            (None, Ok(_)) => {}
+        }
+    }
+
+    /// Tells everybody who waits that no answer will come.
+    pub(super) fn fail_waiting(&mut self) {
+        let is_starting = !matches!(self.stage, Stage::Serving);
+        for (_, waiting) in std::mem::take(&mut self.waiting) {
+            if let What::Added { port, is_new: true } = waiting.what {
+                self.ports.remove(&port);
+            }
+            if let (Some(asker), false) = (waiting.asker, is_starting) {
+                self.answer(asker, Err(switch_down()));
+            }
+        }
+    }
+
+    /// Answers those who have waited for too long. What they asked for may still happen.
+    pub(super) fn give_up_waiting(&mut self, now: Instant) {
+        let late = self.waiting.values_mut().filter(|waiting| waiting.until <= now);
+        let askers: Vec<Asker> = late.filter_map(|waiting| waiting.asker.take()).collect();
+        for asker in askers {
+            let seconds = ANSWER_PATIENCE.as_secs();
+            let why =
+                format!("the switch process did not answer within {seconds} s; it may be stuck, see its log");
+            self.answer(asker, Err(Fault::new(Kind::SwitchDown, why)));
+        }
+    }
+}
+
+/// What is said while there is no switch process.
+pub(super) fn switch_down() -> Fault {
+    Fault::new(
+        Kind::SwitchDown,
+        "the switch process is being started again; try again in a moment, or see its log",
+    )
+}

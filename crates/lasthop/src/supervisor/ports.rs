@@ -1,0 +1,144 @@
+//! The ports: made, removed, and their connections handed to the switch.
+
+use std::time::Instant;
+
+use lasthop_verdict::PORTS_MAX;
+use serde_json::Value;
+
+use crate::fault::{Fault, Kind};
+use crate::log::{say, say_of_others};
+use crate::names;
+use crate::poller::Interest;
+use crate::report::VnicReport;
+use crate::vnic::VnicSpec;
+
+use super::Supervisor;
+use super::port::Port;
+use super::requests::to_json;
+use super::source::Source;
+
+/// Vnics of a switch; one port is its own.
+const VNICS_MAX: usize = PORTS_MAX - 1;
+/// The state of a vnic that was just made.
+const STATE_NEW: &str = "waiting for guest";
+
+impl Supervisor {
+    /// Makes a port's socket. The switch does not know the port yet.
+    pub(super) fn open_port(&mut self, spec: VnicSpec) -> Result<u32, Fault> {
+        self.check_new(&spec)?;
+        let port = Port::open(spec, &self.dir)?;
+        self.next_port += 1;
+        self.ports.insert(self.next_port, port);
+        Ok(self.next_port)
+    }
+
+    fn check_new(&self, spec: &VnicSpec) -> Result<(), Fault> {
+        if self.ports.len() >= VNICS_MAX {
+            let why = format!("there are {VNICS_MAX} vnics, and that is the limit; delete one first");
+            return Err(Fault::new(Kind::Limit, why));
+        }
+        let path = spec.socket_in(&self.dir);
+        for port in self.ports.values() {
+            let name = &port.spec.name;
+            if *name == spec.name {
+                let why =
+                    format!("there is a vnic \"{name}\" already; delete it first, or choose another name");
+                return Err(Fault::new(Kind::NameTaken, why));
+            }
+            if port.path == path {
+                let path = path.display();
+                return Err(Fault::socket(format!(
+                    "the socket \"{path}\" is that of vnic \"{name}\"; use another path"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the port with this name.
+    pub(super) fn find(&self, name: &str) -> Result<u32, Fault> {
+        let found = self.ports.iter().find(|(_, port)| port.spec.name.as_str() == name);
+        found.map(|(number, _)| *number).ok_or_else(|| self.no_such_vnic(name))
+    }
+
+    fn no_such_vnic(&self, name: &str) -> Fault {
+        let hint = names::hint(name, self.ports.values().map(|port| port.spec.name.as_str()));
+        let remedy = if hint.is_empty() { "; see the list: lasthop vnic list" } else { hint.as_str() };
+        Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\"{remedy}"))
+    }
+
+    /// The switch has taken a port, or has not. A new port that it refuses is gone as if it never was.
+    pub(super) fn added(
+        &mut self,
+        number: u32,
+        is_new: bool,
+        result: Result<(), Fault>,
+    ) -> Result<Value, Fault> {
+        let Some(port) = self.ports.get_mut(&number) else {
+            return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being added"));
+        };
+        match result {
+            Ok(()) => {
+                port.confirm();
+                say!("vnic {}: {}", port.spec.name, port.invitation());
+                let report = VnicReport::new(&port.spec, port.path.clone(), STATE_NEW);
+                self.advance_port(number);
+                to_json(&report)
+            }
+            Err(fault) => {
+                if is_new {
+                    self.ports.remove(&number);
+                }
+                Err(fault)
+            }
+        }
+    }
+
+    /// Lets a port do what it can, and hands over what comes out of it.
+    pub(super) fn advance_port(&mut self, number: u32) {
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        if let Some(fd) = port.advance(Instant::now()) {
+            self.next_attachment += 1;
+            let attachment = self.next_attachment;
+            port.attached(attachment);
+            let name = port.spec.name.to_string();
+            say_of_others!("vnic {name}: a guest is connected");
+            self.attach(name, attachment, fd);
+        }
+        self.watch_port(number);
+    }
+
+    /// Watches a port's socket while connections may be taken from it.
+    fn watch_port(&mut self, number: u32) {
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        let Some(listener) = port.listener() else { return };
+        let is_watched = match (port.may_accept(), port.is_watched) {
+            (true, false) => {
+                let added = self.poller.add(listener, Source::Listener(number).into(), Interest::READ);
+                added.inspect_err(|fault| say!("vnic {}: {fault}; add it anew", port.spec.name)).is_ok()
+            }
+            (false, true) => {
+                self.poller.remove(listener);
+                false
+            }
+            (_, unchanged) => unchanged,
+        };
+        port.is_watched = is_watched;
+    }
+
+    /// A connection is over, says the switch.
+    pub(super) fn detached(&mut self, name: &str, attachment: u64, why: &str) {
+        let Ok(number) = self.find(name) else { return };
+        if self.ports.get_mut(&number).is_some_and(|port| port.detached(attachment)) {
+            say_of_others!("vnic {name}: its guest is gone: {why}");
+            self.advance_port(number);
+        }
+    }
+
+    /// The switch is gone, and all connections with it.
+    pub(super) fn ports_down(&mut self) {
+        self.ports.values_mut().for_each(Port::down);
+        let numbers: Vec<u32> = self.ports.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.watch_port(number));
+    }
+}

@@ -1,0 +1,257 @@
+//! The methods of the control interface (docs/control-api.md).
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::fault::{Fault, Kind};
+use crate::names;
+use crate::orders::{Answer, Order};
+use crate::report::{StatsReport, VersionReport, VnicList, VnicReport};
+use crate::rpc;
+use crate::vnic::VnicSpec;
+
+use super::Supervisor;
+use super::control::Line;
+use super::orders::{Asker, What, switch_down};
+use super::port::Port;
+
+/// All methods.
+const METHODS: &[&str] = &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
+/// A vnic's state when there is no switch process to ask.
+const STATE_DOWN: &str = "the switch process is being started again";
+
+/// A question that only the switch can answer.
+#[derive(Debug)]
+pub(super) enum Question {
+    Stats { name: Option<String> },
+    Fdb,
+    List,
+    Show { name: String },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
+    name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MaybeNamed {
+    name: Option<String>,
+}
+
+impl Supervisor {
+    /// A client sent something, or is gone.
+    pub(super) fn hear_client(&mut self, client: u32, is_over: bool) {
+        let Some(control) = &mut self.control else { return };
+        for line in control.read(client, is_over, &self.poller) {
+            self.serve_line(line);
+        }
+    }
+
+    /// Writes what was answered, and serves what those clients have sent in the meantime.
+    pub(super) fn proceed_with_clients(&mut self) {
+        while let Some(client) = self.answered.pop_front() {
+            let Some(control) = &mut self.control else { return };
+            if let Some(line) = control.proceed(client, &self.poller) {
+                self.serve_line(line);
+            }
+        }
+    }
+
+    fn serve_line(&mut self, (client, line): Line) {
+        match rpc::read_call(&line) {
+            Err((id, fault)) => self.answer(Asker { client, id: Some(id) }, Err(fault)),
+            Ok(call) => {
+                let asker = Asker { client, id: call.id };
+                match self.call(&call.method, call.params, &asker) {
+                    Ok(None) => {}
+                    Ok(Some(value)) => self.answer(asker, Ok(value)),
+                    Err(fault) => self.answer(asker, Err(fault)),
+                }
+            }
+        }
+    }
+
+    /// Answers a request, if an answer is wanted.
+    pub(super) fn answer(&mut self, asker: Asker, result: Result<Value, Fault>) {
+        let line = asker.id.map(|id| rpc::write_answer(&id, &result)).unwrap_or_default();
+        if let Some(control) = &mut self.control {
+            control.answer(asker.client, line);
+            self.answered.push_back(asker.client);
+        }
+    }
+
+    /// Does what a request wants. None: the answer comes later.
+    fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+        match method {
+            "vnic.add" => self.vnic_add(rpc::params(params)?, asker).map(|()| None),
+            "vnic.del" => self.vnic_del(&rpc::params::<Named>(params)?.name, asker),
+            "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
+            "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
+            "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
+            "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
+            _ => Err(no_such_method(method)),
+        }
+    }
+
+    fn vnic_add(&mut self, spec: VnicSpec, asker: &Asker) -> Result<(), Fault> {
+        if let Some(path) = spec.socket.as_ref().filter(|path| !path.is_absolute()) {
+            return Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display())));
+        }
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        let port = self.open_port(spec.clone())?;
+        self.order(Order::AddPort(spec), What::Added { port, is_new: true }, Some(asker.clone()));
+        Ok(())
+    }
+
+    fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let number = self.find(name)?;
+        self.ports.remove(&number);
+        if !self.lives.is_up() {
+            return Ok(Some(Value::Bool(true)));
+        }
+        self.order(Order::RemovePort { name: name.to_owned() }, What::Removed, Some(asker.clone()));
+        Ok(None)
+    }
+
+    fn vnic_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if self.lives.is_up() {
+            self.ask(Question::List, asker)
+        } else {
+            self.list(&StatsReport::default()).map(Some)
+        }
+    }
+
+    fn vnic_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
+        self.find(&name)?;
+        let question = Question::Show { name };
+        if self.lives.is_up() {
+            return self.ask(question, asker);
+        }
+        self.conclude(&question, Answer::Stats(StatsReport::default())).map(Some)
+    }
+
+    fn stats(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if let Some(name) = &name {
+            self.find(name)?;
+        }
+        self.ask(Question::Stats { name }, asker)
+    }
+
+    fn version(&self) -> Result<Value, Fault> {
+        to_json(&VersionReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            module: self.lives.settings().module.as_str().to_owned(),
+        })
+    }
+
+    fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        let order = if matches!(question, Question::Fdb) { Order::Fdb } else { Order::Stats };
+        self.order(order, What::Question(question), Some(asker.clone()));
+        Ok(None)
+    }
+
+    /// Makes the answer to a question out of the switch's.
+    pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
+        match (question, answer) {
+            (Question::Fdb, Answer::Fdb(fdb)) => to_json(&fdb),
+            (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
+            (Question::List, Answer::Stats(stats)) => self.list(&stats),
+            (Question::Show { name }, Answer::Stats(stats)) => {
+                let number = self.find(name)?;
+                self.ports.get(&number).map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats)))
+            }
+            _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
+        }
+    }
+
+    fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
+        let mut vnics: Vec<_> = self.ports.values().map(|port| describe(port, stats)).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        for vnic in &mut vnics {
+            vnic.features.clear();
+            vnic.rings.clear();
+        }
+        to_json(&VnicList { vnics })
+    }
+}
+
+/// The counters without what belongs to `vnic.show`, and of one port only if it is named.
+fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
+    stats.ports.retain(|port| name.is_none_or(|name| port.name == name));
+    for port in &mut stats.ports {
+        port.features.clear();
+        port.rings.clear();
+    }
+    stats
+}
+
+fn describe(port: &Port, stats: &StatsReport) -> VnicReport {
+    let name = port.spec.name.as_str();
+    let inside = stats.ports.iter().find(|inside| inside.name == name);
+    let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
+    let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
+    if let Some(inside) = inside {
+        vnic.features.clone_from(&inside.features);
+        vnic.rings.clone_from(&inside.rings);
+    }
+    vnic
+}
+
+fn no_such_method(method: &str) -> Fault {
+    let hint = names::hint(method, METHODS.iter().copied());
+    let methods = METHODS.join(", ");
+    Fault::new(Kind::Method, format!("there is no method \"{method}\"{hint} (there are {methods})"))
+}
+
+pub(super) fn to_json(value: &impl Serialize) -> Result<Value, Fault> {
+    serde_json::to_value(value).map_err(|error| Fault::internal("write the answer", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_mistyped_method_is_refused_with_the_right_one() {
+        let fault = no_such_method("vnic.lst");
+        assert_eq!(fault.kind, Kind::Method);
+        assert!(fault.message.contains("did you mean \"vnic.list\""), "{fault}");
+    }
+
+    #[test]
+    fn counters_of_one_port_come_alone() {
+        let port = |name: &str| crate::report::PortReport {
+            name: name.to_owned(),
+            features: vec!["CSUM".to_owned()],
+            ..Default::default()
+        };
+        let stats = StatsReport { ports: vec![port("a"), port("b")], workers: Vec::new() };
+        let one = only(stats.clone(), Some("b"));
+        assert_eq!(one.ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["b"]);
+        assert!(one.ports[0].features.is_empty());
+        assert_eq!(only(stats, None).ports.len(), 2);
+    }
+
+    #[test]
+    fn parameters_that_nobody_asked_for_are_refused() {
+        assert!(rpc::params::<Nothing>(json!({})).is_ok() && rpc::params::<Nothing>(Value::Null).is_ok());
+        let fault = rpc::params::<Named>(json!({"name": "a", "nam": 1})).err().expect("refused");
+        assert!(fault.message.contains("unknown key \"nam\""), "{fault}");
+    }
+}

@@ -1,0 +1,194 @@
+//! Sockets in the file system: made, connected to, and removed again.
+
+use std::fs::Permissions;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+
+use crate::fault::Fault;
+
+/// Longest path of a Unix socket, in bytes (unix(7): sun_path without its zero).
+const PATH_BYTES_MAX: usize = 107;
+
+/// A listening socket; its file goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct ListenSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode, to remove nobody else's file.
+    identity: Option<(u64, u64)>,
+}
+
+impl ListenSocket {
+    /// Listens at `path` with the file mode `mode`. A socket file that nobody listens on is replaced.
+    pub(crate) fn bind(path: &Path, mode: u32) -> Result<Self, Fault> {
+        check_length(path)?;
+        clear(path)?;
+        let listener = UnixListener::bind(path).map_err(|error| cannot_bind(path, &error))?;
+        let this = Self { listener, path: path.to_path_buf(), identity: identity(path) };
+        let prepared = this.listener.set_nonblocking(true);
+        prepared
+            .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(mode)))
+            .map_err(|error| cannot_bind(path, &error))?;
+        Ok(this)
+    }
+
+    /// The next connection, if one waits. `WouldBlock` is none.
+    pub(crate) fn accept(&self) -> std::io::Result<Option<UnixStream>> {
+        match self.listener.accept() {
+            Ok((stream, _)) => Ok(Some(stream)),
+            // The other side may have given up already; that is no connection either.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for ListenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for ListenSocket {
+    fn drop(&mut self) {
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Connects to whoever listens at `path`, without ever waiting.
+pub(crate) fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Refuses a path that no socket can have.
+pub(crate) fn check_length(path: &Path) -> Result<(), Fault> {
+    let length = path.as_os_str().len();
+    if length <= PATH_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Fault::socket(format!(
+        "the socket path \"{}\" has {length} bytes, and the limit is {PATH_BYTES_MAX}; use a shorter --dir or socket=PATH",
+        path.display()
+    )))
+}
+
+/// Makes room for a socket: removes a socket file that nobody listens on, and nothing else.
+fn clear(path: &Path) -> Result<(), Fault> {
+    let shown = path.display();
+    let meta = match path.symlink_metadata() {
+        Ok(meta) => meta,
+        Err(_) => return Ok(()),
+    };
+    if !meta.file_type().is_socket() {
+        return Err(Fault::socket(format!(
+            "\"{shown}\" is there and is no socket; remove it, or use another path"
+        )));
+    }
+    match connect_to(path) {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(|error| {
+            Fault::socket(format!(
+                "cannot remove the left-over socket \"{shown}\": {error}; remove it, or use another path"
+            ))
+        }),
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::ACCESS | Errno::PERM) => Err(Fault::socket(format!(
+            "the socket \"{shown}\" belongs to another user (permission denied); remove it, or use another path"
+        ))),
+        Err(_) => Err(in_use(path, None)),
+        Ok(probe) => Err(in_use(
+            path,
+            sockopt::socket_peercred(&probe).ok().map(|peer| peer.pid.as_raw_nonzero().get()),
+        )),
+    }
+}
+
+fn in_use(path: &Path, pid: Option<i32>) -> Fault {
+    let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("another process, {pid}"));
+    let shown = path.display();
+    Fault::socket(format!("the socket \"{shown}\" is in use by {who}; stop that, or use another path"))
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.symlink_metadata().ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+fn cannot_bind(path: &Path, error: &std::io::Error) -> Fault {
+    let remedy = match error.kind() {
+        ErrorKind::PermissionDenied => "use a directory that you may write to",
+        ErrorKind::NotFound => "create its directory first",
+        _ => "use another path",
+    };
+    Fault::socket(format!("cannot listen at \"{}\": {error}; {remedy}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(path: &Path) -> String {
+        ListenSocket::bind(path, 0o600).expect_err("refused").message
+    }
+
+    #[test]
+    fn a_left_over_socket_is_replaced_and_ours_is_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.sock");
+        drop(UnixListener::bind(&path).expect("bound"));
+        assert!(path.exists(), "the file stays behind");
+        let socket = ListenSocket::bind(&path, 0o640).expect("replaced");
+        assert_eq!(path.metadata().expect("there").mode() & 0o777, 0o640);
+        assert!(connect_to(&path).is_ok());
+        assert!(socket.accept().expect("no trouble").is_some());
+        assert!(socket.accept().expect("no trouble").is_none());
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_live_socket_is_left_alone_and_its_owner_named() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.sock");
+        let _owner = UnixListener::bind(&path).expect("bound");
+        assert!(message(&path).contains(&format!("in use by another process, {}", std::process::id())));
+        assert!(connect_to(&path).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_socket_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.sock");
+        std::fs::write(&path, "precious").expect("written");
+        assert!(message(&path).contains("is no socket"));
+        assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_is_refused_with_a_remedy() {
+        assert!(message(Path::new("/nonexistent/a.sock")).contains("create its directory"));
+        assert!(message(&PathBuf::from(format!("/{}", "x".repeat(107)))).contains("limit is 107"));
+    }
+
+    #[test]
+    fn somebody_elses_file_is_not_removed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.sock");
+        let socket = ListenSocket::bind(&path, 0o600).expect("bound");
+        std::fs::rename(&path, dir.path().join("b.sock")).expect("moved");
+        std::fs::write(&path, "new").expect("written");
+        drop(socket);
+        assert!(path.exists());
+    }
+}

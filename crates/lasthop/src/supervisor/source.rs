@@ -1,0 +1,54 @@
+//! What the supervisor waits for, as the numbers that the poller knows.
+
+/// Kind in the upper half, number in the lower.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Signals,
+    Switch,
+    Control,
+    Listener(u32),
+    Client(u32),
+}
+
+impl From<Source> for u64 {
+    fn from(source: Source) -> Self {
+        let (kind, number) = match source {
+            Source::Signals => (0, 0),
+            Source::Switch => (1, 0),
+            Source::Control => (2, 0),
+            Source::Listener(port) => (3, port),
+            Source::Client(client) => (4, client),
+        };
+        kind << 32 | u64::from(number)
+    }
+}
+
+impl Source {
+    /// The source behind a number from the poller.
+    pub(super) fn of(number: u64) -> Option<Self> {
+        let low = number as u32;
+        match number >> 32 {
+            0 => Some(Self::Signals),
+            1 => Some(Self::Switch),
+            2 => Some(Self::Control),
+            3 => Some(Self::Listener(low)),
+            4 => Some(Self::Client(low)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_both_ways() {
+        for source in
+            [Source::Signals, Source::Switch, Source::Control, Source::Listener(7), Source::Client(u32::MAX)]
+        {
+            assert_eq!(Source::of(source.into()), Some(source));
+        }
+        assert_eq!(Source::of(9 << 32), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! The engine as the switch process uses it: ports by name, counters and tables as reports.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lasthop_engine::{Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingStats, WorkerStats};
+use lasthop_fabric::Drops as DropCounters;
+use lasthop_modules::by_name;
+use lasthop_verdict::{FdbEntry, PortId};
+
+use crate::fault::{Fault, Kind};
+use crate::report::{Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, WorkerReport};
+use crate::vnic::{VnicSpec, describe_features};
+
+/// The engine and the names of its ports.
+pub(super) struct Datapath {
+    engine: Engine,
+    ports: BTreeMap<String, PortId>,
+}
+
+impl Datapath {
+    /// Starts the workers, which sleep until there is a port with a guest.
+    pub(super) fn start(module: &str, cpus: Vec<usize>) -> Result<Self, Fault> {
+        let unknown = || Fault::params(format!("there is no module \"{module}\""));
+        let module = by_name(module).ok_or_else(unknown)?;
+        let settings = EngineSettings { cpus, ..EngineSettings::default() };
+        let engine = Engine::start(Arc::from(module), &settings).map_err(refused)?;
+        Ok(Self { engine, ports: BTreeMap::new() })
+    }
+
+    pub(super) fn add(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
+        let config = PortConfig {
+            name: spec.name.to_string(),
+            mac: spec.mac,
+            mtu: spec.mtu,
+            queue_pairs: spec.queues,
+            features_mask: spec.features_off.mask_without(),
+        };
+        let port = self.engine.add_port(config).map_err(refused)?;
+        self.ports.insert(spec.name.to_string(), port);
+        Ok(())
+    }
+
+    /// Forgets a port. Its session has ended before.
+    pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {
+        let port = self.find(name)?;
+        self.ports.remove(name);
+        self.engine.remove_port(port).map_err(refused)
+    }
+
+    /// What the session with the port's guest drives.
+    pub(super) fn device(&self, name: &str) -> Result<PortDevice, Fault> {
+        self.engine.device(self.find(name)?).map_err(refused)
+    }
+
+    pub(super) fn stats(&self) -> Result<StatsReport, Fault> {
+        let stats = self.engine.stats().map_err(refused)?;
+        let ports = stats.ports.into_iter().map(port_report).collect();
+        Ok(StatsReport { ports, workers: stats.workers.into_iter().map(worker_report).collect() })
+    }
+
+    pub(super) fn fdb(&self) -> FdbReport {
+        FdbReport { entries: self.engine.fdb().into_iter().map(|entry| self.fdb_line(&entry)).collect() }
+    }
+
+    fn fdb_line(&self, entry: &FdbEntry) -> FdbLine {
+        let named = self.ports.iter().find(|(_, port)| **port == entry.port);
+        FdbLine {
+            mac: entry.mac.to_string(),
+            // The entry may be older than the end of its port.
+            port: named.map_or_else(|| format!("port {}", entry.port), |(name, _)| name.clone()),
+            age_ms: entry.age_ns / 1_000_000,
+            is_static: entry.is_static,
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<PortId, Fault> {
+        let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\""));
+        self.ports.get(name).copied().ok_or_else(gone)
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> Fault {
+    Fault::refused(error.to_string())
+}
+
+fn drops(counters: &DropCounters) -> Drops {
+    counters.nonzero().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+}
+
+fn port_report(port: PortStats) -> PortReport {
+    let counters = &port.counters;
+    PortReport {
+        name: port.name,
+        state: port.state.to_string(),
+        rx_packets: counters.rx_packets,
+        rx_bytes: counters.rx_bytes,
+        rx_gso_packets: counters.rx_gso_packets,
+        tx_packets: counters.tx_packets,
+        tx_bytes: counters.tx_bytes,
+        tx_gso_packets: counters.tx_gso_packets,
+        injected: counters.injected,
+        copies_added: counters.copies_added,
+        segments_added: counters.segments_added,
+        forwarded: counters.forwarded,
+        waiting: counters.waiting,
+        rx_drops: drops(&counters.rx_drops),
+        tx_drops: drops(&counters.tx_drops),
+        tx_csum_completed: counters.tx_csum_completed,
+        signals: counters.signals,
+        conserved: counters.is_conserved(),
+        features: describe_features(port.features),
+        rings: port.rings.into_iter().map(ring_report).collect(),
+    }
+}
+
+fn ring_report(ring: RingStats) -> RingReport {
+    RingReport { index: ring.index, entries: ring.entries, enabled: ring.enabled, error: ring.error }
+}
+
+fn worker_report(worker: WorkerStats) -> WorkerReport {
+    WorkerReport {
+        index: worker.index,
+        sleeps: worker.sleeps,
+        polls: worker.polls,
+        visits: worker.visits,
+        batches: worker.batches,
+    }
+}

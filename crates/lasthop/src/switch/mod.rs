@@ -1,0 +1,173 @@
+//! The switch process: the engine, and one vhost-user session for each guest.
+//!
+//! Its main thread serves the channel to the supervisor and the sessions; packets are the engine's threads' business.
+//! It opens no path: guests' connections, memory and rings all come over the channel or over those connections.
+
+mod datapath;
+mod sessions;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::config::ModuleName;
+use crate::cpus::CpuList;
+use crate::descriptors;
+use crate::fault::{Fault, Kind};
+use crate::ipc::Channel;
+use crate::orders::{Answer, Order, Report, Request};
+use crate::poller::{Happening, Interest, Poller};
+use crate::signals;
+
+use datapath::Datapath;
+use sessions::{Served, Sessions};
+
+/// The channel's number in the poller; sessions have their attachment's, which start at 1.
+const CHANNEL: u64 = 0;
+
+/// Runs until the supervisor says so or is gone.
+pub(crate) fn run(module: &ModuleName, cpus: &CpuList) -> Result<(), Fault> {
+    // Signals to a whole group are for the supervisor.
+    signals::ignore()?;
+    descriptors::raise_limit();
+    // Named, because it was started as /proc/self/exe.
+    let _ = rustix::thread::set_name(c"lasthop-switch");
+    let mut channel = take_channel()?;
+    let datapath = match Datapath::start(module.as_str(), cpus.0.clone()) {
+        Ok(datapath) => datapath,
+        Err(fault) => {
+            let _ = channel.send(&Report::Failed { why: fault.message }, None);
+            // Said by the supervisor.
+            std::process::exit(1);
+        }
+    };
+    let poller = Poller::new()?;
+    poller.add(&channel, CHANNEL, Interest::READ)?;
+    Switch {
+        channel,
+        is_channel_full: false,
+        poller,
+        datapath,
+        sessions: Sessions::default(),
+        stage: Stage::Serving,
+    }
+    .serve()
+}
+
+/// The channel is what the supervisor made our standard input.
+fn take_channel() -> Result<Channel<Report, Request>, Fault> {
+    let failed = |error: &dyn std::fmt::Display| {
+        Fault::new(
+            Kind::Internal,
+            format!("this command is for lasthop's own use: standard input is no channel: {error}"),
+        )
+    };
+    let fd: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
+    rustix::net::sockopt::socket_type(&fd).map_err(|error| failed(&error))?;
+    Channel::new(fd).map_err(|error| failed(&error))
+}
+
+/// How far the switch is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// Its last answer is on its way.
+    Ending,
+    Over,
+}
+
+struct Switch {
+    channel: Channel<Report, Request>,
+    is_channel_full: bool,
+    poller: Poller,
+    /// Before the engine in the order of dropping: sessions hold devices of it.
+    sessions: Sessions,
+    datapath: Datapath,
+    stage: Stage,
+}
+
+impl Switch {
+    fn serve(&mut self) -> Result<(), Fault> {
+        while self.stage != Stage::Over {
+            for Happening { source, .. } in self.poller.wait(None)? {
+                match source {
+                    CHANNEL => self.hear(),
+                    attachment => self.serve_session(attachment),
+                }
+            }
+            self.watch_channel()?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self) {
+        let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
+        while let Some((request, fd)) = self.channel.take() {
+            self.obey(request, fd);
+        }
+        if !is_open || (self.stage == Stage::Ending && !self.channel.wants_write()) {
+            self.stage = Stage::Over;
+        }
+    }
+
+    fn watch_channel(&mut self) -> Result<(), Fault> {
+        let write = self.channel.wants_write();
+        if write != self.is_channel_full {
+            self.poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
+            self.is_channel_full = write;
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, Request { id, order }: Request, fd: Option<OwnedFd>) {
+        let result = match order {
+            Order::Attach { name, attachment } => return self.attach(name, attachment, fd),
+            Order::AddPort(spec) => self.datapath.add(&spec).map(|()| Answer::Done),
+            Order::RemovePort { name } => {
+                self.sessions.end_of_port(&name);
+                self.datapath.remove(&name).map(|()| Answer::Done)
+            }
+            Order::Stats => self.datapath.stats().map(Answer::Stats),
+            Order::Fdb => Ok(Answer::Fdb(self.datapath.fdb())),
+            Order::End => {
+                self.sessions = Sessions::default();
+                self.stage = Stage::Ending;
+                Ok(Answer::Done)
+            }
+        };
+        self.reply(id, result);
+    }
+
+    fn reply(&mut self, id: u64, result: Result<Answer, Fault>) {
+        let sent = self.channel.send(&Report::Reply { id, result }, None);
+        if sent.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput) {
+            let fault = Fault::new(Kind::Limit, "the answer is too long for the switch's channel");
+            self.report(&Report::Reply { id, result: Err(fault) });
+        }
+    }
+
+    fn report(&mut self, report: &Report) {
+        // If the other side is gone, reading says so.
+        let _ = self.channel.send(report, None);
+    }
+
+    fn attach(&mut self, name: String, attachment: u64, fd: Option<OwnedFd>) {
+        let made = self.datapath.device(&name).and_then(|device| {
+            let fd = fd.ok_or_else(|| Fault::new(Kind::Internal, "the connection is missing"))?;
+            self.sessions.begin(&self.poller, name.clone(), attachment, fd, device)
+        });
+        if let Err(fault) = made {
+            self.report(&Report::Detached { name, attachment, why: fault.message });
+        }
+    }
+
+    fn serve_session(&mut self, attachment: u64) {
+        match self.sessions.serve(&self.poller, attachment) {
+            Served::Over { port, why } => self.report(&Report::Detached { name: port, attachment, why }),
+            // A VMM may be refused as fast as it asks: only what the supervisor keeps up with is said.
+            Served::Refused { port, why } if !self.channel.wants_write() => {
+                self.report(&Report::Refused { name: port, why });
+            }
+            Served::Refused { .. } | Served::On => {}
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! The vhost-user sessions, each with the guest of one port.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use lasthop_engine::PortDevice;
+use lasthop_vhost::Session;
+
+use crate::fault::Fault;
+use crate::poller::{Interest, Poller};
+
+/// Sessions by the number of their attachment, which is also their number in the poller.
+#[derive(Default)]
+pub(super) struct Sessions(BTreeMap<u64, Guest>);
+
+struct Guest {
+    port: String,
+    session: Session<PortDevice>,
+    /// Watched for room as well.
+    is_full: bool,
+    /// What was refused last, as reported.
+    refused: Option<String>,
+}
+
+/// What came of serving a session.
+pub(super) enum Served {
+    /// It goes on.
+    On,
+    /// It goes on, though something was refused for the first time.
+    Refused { port: String, why: String },
+    /// It is over.
+    Over { port: String, why: String },
+}
+
+impl Sessions {
+    /// Begins to serve a connection.
+    pub(super) fn begin(
+        &mut self,
+        poller: &Poller,
+        port: String,
+        attachment: u64,
+        socket: OwnedFd,
+        device: PortDevice,
+    ) -> Result<(), Fault> {
+        let session =
+            Session::new(socket, device).map_err(|error| Fault::internal("serve the connection", error))?;
+        poller.add(session.fd(), attachment, Interest::READ)?;
+        self.0.insert(attachment, Guest { port, session, is_full: false, refused: None });
+        Ok(())
+    }
+
+    /// Handles what the guest's VMM sent.
+    pub(super) fn serve(&mut self, poller: &Poller, attachment: u64) -> Served {
+        // An event may be of a session that ended a moment ago.
+        let Some(guest) = self.0.get_mut(&attachment) else { return Served::On };
+        let ended = match guest.session.ready() {
+            Ok(()) => guest.watch(poller, attachment).err().map(|fault| fault.message),
+            Err(end) => Some(end.to_string()),
+        };
+        let port = guest.port.clone();
+        match ended {
+            Some(why) => {
+                self.0.remove(&attachment);
+                Served::Over { port, why }
+            }
+            None => guest.new_refusal().map_or(Served::On, |why| Served::Refused { port, why }),
+        }
+    }
+
+    /// Hangs up on the guest of a port that goes away.
+    pub(super) fn end_of_port(&mut self, port: &str) {
+        self.0.retain(|_, guest| guest.port != port);
+    }
+}
+
+impl Guest {
+    /// What was refused last, unless it is what was refused before.
+    fn new_refusal(&mut self) -> Option<String> {
+        let last = self.session.refusals().last.as_ref().map(ToString::to_string);
+        if last == self.refused {
+            return None;
+        }
+        self.refused.clone_from(&last);
+        last
+    }
+
+    fn watch(&mut self, poller: &Poller, attachment: u64) -> Result<(), Fault> {
+        let write = self.session.wants_write();
+        if write != self.is_full {
+            poller.modify(self.session.fd(), attachment, Interest { read: true, write })?;
+            self.is_full = write;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,68 @@
+//! Ranges of a vnic's numbers, checked wherever they come from, and its address as text.
+
+use lasthop_verdict::Mac;
+use serde::{Deserialize, Deserializer};
+
+use crate::fault::Fault;
+
+/// Most queue pairs of a vnic: more than a guest has use for on the machines of today.
+pub(super) const QUEUE_PAIRS_MAX: u16 = 32;
+/// Smallest and largest MTU in bytes (virtio 1.2, 5.1.4.1).
+pub(super) const MTU_MIN: u16 = 68;
+pub(super) const MTU_MAX: u16 = 65_535;
+
+pub(super) fn one_queue() -> u16 {
+    1
+}
+
+pub(super) fn check_queues(queues: u16) -> Result<u16, Fault> {
+    if (1..=QUEUE_PAIRS_MAX).contains(&queues) {
+        return Ok(queues);
+    }
+    Err(Fault::params(format!(
+        "queues={queues} is out of range; a vnic has 1 to {QUEUE_PAIRS_MAX} queue pairs"
+    )))
+}
+
+pub(super) fn check_mtu(mtu: u16) -> Result<u16, Fault> {
+    if (MTU_MIN..=MTU_MAX).contains(&mtu) {
+        return Ok(mtu);
+    }
+    Err(Fault::params(format!("mtu={mtu} is out of range; an MTU has {MTU_MIN} to {MTU_MAX} bytes")))
+}
+
+pub(super) fn check_mac(text: &str) -> Result<Mac, Fault> {
+    let mac: Mac = text.parse().map_err(Fault::params)?;
+    if mac.is_group() || mac == Mac([0; 6]) {
+        return Err(Fault::params(format!(
+            "{mac} cannot be the address of a vnic; give it a unicast address"
+        )));
+    }
+    Ok(mac)
+}
+
+pub(super) fn queues<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
+    check_queues(u16::deserialize(from)?).map_err(serde::de::Error::custom)
+}
+
+pub(super) fn mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+    let mtu = Option::<u16>::deserialize(from)?;
+    mtu.map(check_mtu).transpose().map_err(serde::de::Error::custom)
+}
+
+/// `Option<Mac>` as text.
+pub(crate) mod mac {
+    use super::{Deserialize, Deserializer, Mac, check_mac};
+
+    pub(crate) fn serialize<S: serde::Serializer>(mac: &Option<Mac>, to: S) -> Result<S::Ok, S::Error> {
+        match mac {
+            Some(mac) => to.collect_str(mac),
+            None => to.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mac>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| check_mac(&text)).transpose().map_err(serde::de::Error::custom)
+    }
+}

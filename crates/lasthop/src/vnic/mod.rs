@@ -1,0 +1,94 @@
+//! What a user says of a virtual network interface: in the configuration file, on the command line, in a request.
+
+mod features;
+mod limits;
+mod name;
+mod parse;
+
+pub(crate) use features::{FeatureSet, describe as describe_features};
+pub(crate) use limits::mac as mac_text;
+pub(crate) use name::Name;
+
+use std::path::{Path, PathBuf};
+
+use lasthop_verdict::Mac;
+use serde::{Deserialize, Serialize};
+
+use crate::fault::Fault;
+
+/// Who makes the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// The switch listens, the VMM connects.
+    #[default]
+    Listen,
+    /// The VMM listens, the switch connects.
+    Connect,
+}
+
+impl Mode {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Listen => "listen",
+            Self::Connect => "connect",
+        }
+    }
+}
+
+/// One vnic as asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VnicSpec {
+    pub(crate) name: Name,
+    /// RUNDIR/NAME.sock if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) socket: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) mode: Mode,
+    /// Static address; any address is learned without one.
+    #[serde(default, with = "limits::mac", skip_serializing_if = "Option::is_none")]
+    pub(crate) mac: Option<Mac>,
+    /// Queue pairs that a guest may use.
+    #[serde(default = "limits::one_queue", deserialize_with = "limits::queues")]
+    pub(crate) queues: u16,
+    /// What the guest is told, in bytes.
+    #[serde(default, deserialize_with = "limits::mtu", skip_serializing_if = "Option::is_none")]
+    pub(crate) mtu: Option<u16>,
+    /// Virtio features that are not offered.
+    #[serde(default, alias = "features-off")]
+    pub(crate) features_off: FeatureSet,
+}
+
+impl VnicSpec {
+    /// The keys, as on the command line.
+    pub(crate) const KEYS: &[&str] = &["socket", "mode", "mac", "queues", "mtu", "features-off"];
+
+    /// A vnic with nothing but a name.
+    pub(crate) fn named(name: Name) -> Self {
+        let (mode, features_off) = (Mode::default(), FeatureSet::default());
+        Self { name, socket: None, mode, mac: None, queues: limits::one_queue(), mtu: None, features_off }
+    }
+
+    /// Its socket, if the run directory is `dir`.
+    pub(crate) fn socket_in(&self, dir: &Path) -> PathBuf {
+        self.socket.clone().unwrap_or_else(|| dir.join(format!("{}.sock", self.name)))
+    }
+
+    /// Makes a relative socket path one that starts at `base`.
+    pub(crate) fn based_at(mut self, base: &Path) -> Self {
+        self.socket = self.socket.map(|path| base.join(path));
+        self
+    }
+}
+
+/// Refuses the second of two vnics with the same name.
+pub(crate) fn check_unique<'a>(vnics: impl IntoIterator<Item = &'a VnicSpec>) -> Result<(), Fault> {
+    let mut seen = std::collections::BTreeSet::new();
+    match vnics.into_iter().find(|vnic| !seen.insert(&vnic.name)) {
+        Some(vnic) => {
+            Err(Fault::params(format!("there are two vnics \"{}\"; give one another name", vnic.name)))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,127 @@
+//! `NAME[,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B]`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::fault::Fault;
+use crate::names;
+
+use super::limits::{check_mac, check_mtu, check_queues};
+use super::{FeatureSet, Mode, VnicSpec};
+
+impl FromStr for VnicSpec {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let mut parts = text.split(',');
+        let mut spec = VnicSpec::named(parts.next().unwrap_or_default().parse()?);
+        let mut seen = Vec::new();
+        for part in parts {
+            let (key, value) = option(part, text)?;
+            if seen.contains(&key) {
+                return Err(Fault::params(format!("\"{key}\" is twice in \"{text}\"; leave one out")));
+            }
+            seen.push(key);
+            set(&mut spec, key, value)?;
+        }
+        Ok(spec)
+    }
+}
+
+fn option<'a>(part: &'a str, text: &str) -> Result<(&'a str, &'a str), Fault> {
+    match part.split_once('=') {
+        Some((key, value)) if !value.is_empty() => Ok((key, value)),
+        _ => Err(Fault::params(format!("\"{part}\" in \"{text}\" is not KEY=VALUE"))),
+    }
+}
+
+fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
+    match key {
+        "socket" => spec.socket = Some(PathBuf::from(value)),
+        "mode" => spec.mode = mode(value)?,
+        "mac" => spec.mac = Some(check_mac(value)?),
+        "queues" => spec.queues = check_queues(number(key, value)?)?,
+        "mtu" => spec.mtu = Some(check_mtu(number(key, value)?)?),
+        "features-off" => spec.features_off = FeatureSet::of(value.split('+'))?,
+        _ => return Err(unknown(key)),
+    }
+    Ok(())
+}
+
+fn mode(value: &str) -> Result<Mode, Fault> {
+    match value {
+        "listen" => Ok(Mode::Listen),
+        "connect" => Ok(Mode::Connect),
+        _ => Err(Fault::params(format!("mode={value} is neither mode=listen nor mode=connect"))),
+    }
+}
+
+fn number(key: &str, value: &str) -> Result<u16, Fault> {
+    value.parse().map_err(|_| Fault::params(format!("{key}={value} is not a number up to {}", u16::MAX)))
+}
+
+fn unknown(key: &str) -> Fault {
+    let hint = names::hint(key, VnicSpec::KEYS.iter().copied());
+    let known = VnicSpec::KEYS.join(", ");
+    Fault::params(format!("a vnic has no option \"{key}\"{hint} (there are {known})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<VnicSpec, String> {
+        text.parse().map_err(|fault: Fault| fault.message)
+    }
+
+    #[test]
+    fn a_name_alone_has_the_defaults() {
+        let spec = parse("vm1").expect("a name");
+        assert_eq!((spec.name.as_str(), spec.mode, spec.queues), ("vm1", Mode::Listen, 1));
+        assert_eq!((spec.socket, spec.mac, spec.mtu), (None, None, None));
+    }
+
+    #[test]
+    fn every_option_arrives() {
+        let text =
+            "vm1,socket=/a/b=c,mode=connect,mac=02:00:00:00:00:01,queues=4,mtu=1400,features-off=csum+TSO4";
+        let spec = parse(text).expect("all options");
+        assert_eq!(spec.socket, Some(PathBuf::from("/a/b=c")));
+        assert_eq!((spec.mode, spec.queues, spec.mtu), (Mode::Connect, 4, Some(1400)));
+        assert_eq!(spec.mac.map(|mac| mac.to_string()), Some("02:00:00:00:00:01".to_owned()));
+        assert_eq!(spec.features_off.joined(), "CSUM+TSO4");
+    }
+
+    #[test]
+    fn mistakes_are_named_with_a_remedy() {
+        for (text, words) in [
+            ("vm1,mak=02:00:00:00:00:01", "did you mean \"mac\""),
+            ("vm1,mode=lisen", "mode=listen"),
+            ("vm1,queues=0", "1 to 32"),
+            ("vm1,queues=x", "not a number"),
+            ("vm1,mtu=67", "68 to 65535"),
+            ("vm1,mac=03:00:00:00:00:01", "unicast"),
+            ("vm1,mac=02:00", "not an Ethernet address"),
+            ("vm1,mtu=1400,mtu=1500", "twice"),
+            ("vm1,", "KEY=VALUE"),
+            ("vm1,socket=", "KEY=VALUE"),
+            (",mode=listen", "name of a vnic"),
+        ] {
+            let message = parse(text).expect_err(text);
+            assert!(message.contains(words), "{text}: {message}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_parsed_or_refused(text in "[a-z0-9,=:+-]{0,60}") {
+            if let Ok(spec) = parse(&text) {
+                prop_assert!(text.starts_with(spec.name.as_str()));
+                let copy = serde_json::to_string(&spec).and_then(|json| serde_json::from_str(&json));
+                prop_assert_eq!(copy.ok(), Some(spec));
+            }
+        }
+    }
+}

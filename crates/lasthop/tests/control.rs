@@ -1,0 +1,246 @@
+//! The control interface, by command line and by socket.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use serde_json::{Value, json};
+use support::{Switch, eventually, lasthop};
+
+#[test]
+fn vnics_are_added_listed_shown_and_deleted() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let said = switch.ask(&["vnic", "add", "vm2,mac=02:00:00:00:00:02,queues=2,mtu=1400"]).ok();
+    assert_eq!(said, format!("added vm2: connect its guest to {}\n", switch.path("vm2.sock").display()));
+    let list = switch.json(&["vnic", "list"]);
+    assert_eq!(list["vnics"][0]["name"], "vm1");
+    let vm2 = &list["vnics"][1];
+    assert_eq!(vm2["socket"], switch.path("vm2.sock").to_str().expect("text"));
+    assert_eq!(
+        (&vm2["mac"], &vm2["queues"], &vm2["mtu"]),
+        (&json!("02:00:00:00:00:02"), &json!(2), &json!(1400))
+    );
+    assert!(switch.ask(&["vnic", "list"]).ok().contains("vm2   waiting for guest  listen"));
+    assert!(switch.ask(&["vnic", "show", "vm2"]).ok().contains("02:00:00:00:00:02 (static)"));
+    let qemu = switch.ask(&["vnic", "show", "vm2", "--qemu"]).ok();
+    assert!(qemu.contains("queues=2") && qemu.contains("mac=02:00:00:00:00:02,mq=on"), "{qemu}");
+    assert!(switch.ask(&["vnic", "show", "vm2", "--libvirt"]).ok().contains("<mtu size='1400'/>"));
+    switch.connect("vm2.sock");
+    assert_eq!(switch.ask(&["vnic", "del", "vm2"]).ok(), "deleted vm2\n");
+    assert!(!switch.path("vm2.sock").exists());
+    assert_eq!(switch.json(&["vnic", "list"])["vnics"].as_array().map(Vec::len), Some(1));
+    switch.ask(&["vnic", "add", "vm2"]).ok();
+}
+
+#[test]
+fn what_cannot_be_added_changes_nothing() {
+    let switch = Switch::start(&["--vnic", "vm1,mac=02:00:00:00:00:01"]);
+    let add = |vnic: &str| switch.ask(&["vnic", "add", vnic]).refused();
+    assert!(add("vm1").contains("there is a vnic \"vm1\" already"));
+    assert!(add("vm2,mac=02:00:00:00:00:01").contains("\"vm1\""), "refused by the switch");
+    assert!(!switch.path("vm2.sock").exists(), "the socket was undone");
+    let taken = switch.path("vm1.sock");
+    assert!(add(&format!("vm2,socket={}", taken.display())).contains("is that of vnic \"vm1\""));
+    let foreign = switch.base.path().join("foreign.sock");
+    let _owner = UnixListener::bind(&foreign).expect("bound");
+    assert!(add(&format!("vm2,socket={}", foreign.display())).contains("in use by another process"));
+    assert_eq!(switch.json(&["vnic", "list"])["vnics"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
+fn a_wrong_name_gets_the_close_ones() {
+    let switch = Switch::start(&["--vnic", "web1", "--vnic", "db"]);
+    for words in [["vnic", "del", "web2"], ["vnic", "show", "web2"]] {
+        let message = switch.ask(&words).refused();
+        assert!(message.contains("there is no vnic \"web2\"; did you mean \"web1\"?"), "{message}");
+    }
+    assert!(switch.ask(&["stats", "nothing-like-it"]).refused().contains("lasthop vnic list"));
+}
+
+#[test]
+fn without_a_switch_the_way_to_start_one_is_named() {
+    let base = tempfile::tempdir().expect("a directory");
+    let dir = base.path().to_str().expect("text");
+    for words in [&["stats"][..], &["vnic", "list"], &["fdb", "show"]] {
+        let message = lasthop(&[&["--dir", dir], words].concat()).refused();
+        assert!(message.contains(&format!("lasthop run --dir {dir}")), "{message}");
+        assert!(message.contains("control.sock"), "{message}");
+    }
+    let version = lasthop(&["--dir", dir, "version"]).ok();
+    assert_eq!(version, format!("lasthop {}\nrunning: none\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_quiet_switch_has_sound_counters() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let port = switch.port("a");
+    for key in [
+        "rx_packets",
+        "rx_bytes",
+        "rx_gso_packets",
+        "tx_packets",
+        "tx_bytes",
+        "tx_gso_packets",
+        "injected",
+        "copies_added",
+        "segments_added",
+        "forwarded",
+        "waiting",
+    ] {
+        assert_eq!(port[key], 0, "{key}");
+    }
+    assert_eq!(
+        (&port["conserved"], &port["rx_drops"], &port["tx_drops"]),
+        (&json!(true), &json!({}), &json!({}))
+    );
+    assert_eq!(
+        switch.ask(&["stats", "--check"]).ok(),
+        "conserved: 0 packets in, 0 delivered, 0 dropped, 0 waiting\n"
+    );
+    assert!(switch.json(&["stats"])["workers"][0]["sleeps"].is_u64());
+    assert!(switch.ask(&["fdb", "show"]).ok().contains("no addresses"));
+    assert_eq!(switch.json(&["fdb", "show"]), json!({"entries": []}));
+    let version = switch.json(&["version"]);
+    assert_eq!(
+        (&version["running"]["pid"], &version["running"]["module"]),
+        (&json!(switch.pid()), &json!("bridge"))
+    );
+}
+
+#[test]
+fn a_second_guest_is_refused_and_the_first_keeps_its_port() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let first = switch.connect("a.sock");
+    eventually("the guest", || switch.log().contains("vnic a: a guest is connected").then_some(()));
+    let mut second = switch.connect("a.sock");
+    assert_eq!(second.read(&mut [0]).expect("closed"), 0);
+    assert!(switch.log().contains("vnic a: refused a second guest"), "{}", switch.log());
+    drop(first);
+    eventually("the hang-up", || switch.log().contains("vnic a: its guest is gone").then_some(()));
+    let _third = switch.connect("a.sock");
+    eventually("the next", || (switch.log().matches("a guest is connected").count() == 2).then_some(()));
+}
+
+#[test]
+fn a_connecting_vnic_finds_its_guest_whenever_it_comes() {
+    let switch = Switch::start(&["--vnic", "a,mode=connect"]);
+    eventually("the wait", || switch.log().contains("vnic a: waits until a guest listens").then_some(()));
+    for round in 1..3 {
+        let guest = UnixListener::bind(switch.path("a.sock")).expect("bound");
+        let (stream, _) = guest.accept().expect("it connects");
+        eventually("the guest", || {
+            (switch.log().matches("a guest is connected").count() == round).then_some(())
+        });
+        std::fs::remove_file(switch.path("a.sock")).expect("removed");
+        drop((guest, stream));
+        eventually("the end", || (switch.log().matches("its guest is gone").count() == round).then_some(()));
+    }
+}
+
+/// A vhost-user message without descriptors: request, flags, body.
+fn message(request: u32, flags: u32, body: &[u8]) -> Vec<u8> {
+    let header = [request, flags, body.len() as u32].map(u32::to_ne_bytes).concat();
+    [header, body.to_vec()].concat()
+}
+
+#[test]
+fn what_a_guest_is_refused_is_said_with_the_remedy() {
+    const SET_MEM_TABLE: u32 = 5;
+    const SET_PROTOCOL_FEATURES: u32 = 16;
+    const REPLY_ACK: u64 = 1 << 3;
+    let switch = Switch::start(&["--vnic", "a"]);
+    let mut front = switch.connect("a.sock");
+    front.write_all(&message(SET_PROTOCOL_FEATURES, 1, &REPLY_ACK.to_ne_bytes())).expect("written");
+    let table = [1u64, 0, 0x1000, 0, 0].map(u64::to_ne_bytes).concat();
+    front.write_all(&message(SET_MEM_TABLE, 1 | 8, &table)).expect("written");
+    front.read_exact(&mut [0; 20]).expect("an acknowledgement");
+    eventually("the sentence", || {
+        switch.log().contains("vnic a: front end sent no file descriptor").then_some(())
+    });
+    assert!(switch.log().contains("share=on"), "{}", switch.log());
+    front.write_all(&message(1, 7, &[])).expect("written");
+    eventually("the end", || {
+        switch.log().contains("vnic a: its guest is gone: the front end broke").then_some(())
+    });
+}
+
+/// One line to the control socket and one back.
+fn exchange(stream: &mut UnixStream, line: &str) -> Value {
+    writeln!(stream, "{line}").expect("written");
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).expect("an answer");
+    serde_json::from_str(&answer).expect("JSON")
+}
+
+#[test]
+fn the_socket_speaks_json_rpc() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let mut stream = switch.connect("control.sock");
+    let good = exchange(&mut stream, r#"{"jsonrpc":"2.0","id":"x","method":"stats","params":{"name":"a"}}"#);
+    assert_eq!((&good["jsonrpc"], &good["id"]), (&json!("2.0"), &json!("x")));
+    assert_eq!(good["result"]["ports"][0]["name"], "a");
+    for (line, code) in [
+        ("nonsense", -32700),
+        ("[]", -32600),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"vnic.lst"}"#, -32601),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"vnic.del","params":{"nam":"a"}}"#, -32602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"vnic.add","params":{"name":"b","socket":"rel"}}"#, -32602),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"vnic.del","params":{"name":"b"}}"#, -32001),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"vnic.add","params":{"name":"a"}}"#, -32002),
+    ] {
+        assert_eq!(exchange(&mut stream, line)["error"]["code"], code, "{line}");
+    }
+    let notification = r#"{"jsonrpc":"2.0","method":"vnic.add","params":{"name":"b"}}"#;
+    let answer = exchange(
+        &mut stream,
+        &format!("{notification}\n{{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"vnic.list\"}}"),
+    );
+    assert_eq!(answer["id"], 2);
+    assert_eq!(answer["result"]["vnics"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn requests_sent_at_once_are_answered_in_order() {
+    let switch = Switch::start(&[]);
+    let mut stream = switch.connect("control.sock");
+    let methods = ["stats", "version", "fdb.show", "vnic.list"];
+    let requests: String = (0..20)
+        .map(|id| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{}\"}}\n", methods[id % 4]))
+        .collect();
+    stream.write_all(requests.as_bytes()).expect("written");
+    stream.shutdown(std::net::Shutdown::Write).expect("shut");
+    let ids: Vec<Value> = BufReader::new(stream)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(&line.expect("a line")).expect("JSON")["id"].clone())
+        .collect();
+    assert_eq!(ids, (0..20).map(Value::from).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_client_need_not_wait_for_the_answer() {
+    let switch = Switch::start(&[]);
+    let request = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"vnic.add\",\"params\":{\"name\":\"a\"}}\n";
+    switch.connect("control.sock").write_all(request.as_bytes()).expect("written");
+    eventually("the vnic", || (switch.ask(&["vnic", "show", "a"]).code == Some(0)).then_some(()));
+}
+
+#[test]
+fn endless_lines_and_too_many_clients_are_ended() {
+    let switch = Switch::start(&[]);
+    let mut stream = switch.connect("control.sock");
+    let _ = stream.write_all(&vec![b'x'; 100 << 10]);
+    let mut answer = String::new();
+    let _ = BufReader::new(&stream).read_line(&mut answer);
+    assert!(answer.is_empty() || answer.contains("-32600"), "{answer}");
+    drop(stream);
+    let mut idle: Vec<_> = (0..16).map(|_| switch.connect("control.sock")).collect();
+    let mut late = String::new();
+    switch.connect("control.sock").read_to_string(&mut late).expect("closed");
+    assert!(late.contains("-32005"), "{late}");
+    assert!(switch.ask(&["stats"]).refused().contains("16 control clients already"));
+    let one = idle.last_mut().expect("one");
+    assert_eq!(exchange(one, r#"{"jsonrpc":"2.0","id":1,"method":"version"}"#)["id"], 1);
+    drop(idle);
+    switch.ask(&["stats"]).ok();
+}

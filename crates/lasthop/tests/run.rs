@@ -1,0 +1,189 @@
+//! `lasthop run`: start, end, and what can go wrong with either.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+
+use rustix::process::Signal;
+use support::{Switch, eventually, is_alive, lasthop, signal};
+
+/// A `run` that ends by itself, in `base`; its words on the matter.
+fn failed(base: tempfile::TempDir, words: &[&str]) -> String {
+    let mut switch = Switch::spawn(base, words);
+    let status = switch.wait();
+    assert_eq!(status.code(), Some(1), "{}", switch.log());
+    assert!(!switch.path("control.sock").exists());
+    switch.log()
+}
+
+fn base() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+#[test]
+fn sigterm_leaves_nothing_behind() {
+    let mut switch = Switch::start(&["--vnic", "a", "--vnic", "b"]);
+    assert!(
+        switch.log().contains(&format!("vnic a: connect its guest to {}", switch.path("a.sock").display()))
+    );
+    let inner = switch.switch_pid().expect("a switch process");
+    let _guest = switch.connect("a.sock");
+    eventually("the guest", || switch.log().contains("vnic a: a guest is connected").then_some(()));
+    assert_eq!(switch.end().code(), Some(0), "{}", switch.log());
+    assert!(!switch.dir().exists(), "the run directory is still there");
+    assert!(!is_alive(inner));
+}
+
+#[test]
+fn sigint_ends_in_order_too() {
+    let mut switch = Switch::start(&[]);
+    signal(switch.pid(), Signal::INT);
+    assert_eq!(switch.wait().code(), Some(0));
+    assert!(!switch.dir().exists() && !switch.log().contains("killed"), "{}", switch.log());
+}
+
+#[test]
+fn many_vnics_are_all_announced() {
+    let names: Vec<String> = (0..100).map(|number| format!("v{number}")).collect();
+    let words: Vec<&str> = names.iter().flat_map(|name| ["--vnic", name]).collect();
+    let mut switch = Switch::start(&words);
+    assert_eq!(switch.log().matches("connect its guest to").count(), 100);
+    switch.end();
+    assert!(!switch.dir().exists());
+}
+
+#[test]
+fn sockets_are_for_their_owner() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let mode = |name| switch.path(name).metadata().expect("there").permissions().mode() & 0o777;
+    assert_eq!((mode("control.sock"), mode("a.sock")), (0o600, 0o660));
+}
+
+#[test]
+fn a_second_switch_in_the_same_directory_is_refused() {
+    let first = Switch::start(&["--vnic", "a"]);
+    let dir = first.dir();
+    let message = lasthop(&["run", "--dir", dir.to_str().expect("text")]).refused();
+    assert!(message.contains(&format!("process {}", first.pid())) && message.contains("--dir"), "{message}");
+    first.ask(&["stats"]).ok();
+}
+
+#[test]
+fn a_left_over_socket_is_replaced() {
+    let base = base();
+    let path = base.path().join("a.sock");
+    drop(UnixListener::bind(&path).expect("bound"));
+    let vnic = format!("a,socket={}", path.display());
+    let mut switch = Switch::spawn(base, &["--vnic", &vnic]);
+    eventually("the port", || std::os::unix::net::UnixStream::connect(&path).ok());
+    eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+    switch.end();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_socket_in_use_is_left_alone() {
+    let base = base();
+    let path = base.path().join("a.sock");
+    let _owner = UnixListener::bind(&path).expect("bound");
+    let vnic = format!("a,socket={}", path.display());
+    let log = failed(base, &["--vnic", &vnic]);
+    assert!(log.contains(&format!("in use by another process, {}", std::process::id())), "{log}");
+}
+
+#[test]
+fn a_file_in_the_way_is_left_alone() {
+    let base = base();
+    let path = base.path().join("a.sock");
+    std::fs::write(&path, "precious").expect("written");
+    let log = failed(base, &["--vnic", &format!("a,socket={}", path.display())]);
+    assert!(log.contains("is no socket"), "{log}");
+}
+
+#[test]
+fn a_vnic_that_the_switch_refuses_ends_the_start() {
+    let mac = "mac=02:00:00:00:00:01";
+    let log = failed(base(), &["--vnic", &format!("a,{mac}"), "--vnic", &format!("b,{mac}")]);
+    assert!(log.contains("02:00:00:00:00:01") && log.contains("\"a\""), "{log}");
+}
+
+#[test]
+fn mistakes_on_the_command_line_and_in_the_file_are_named() {
+    assert!(failed(base(), &["--vnic", "a", "--vnic", "a"]).contains("two vnics \"a\""));
+    let base = base();
+    let file = base.path().join("lasthop.toml");
+    let write = |text: &str| std::fs::write(&file, text).expect("written");
+    let run = || lasthop(&["run", "--dir", "/nonexistent/x", "-c", file.to_str().expect("text")]).refused();
+    write("module = \"bridge\"\ncpu = \"0\"\n");
+    let message = run();
+    assert!(message.contains("lasthop.toml:2: unknown key \"cpu\"; did you mean \"cpus\"?"), "{message}");
+    write("[[vnic]]\nname = \"a\"\nmtu = 1\n");
+    assert!(run().contains("lasthop.toml:3: mtu=1 is out of range"));
+    write("");
+    assert!(run().contains("cannot create the run directory"));
+}
+
+#[test]
+fn file_and_flags_add_up() {
+    let base = base();
+    let file = base.path().join("lasthop.toml");
+    std::fs::write(&file, "module = \"dummy\"\n[[vnic]]\nname = \"a\"\nsocket = \"x.sock\"\n")
+        .expect("written");
+    let switch = Switch::spawn(base, &["-c", file.to_str().expect("text"), "--vnic", "b"]);
+    eventually("the switch", || {
+        switch.log().contains("switch is running with 2 vnics, module dummy").then_some(())
+    });
+    assert!(file.with_file_name("x.sock").exists() && switch.path("b.sock").exists());
+}
+
+#[test]
+fn a_killed_switch_process_comes_back_with_its_ports() {
+    let switch = Switch::start(&["--vnic", "a", "--vnic", "b"]);
+    switch.ask(&["vnic", "add", "c"]).ok();
+    let guest = switch.connect("a.sock");
+    eventually("the guest", || switch.log().contains("vnic a: a guest is connected").then_some(()));
+    let first = switch.switch_pid().expect("a switch process");
+    signal(first, Signal::KILL);
+    eventually("the hang-up", || {
+        matches!(std::io::Read::read(&mut &guest, &mut [0]), Ok(0) | Err(_)).then_some(())
+    });
+    let next = eventually("the next one", || switch.switch_pid().filter(|pid| *pid != first));
+    eventually("its ports", || switch.log().contains("running again").then_some(()));
+    assert!(
+        switch.log().contains(&format!("the switch process {first} was killed by signal 9")),
+        "{}",
+        switch.log()
+    );
+    let names: Vec<_> = switch.json(&["vnic", "list"])["vnics"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|vnic| (vnic["name"].as_str().map(str::to_owned), vnic["state"].as_str().map(str::to_owned)))
+        .collect();
+    let waiting = |name: &str| (Some(name.to_owned()), Some("waiting for guest".to_owned()));
+    assert_eq!(names, ["a", "b", "c"].map(waiting));
+    let _again = switch.connect("a.sock");
+    let attached = || switch.log().matches("vnic a: a guest is connected").count() == 2;
+    eventually("the guest again", || attached().then_some(()));
+    assert!(is_alive(next));
+}
+
+#[test]
+fn a_switch_without_supervisor_ends() {
+    let mut switch = Switch::start(&["--vnic", "a"]);
+    let inner = switch.switch_pid().expect("a switch process");
+    signal(switch.pid(), Signal::KILL);
+    switch.wait();
+    eventually("the end of the switch process", || (!is_alive(inner)).then_some(()));
+    let mut next = Switch::spawn(std::mem::replace(&mut switch.base, base()), &["--vnic", "a"]);
+    eventually("the next switch", || next.log().contains("switch is running").then_some(()));
+    assert_eq!(next.end().code(), Some(0));
+}
+
+#[test]
+fn the_inner_command_is_not_for_people() {
+    let message = lasthop(&["switch", "--module", "bridge"]).refused();
+    assert!(message.contains("lasthop's own use"), "{message}");
+    assert!(!lasthop(&["--help"]).ok().contains("switch process"));
+}

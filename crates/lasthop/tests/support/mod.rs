@@ -1,0 +1,151 @@
+//! The built binary in a directory of its own.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Longest wait for anything, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until `condition` gives something.
+pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What a command wrote and how it ended.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) out: String,
+    pub(crate) err: String,
+    pub(crate) code: Option<i32>,
+}
+
+impl Answer {
+    pub(crate) fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{}", self.err);
+        self.out
+    }
+
+    pub(crate) fn refused(self) -> String {
+        assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
+        self.err
+    }
+}
+
+/// Runs the binary to its end.
+pub(crate) fn lasthop(words: &[&str]) -> Answer {
+    let output = Command::new(env!("CARGO_BIN_EXE_lasthop")).args(words).stdin(Stdio::null()).output();
+    let output = output.expect("the binary runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+    Answer { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
+}
+
+/// A running `lasthop run`.
+pub(crate) struct Switch {
+    child: Child,
+    pub(crate) base: TempDir,
+}
+
+impl Switch {
+    /// Starts one and waits until it is ready.
+    pub(crate) fn start(words: &[&str]) -> Self {
+        let switch = Self::spawn(tempfile::tempdir().expect("a directory"), words);
+        eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+        switch
+    }
+
+    /// Starts one in `base`, whatever becomes of it.
+    pub(crate) fn spawn(base: TempDir, words: &[&str]) -> Self {
+        let log = File::create(base.path().join("log")).expect("a log");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+        command.arg("run").arg("--dir").arg(base.path().join("run")).args(words);
+        let child =
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the binary runs");
+        Self { child, base }
+    }
+
+    pub(crate) fn dir(&self) -> PathBuf {
+        self.base.path().join("run")
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.base.path().join("log")).expect("the log")
+    }
+
+    /// Runs a subcommand for this switch.
+    pub(crate) fn ask(&self, words: &[&str]) -> Answer {
+        let dir = self.dir();
+        let mut all = vec!["--dir", dir.to_str().expect("text")];
+        all.extend(words);
+        lasthop(&all)
+    }
+
+    pub(crate) fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.ask(&[words, &["--json"]].concat()).ok()).expect("JSON")
+    }
+
+    /// The counters of a port.
+    pub(crate) fn port(&self, name: &str) -> Value {
+        self.json(&["stats", name])["ports"][0].clone()
+    }
+
+    pub(crate) fn connect(&self, name: &str) -> UnixStream {
+        UnixStream::connect(self.path(name)).expect("connected")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The switch process, if there is one.
+    pub(crate) fn switch_pid(&self) -> Option<u32> {
+        let pid = self.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        signal(self.pid(), Signal::TERM);
+        self.wait()
+    }
+
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        eventually("the end", || self.child.try_wait().expect("our child"))
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        // Its switch process sees that and ends as well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process");
+    kill_process(pid, signal).expect("signalled");
+}
+
+pub(crate) fn is_alive(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}

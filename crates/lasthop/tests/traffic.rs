@@ -1,0 +1,152 @@
+//! Two guests on the built binary: packets arrive, unchanged, and every one is accounted for.
+
+mod support;
+
+use std::time::Duration;
+
+use lasthop_guest::{Guest, GuestListener, GuestOptions};
+use lasthop_wire::Offload;
+use rustix::process::Signal;
+use serde_json::Value;
+use support::{Switch, eventually, signal};
+
+const ONE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
+const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
+const WAIT: Duration = Duration::from_secs(20);
+
+/// A frame of a type that no protocol uses (IEEE 802 local experimental), with a number in it.
+fn frame(to: [u8; 6], from: [u8; 6], number: u32, len: usize) -> Vec<u8> {
+    let mut frame = [&to[..], &from, &[0x88, 0xb5], &number.to_be_bytes()].concat();
+    frame.resize(len, number as u8);
+    frame
+}
+
+fn guest(switch: &Switch, port: &str, mac: [u8; 6]) -> Guest {
+    let options = GuestOptions { mac, ..GuestOptions::default() };
+    let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
+    running(switch, port);
+    guest
+}
+
+fn running(switch: &Switch, port: &str) {
+    eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
+}
+
+fn send(guest: &mut Guest, frame: &[u8]) {
+    assert!(guest.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
+    guest.flush(0).expect("flushed");
+}
+
+fn receive(guest: &mut Guest) -> Vec<u8> {
+    let mut frame = Vec::new();
+    assert!(guest.wait(Some(WAIT)).expect("connected"), "no frame came");
+    guest.recv(0, &mut frame).expect("a sound ring").expect("a frame");
+    frame
+}
+
+fn sum(stats: &Value, key: &str) -> u64 {
+    stats["ports"].as_array().expect("ports").iter().filter_map(|port| port[key].as_u64()).sum()
+}
+
+fn check_balance(switch: &Switch) {
+    switch.ask(&["stats", "--check"]).ok();
+    let stats = switch.json(&["stats"]);
+    assert_eq!(sum(&stats, "forwarded"), sum(&stats, "tx_packets"), "{stats}");
+}
+
+#[test]
+fn frames_pass_between_two_guests_unchanged() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    for (number, len) in (0..40).zip([60, 61, 1514, 1400, 18].into_iter().cycle()) {
+        let there = frame(TWO, ONE, number, len);
+        send(&mut one, &there);
+        assert_eq!(receive(&mut two), there);
+        let back = frame(ONE, TWO, number, len);
+        send(&mut two, &back);
+        assert_eq!(receive(&mut one), back);
+        one.reclaim(0).expect("a sound ring");
+        two.reclaim(0).expect("a sound ring");
+    }
+    check_balance(&switch);
+    let port = switch.port("one");
+    assert_eq!((port["rx_packets"].as_u64(), port["tx_packets"].as_u64()), (Some(40), Some(40)));
+    assert!(
+        switch
+            .ask(&["stats", "--check"])
+            .ok()
+            .starts_with("conserved: 80 packets in, 80 delivered, 0 dropped")
+    );
+    let fdb = switch.json(&["fdb", "show"]);
+    let entries: Vec<_> =
+        fdb["entries"].as_array().expect("entries").iter().map(|e| (&e["mac"], &e["port"])).collect();
+    let text = |text: &str| Value::from(text);
+    assert_eq!(
+        entries,
+        [(&text("02:00:00:00:00:01"), &text("one")), (&text("02:00:00:00:00:02"), &text("two"))]
+    );
+    let shown = switch.ask(&["vnic", "show", "one"]).ok();
+    assert!(
+        shown.contains("state         running") && shown.contains("ring 1        from guest, 256 entries"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn an_address_that_is_not_the_vnics_own_is_refused() {
+    let switch = Switch::start(&["--vnic", "one,mac=02:00:00:00:00:01", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    assert_eq!(one.mac(), ONE);
+    send(&mut one, &frame(TWO, [0x02, 0, 0, 0, 0, 9], 1, 60));
+    let honest = frame(TWO, ONE, 2, 60);
+    send(&mut one, &honest);
+    assert_eq!(receive(&mut two), honest);
+    assert_eq!(switch.port("one")["rx_drops"]["source_spoofed"], 1);
+    check_balance(&switch);
+    assert!(switch.ask(&["stats"]).ok().contains("one dropped from guest: source_spoofed 1"));
+}
+
+#[test]
+fn a_guest_that_serves_is_connected_to() {
+    let switch = Switch::start(&["--vnic", "one,mode=connect", "--vnic", "two"]);
+    let listener = GuestListener::bind(switch.path("one.sock")).expect("bound");
+    let mut one = listener.accept(GuestOptions { mac: ONE, ..GuestOptions::default() }).expect("attached");
+    running(&switch, "one");
+    let mut two = guest(&switch, "two", TWO);
+    let hello = frame(ONE, TWO, 7, 100);
+    send(&mut two, &hello);
+    assert_eq!(receive(&mut one), hello);
+    check_balance(&switch);
+}
+
+#[test]
+fn guests_come_back_after_the_switch_process_was_killed() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let first = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    drop(first);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let hello = frame(TWO, ONE, 1, 1000);
+    send(&mut one, &hello);
+    assert_eq!(receive(&mut two), hello);
+    check_balance(&switch);
+}
+
+#[test]
+fn a_vnic_that_is_deleted_hangs_up_on_its_guest() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    receive(&mut two);
+    switch.ask(&["vnic", "del", "two"]).ok();
+    assert!(two.wait(Some(WAIT)).is_err(), "still connected");
+    send(&mut one, &frame(TWO, ONE, 2, 60));
+    eventually("the drop", || (switch.port("one")["rx_drops"]["no_destination"] == 1).then_some(()));
+    switch.ask(&["stats", "--check"]).ok();
+    switch.ask(&["vnic", "add", "two"]).ok();
+    let mut two = guest(&switch, "two", TWO);
+    let hello = frame(TWO, ONE, 3, 60);
+    send(&mut one, &hello);
+    assert_eq!(receive(&mut two), hello);
+}
