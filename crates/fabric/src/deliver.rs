@@ -43,7 +43,7 @@ pub(crate) struct Delivery<'a> {
 
 /// Why a packet was not written.
 enum Failure {
-    NoBuffers,
+    NoBuffers(u16),
     Drop(DropReason),
     Broken(RingError),
 }
@@ -51,7 +51,7 @@ enum Failure {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::NoBuffers => Self::NoBuffers,
+            Refusal::NoBuffers(seen) => Self::NoBuffers(seen),
             Refusal::TooSmall => Self::Drop(DropReason::RxBufferSmall),
             Refusal::Broken(error) => Self::Broken(error),
         }
@@ -87,7 +87,10 @@ impl Delivery<'_> {
 
     fn outcome(&mut self, failure: Failure) -> Outcome {
         match failure {
-            Failure::NoBuffers => Outcome::Wait,
+            Failure::NoBuffers(seen) => {
+                self.queue.seen_available = seen;
+                Outcome::Wait
+            }
             Failure::Drop(reason) => Outcome::Drop(reason),
             Failure::Broken(error) => {
                 self.queue.error = Some(error);

@@ -240,7 +240,8 @@ impl Fabric {
         for index in 0..self.receivers.waiting_rings().len() {
             let ring = self.receivers.waiting_rings()[index];
             let Some(queue) = self.receivers.queue_mut(ring) else { continue };
-            let seen = queue.ring.available_index();
+            // Past what the last attempt saw, not past what is there now: buffers posted in between would be missed.
+            let seen = queue.seen_available;
             moved |= queue.ring.arm_kicks_past(seen);
         }
         moved

@@ -29,6 +29,8 @@ pub(crate) struct RxQueue {
     pub(crate) error: Option<RingError>,
     pub(crate) dirty: bool,
     pub(crate) hint: u16,
+    /// The guest's available index when buffers were last found to be too few: what the kick is armed past.
+    pub(crate) seen_available: u16,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
     /// The guest's available index when its queue expired: until it moves, nothing more waits for it.
@@ -43,6 +45,7 @@ impl RxQueue {
             error: None,
             dirty: false,
             hint: 0,
+            seen_available: 0,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             stalled_at: None,

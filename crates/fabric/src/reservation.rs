@@ -15,8 +15,8 @@ pub(crate) struct Reservation {
 /// Why there is no reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// Not now: the guest has posted too few buffers.
-    NoBuffers,
+    /// Not now: the guest has posted too few buffers, up to this available index.
+    NoBuffers(u16),
     /// Not ever: one buffer (or 64 merged ones) cannot hold the packet.
     TooSmall,
     /// The guest's ring is broken.
@@ -44,7 +44,7 @@ impl Reservation {
                 return Err(Refusal::TooSmall);
             }
             if taken == pending {
-                return Err(Refusal::NoBuffers);
+                return Err(Refusal::NoBuffers(ring.base().wrapping_add(pending)));
             }
             let head = ring.head(taken).map_err(Refusal::Broken)?;
             let room = self.walk_buffer(ring, map, hint, head, missing)?;

@@ -126,6 +126,20 @@ fn a_receiver_without_buffers_costs_its_senders_a_bounded_share() {
 }
 
 #[test]
+fn buffers_posted_between_the_last_attempt_and_going_to_sleep_are_not_missed() {
+    let mut fabric = flooding_fabric(2);
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
+    let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 16, 2048);
+    assert!(sender.queue(&frame(2, 1, 60), Offload::default()));
+    fabric.visit(sender.tx_ring(), 0);
+    receiver.post(1);
+    assert!(fabric.arm_waiting(), "do not sleep");
+    assert!(fabric.drain_waiting());
+    assert!(!fabric.arm_waiting(), "nothing waits any more");
+    assert!(receiver.receive().is_some());
+}
+
+#[test]
 fn stopping_a_ring_takes_its_packets_back() {
     let mut fabric = flooding_fabric(2);
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
