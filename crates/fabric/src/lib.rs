@@ -42,7 +42,8 @@ pub use lifecycle::RingState;
 
 use std::sync::Arc;
 
-use lasthop_verdict::{Batch, DropReason, Module, PortId, Verdicts};
+use arrayvec::ArrayVec;
+use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PortId, Verdicts};
 
 use deliver::Scratch;
 use destinations::Destinations;
@@ -139,26 +140,29 @@ impl Fabric {
         while let Some(list) = self.destinations.next() {
             self.receivers.prefetch(list.port, list.len);
             let mut at = Some(list.first);
-            while let Some(index) = at {
-                let output = self.verdicts.outputs()[index];
-                let copy = Copy {
-                    packet: self.fetched.packets[usize::from(output.packet)],
-                    header: &self.fetched.headers[usize::from(output.image)],
-                    truncate_len_bytes: output.truncate_len_bytes,
-                };
-                self.receivers.accept(list.port, &copy, &mut self.senders, &mut self.scratch, now_ns);
-                at = self.destinations.after(index);
+            while at.is_some() {
+                let mut copies = ArrayVec::<Copy<'_>, BATCH_PACKETS_MAX>::new();
+                while let Some(index) = at.filter(|_| !copies.is_full()) {
+                    let output = self.verdicts.outputs()[index];
+                    copies.push(Copy {
+                        packet: self.fetched.packets[usize::from(output.packet)],
+                        header: &self.fetched.headers[usize::from(output.image)],
+                        truncate_len_bytes: output.truncate_len_bytes,
+                    });
+                    at = self.destinations.after(index);
+                }
+                self.receivers.accept(list.port, &copies, &mut self.senders, &mut self.scratch, now_ns);
             }
         }
     }
 
     /// Tells each packet's slot how many copies to wait for; packets without any are dropped here.
     fn expect_copies(&mut self) {
-        let mut copies = [0_u16; lasthop_verdict::BATCH_PACKETS_MAX];
+        let mut copies = [0_u16; BATCH_PACKETS_MAX];
         for output in self.verdicts.outputs() {
             copies[usize::from(output.packet)] += 1;
         }
-        let mut reasons = [DropReason::NoDestination; lasthop_verdict::BATCH_PACKETS_MAX];
+        let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
         for &(packet, reason) in self.verdicts.drops() {
             reasons[usize::from(packet)] = reason;
         }

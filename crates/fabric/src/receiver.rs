@@ -1,9 +1,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DeviceRing, RingError};
-use lasthop_verdict::{DropReason, Header, PORTS_MAX, PortId};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 use lasthop_wire::flow_hash;
 
 use crate::bounds::{WAITING_BYTES_MAX, WAITING_NS_MAX, WAITING_PACKETS_MAX};
@@ -102,19 +103,16 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// The queue for a packet: a flow keeps its queue as long as the set of enabled queues stays.
     #[inline]
-    fn queue_of(&self, header: &Header) -> Option<u16> {
-        if let [Some(only)] = self.queues.as_slice() {
-            return only.usable().then_some(0);
-        }
+    fn queue_of(&self, header: &Header) -> Result<u16, DropReason> {
         let usable = |queue: &Option<RxQueue>| queue.as_ref().is_some_and(RxQueue::usable);
         let count = self.queues.iter().filter(|queue| usable(queue)).count();
-        let chosen = flow_hash(header.bytes(), 0) as usize % count.max(1);
-        self.queues
-            .iter()
-            .enumerate()
-            .filter(|(_, queue)| usable(queue))
-            .nth(chosen)
-            .map(|(index, _)| index as u16)
+        if count == 0 {
+            return Err(DropReason::PortDown);
+        }
+        let chosen = flow_hash(header.bytes(), 0) as usize % count;
+        let mut indices =
+            self.queues.iter().enumerate().filter(|(_, queue)| usable(queue)).map(|(index, _)| index);
+        indices.nth(chosen).map(|index| index as u16).ok_or(DropReason::PortDown)
     }
 }
 
@@ -123,6 +121,14 @@ pub(crate) struct Copy<'a> {
     pub(crate) packet: PacketRef,
     pub(crate) header: &'a Header,
     pub(crate) truncate_len_bytes: u32,
+}
+
+/// What became of the copies of one list that were tried; the last one may have found no buffers.
+#[derive(Default)]
+struct Attempts {
+    list: ArrayVec<Attempt, BATCH_PACKETS_MAX>,
+    /// Where the last one goes on, if it waits.
+    next_segment: u32,
 }
 
 /// All receive sides, and the rings among them that have something to publish or packets waiting.
@@ -178,86 +184,127 @@ impl Receivers {
         }
     }
 
-    /// Delivers a copy to `port`, or lets it wait there, or drops it for a reason; in any case it is accounted for.
+    /// Delivers copies of one visit's packets to `port`, or lets them wait there, or drops them for a reason; in any case
+    /// each is accounted for.
     #[inline]
     pub(crate) fn accept(
         &mut self,
         port: PortId,
-        copy: &Copy<'_>,
+        copies: &[Copy<'_>],
         senders: &mut Senders,
         scratch: &mut Scratch,
         now_ns: u64,
     ) {
-        let Some(receiver) = self.get_mut(port) else {
-            senders.settle(copy.packet, dropped(DropReason::PortGone));
+        let only = match self.get(port).map(|receiver| receiver.queues.as_slice()) {
+            Some([Some(only)]) => only.usable(),
+            _ => false,
+        };
+        if only {
+            self.accept_at(RingId { port, queue: 0 }, copies, senders, scratch, now_ns);
             return;
-        };
-        let Some(queue) = receiver.queue_of(copy.header) else {
-            receiver.counters.tx_drops.count(DropReason::PortDown);
-            senders.settle(copy.packet, dropped(DropReason::PortDown));
-            return;
-        };
-        let ring = RingId { port, queue };
-        let mut next_segment = 0;
-        let attempt = if self.drain(ring, senders, scratch) {
-            self.attempt(ring, copy, senders, scratch, &mut next_segment)
-        } else {
-            Attempt { outcome: Outcome::Wait, delivered: 0 }
-        };
-        self.conclude(ring, copy, attempt, next_segment, senders, now_ns);
+        }
+        for copy in copies {
+            match self
+                .get(port)
+                .ok_or(DropReason::PortGone)
+                .and_then(|receiver| receiver.queue_of(copy.header))
+            {
+                Ok(queue) => {
+                    let ring = RingId { port, queue };
+                    self.accept_at(ring, std::slice::from_ref(copy), senders, scratch, now_ns);
+                }
+                Err(reason) => {
+                    self.count_drop(RingId { port, queue: 0 }, dropped(reason));
+                    senders.settle(copy.packet, dropped(reason));
+                }
+            }
+        }
     }
 
-    /// One attempt to put a copy into the ring.
+    /// As `accept`, for one ring. What already waits there goes first.
+    #[inline]
+    fn accept_at(
+        &mut self,
+        ring: RingId,
+        copies: &[Copy<'_>],
+        senders: &mut Senders,
+        scratch: &mut Scratch,
+        now_ns: u64,
+    ) {
+        let mut attempts = Attempts::default();
+        if self.drain(ring, senders, scratch) {
+            self.attempt(ring, copies, 0, senders, scratch, &mut attempts);
+        }
+        let (tried, untried) = copies.split_at(attempts.list.len());
+        senders.settle_all(tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt)));
+        let mut next_segment = attempts.next_segment;
+        for (copy, attempt) in tried.iter().zip(attempts.list) {
+            match attempt.outcome {
+                Outcome::Done => {}
+                Outcome::Drop(_) => self.count_drop(ring, attempt),
+                Outcome::Wait => self.let_wait_or_drop(ring, copy, next_segment, senders, now_ns),
+            }
+        }
+        for copy in untried {
+            next_segment = 0;
+            self.let_wait_or_drop(ring, copy, next_segment, senders, now_ns);
+        }
+    }
+
+    /// Tries to put copies into a ring, in order, until one finds no buffers. They are of one transmit ring; the first goes
+    /// on at its segment `next_segment`.
     #[inline]
     fn attempt(
         &mut self,
         ring: RingId,
-        copy: &Copy<'_>,
+        copies: &[Copy<'_>],
+        next_segment: u32,
         senders: &Senders,
         scratch: &mut Scratch,
-        next_segment: &mut u32,
-    ) -> Attempt {
-        let Some(receiver) = self.get_mut(ring.port) else { return dropped(DropReason::PortGone) };
-        let Some(Some(queue)) = receiver.queues.get_mut(usize::from(ring.queue)) else {
-            return dropped(DropReason::PortDown);
+        attempts: &mut Attempts,
+    ) {
+        let Some(receiver) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return;
         };
-        let Some(frame) = senders.frame(copy.packet, copy.header, copy.truncate_len_bytes) else {
-            return dropped(DropReason::Recalled);
+        let Receiver { map, capabilities, queues, counters } = receiver;
+        let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
+        let Some(source) = copies.first().and_then(|copy| senders.source(copy.packet)) else {
+            attempts.list.extend(copies.iter().map(|_| dropped(DropReason::Recalled)));
+            return;
         };
         let was_dirty = queue.dirty;
-        let mut delivery = Delivery {
-            queue,
-            map: &receiver.map,
-            capabilities: receiver.capabilities,
-            counters: &mut receiver.counters,
-            scratch,
-        };
-        let attempt = delivery.deliver(&frame, next_segment);
+        let mut delivery = Delivery { queue, map, capabilities: *capabilities, counters, scratch };
+        attempts.next_segment = next_segment;
+        for copy in copies {
+            let frame = source.frame(copy.packet, copy.header, copy.truncate_len_bytes);
+            let attempt = match frame {
+                Some(frame) => delivery.deliver(&frame, &mut attempts.next_segment),
+                None => dropped(DropReason::Recalled),
+            };
+            attempts.list.push(attempt);
+            if attempt.outcome == Outcome::Wait {
+                break;
+            }
+            attempts.next_segment = 0;
+        }
         if !was_dirty && queue.dirty {
             self.dirty.push(ring);
         }
-        attempt
     }
 
-    /// Enters the outcome of a fresh copy's attempt; what cannot be delivered now waits, within bounds.
-    #[inline]
-    fn conclude(
+    /// A copy without buffers waits; beyond the bounds of waiting it is dropped.
+    fn let_wait_or_drop(
         &mut self,
         ring: RingId,
         copy: &Copy<'_>,
-        mut attempt: Attempt,
         next_segment: u32,
         senders: &mut Senders,
         now_ns: u64,
     ) {
-        if attempt.outcome == Outcome::Wait {
-            attempt.outcome = match self.let_wait(ring, copy, next_segment, senders, now_ns) {
-                Ok(()) => Outcome::Wait,
-                Err(reason) => Outcome::Drop(reason),
-            };
+        if let Err(reason) = self.let_wait(ring, copy, next_segment, senders, now_ns) {
+            self.count_drop(ring, dropped(reason));
+            senders.settle(copy.packet, dropped(reason));
         }
-        self.count_drop(ring, attempt);
-        senders.settle(copy.packet, attempt);
     }
 
     fn count_drop(&mut self, ring: RingId, attempt: Attempt) {
@@ -301,17 +348,18 @@ impl Receivers {
         loop {
             let Some(queue) = self.queue_mut(ring) else { return true };
             let Some(waiting) = queue.waiting.front().copied() else { return true };
-            let mut next_segment = waiting.next_segment;
             let copy = Copy {
                 packet: waiting.packet,
                 header: &waiting.header,
                 truncate_len_bytes: waiting.truncate_len_bytes,
             };
-            let attempt = self.attempt(ring, &copy, senders, scratch, &mut next_segment);
+            let mut attempts = Attempts::default();
+            self.attempt(ring, &[copy], waiting.next_segment, senders, scratch, &mut attempts);
+            let attempt = attempts.list.first().copied().unwrap_or(dropped(DropReason::PortDown));
             let Some(queue) = self.queue_mut(ring) else { return true };
             if attempt.outcome == Outcome::Wait {
                 if let Some(front) = queue.waiting.front_mut() {
-                    front.next_segment = next_segment;
+                    front.next_segment = attempts.next_segment;
                 }
                 senders.settle(waiting.packet, attempt);
                 return false;

@@ -78,6 +78,44 @@ impl Default for Fetched {
     }
 }
 
+/// Where the packets of one transmit ring lie.
+pub(crate) struct Source<'a> {
+    map: &'a MemoryMap,
+    table: &'a SideTable,
+    vnet_bytes: usize,
+}
+
+impl<'a> Source<'a> {
+    /// The frame behind a reference, unless its slot is gone.
+    #[inline]
+    pub(crate) fn frame(
+        &self,
+        packet: PacketRef,
+        header: &'a Header,
+        truncate_len_bytes: u32,
+    ) -> Option<Frame<'a>> {
+        let segments = self.table.segments(packet.head, packet.epoch)?;
+        Some(Frame::new(self.map, segments, self.vnet_bytes, header, truncate_len_bytes))
+    }
+}
+
+impl PortCounters {
+    /// Counts an attempt to deliver a copy; true if the copy needs its sender's memory no longer.
+    #[inline]
+    fn settle(&mut self, attempt: Attempt) -> bool {
+        let delivered = u64::from(attempt.delivered);
+        self.forwarded += delivered;
+        self.segments_added += delivered;
+        match attempt.outcome {
+            Outcome::Wait => return false,
+            // The copy itself was counted when it came in or was added; only the other segments are extra.
+            Outcome::Done => self.segments_added -= 1,
+            Outcome::Drop(reason) => self.rx_drops.count(reason),
+        }
+        true
+    }
+}
+
 /// All transmit sides.
 #[derive(Debug)]
 pub(crate) struct Senders {
@@ -137,44 +175,39 @@ impl Senders {
         taken
     }
 
-    /// The frame behind a reference, unless its slot or its memory is gone.
+    /// The ring and memory that a packet lies in, unless they are gone.
     #[inline]
-    pub(crate) fn frame<'a>(
-        &'a self,
-        packet: PacketRef,
-        header: &'a Header,
-        truncate_len_bytes: u32,
-    ) -> Option<Frame<'a>> {
+    pub(crate) fn source(&self, packet: PacketRef) -> Option<Source<'_>> {
         let sender = self.get(packet.port())?;
         let queue = sender.queues.get(usize::from(packet.queue))?.as_ref()?;
-        let segments = queue.table.segments(packet.head, packet.epoch)?;
-        let vnet_bytes = sender.capabilities.header_bytes;
-        Some(Frame::new(&sender.map, segments, vnet_bytes, header, truncate_len_bytes))
+        Some(Source { map: &sender.map, table: &queue.table, vnet_bytes: sender.capabilities.header_bytes })
     }
 
-    /// Enters the result of an attempt to deliver a copy of `packet`. Completes the chain with its last copy.
+    /// As `settle_all`, for one attempt.
     #[inline]
     pub(crate) fn settle(&mut self, packet: PacketRef, attempt: Attempt) {
-        let Some(sender) = self.get_mut(packet.port()) else { return };
-        let delivered = u64::from(attempt.delivered);
-        sender.counters.forwarded += delivered;
-        sender.counters.segments_added += delivered;
-        match attempt.outcome {
-            Outcome::Wait => return,
-            // The copy itself was counted when it came in or was added; only the other segments are extra.
-            Outcome::Done => sender.counters.segments_added -= 1,
-            Outcome::Drop(reason) => sender.counters.rx_drops.count(reason),
-        }
-        self.release(packet);
+        self.settle_all(std::iter::once((packet, attempt)));
     }
 
-    /// One copy needs the sender's memory no longer.
+    /// Enters the results of attempts to deliver copies of packets of one ring. A chain is completed with its last copy.
     #[inline]
-    fn release(&mut self, packet: PacketRef) {
-        let ring = RingId { port: packet.port(), queue: packet.queue };
-        let Some(queue) = self.queue_mut(ring) else { return };
-        if queue.table.settle(packet.head) {
-            queue.ring.complete(packet.head, 0);
+    pub(crate) fn settle_all(&mut self, attempts: impl Iterator<Item = (PacketRef, Attempt)>) {
+        let mut attempts = attempts.peekable();
+        let Some(&(first, _)) = attempts.peek() else { return };
+        let ring = RingId { port: first.port(), queue: first.queue };
+        let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let Sender { queues, counters, .. } = sender;
+        let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
+        let mut completed = false;
+        for (packet, attempt) in attempts {
+            if counters.settle(attempt) && queue.table.settle(packet.head) {
+                queue.ring.complete(packet.head, 0);
+                completed = true;
+            }
+        }
+        if completed {
             if std::mem::take(&mut queue.blocked) {
                 self.unblocked.push(ring);
             }

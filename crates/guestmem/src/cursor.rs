@@ -50,6 +50,15 @@ impl<'a> Cursor<'a> {
     /// [`StaleSegment`] when a segment is not of the map.
     #[inline]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, StaleSegment> {
+        if let Some(segment) = self.whole(out.len()) {
+            self.map.read(segment, self.skip, out)?;
+            self.step(segment, out.len());
+            return Ok(out.len());
+        }
+        self.read_pieces(out)
+    }
+
+    fn read_pieces(&mut self, out: &mut [u8]) -> Result<usize, StaleSegment> {
         let mut done = 0;
         while done < out.len() {
             let Some((segment, len)) = self.piece(out.len() - done) else { break };
@@ -66,6 +75,15 @@ impl<'a> Cursor<'a> {
     /// [`StaleSegment`] when a segment is not of the map.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> Result<usize, StaleSegment> {
+        if let Some(segment) = self.whole(bytes.len()) {
+            self.map.write(segment, self.skip, bytes)?;
+            self.step(segment, bytes.len());
+            return Ok(bytes.len());
+        }
+        self.write_pieces(bytes)
+    }
+
+    fn write_pieces(&mut self, bytes: &[u8]) -> Result<usize, StaleSegment> {
         let mut done = 0;
         while done < bytes.len() {
             let Some((segment, len)) = self.piece(bytes.len() - done) else { break };
@@ -74,6 +92,21 @@ impl<'a> Cursor<'a> {
             done += len;
         }
         Ok(done)
+    }
+
+    /// The segment at the cursor, if `len` bytes are left in it: the usual case, spared the loop.
+    #[inline]
+    fn whole(&self, len: usize) -> Option<Segment> {
+        self.segments.first().copied().filter(|segment| (segment.len - self.skip) as usize >= len)
+    }
+
+    /// Goes `len` bytes ahead within `segment`, which is the first.
+    #[inline]
+    fn step(&mut self, segment: Segment, len: usize) {
+        self.skip += len as u32;
+        if self.skip == segment.len {
+            (self.segments, self.skip) = (&self.segments[1..], 0);
+        }
     }
 
     #[inline]

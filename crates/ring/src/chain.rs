@@ -31,6 +31,14 @@ pub fn walk(
 ) -> Result<bool, RingError> {
     let mut walk = Walk { map, direction, hint, writable_seen: false, budget: CHAIN_DESCRIPTORS_MAX };
     let first = ring.descriptor(head);
+    if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
+        // The usual chain of a small packet, spared the loops: one buffer in one region.
+        let writable = walk.check_direction(first)?;
+        return match map.translate(first.addr, first.len, walk.hint) {
+            Some(piece) if piece.len == first.len && first.len > 0 => Ok(segment(piece, writable)),
+            _ => walk.buffer(first, &mut segment),
+        };
+    }
     if first.flags & DESC_INDIRECT != 0 {
         return walk.indirect(first, &mut segment);
     }
