@@ -45,6 +45,8 @@ impl ControlQueue {
                 Err(error) => self.error = Some(error),
             }
         }
+        // A guest that has more under way than is served at a time has to kick again.
+        let _ = self.ring.arm_kicks();
         self.ring.publish();
         (granted, served > 0 && self.ring.needs_signal())
     }

@@ -106,6 +106,6 @@ impl Drop for PortDevice {
     fn drop(&mut self) {
         self.record(|record| (record.attached, record.features) = (false, 0));
         let port = self.port;
-        let _ = self.mailbox.call(move |worker| worker.stop_all(port));
+        let _ = self.mailbox.call(move |worker| worker.detach(port));
     }
 }

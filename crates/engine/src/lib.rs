@@ -4,7 +4,8 @@
 //! is the back end of a vhost-user session) and read counters.
 //!
 //! **Contract.** Control calls are messages to the worker and are answered within [`REPLY_TIMEOUT`] or fail. An idle
-//! worker makes no system call and visits no ring; an idle ring is never visited. The worker never waits for a guest.
+//! worker makes no system call and visits no ring; an idle ring is never visited. The worker waits for no guest, as long as
+//! guests leave their call descriptors non-blocking.
 //!
 //! **Not checked.** That kick and call descriptors are eventfds: the session does that before it hands them over.
 //!
@@ -33,6 +34,7 @@ pub use device::PortDevice;
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -102,7 +104,8 @@ impl Engine {
     /// [`EngineError::System`].
     pub fn start(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
         lasthop_guestmem::guard::install().map_err(|error| EngineError::System("handle SIGBUS", error))?;
-        let fabric = Fabric::new(Arc::clone(&module)).map_err(EngineError::Refused)?;
+        let mut fabric = Fabric::new(Arc::clone(&module)).map_err(EngineError::Refused)?;
+        fabric.set_flow_key(RandomState::new().hash_one(std::process::id()));
         let mailbox =
             Arc::new(Mailbox::new().map_err(|error| EngineError::System("create an eventfd", error))?);
         let started = std::time::Instant::now();
@@ -144,8 +147,11 @@ impl Engine {
     /// [`EngineError::NoSuchPort`], [`EngineError::NoAnswer`].
     pub fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
         self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        // Rings first: a frame still under way would be learned from again.
+        self.mailbox.call(move |worker| worker.remove_port(port))?;
         self.module.port_removed(port);
-        self.forget(port)
+        self.table().release(port);
+        Ok(())
     }
 
     fn forget(&self, port: PortId) -> Result<(), EngineError> {

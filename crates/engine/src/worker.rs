@@ -22,6 +22,9 @@ const BLIND_NS: u64 = 20_000;
 /// A core that comes back later than this was wanted by somebody else.
 const WANTED_NS: u64 = 10_000;
 
+/// How often a receive ring without kick descriptor is looked at while packets wait for it.
+const UNKICKED_NS: u64 = 100_000;
+
 /// Time since the engine started, in ns.
 pub(crate) fn now_ns(started: Instant) -> u64 {
     started.elapsed().as_nanos() as u64
@@ -34,6 +37,11 @@ struct RingFds {
     call: Option<OwnedFd>,
 }
 
+/// Signals a guest. A saturated eventfd is one that its guest has not read: it will see the packets when it does.
+fn ring_bell(call: &OwnedFd) {
+    let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+}
+
 /// A thread that owns a fabric.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
@@ -43,6 +51,8 @@ pub(crate) struct Worker {
     active: ActiveRings,
     fds: HashMap<(PortId, u16), RingFds>,
     controls: HashMap<PortId, ControlQueue>,
+    /// Queue pairs that guests asked for through their control queues: kept when rings are started again.
+    granted_pairs: HashMap<PortId, u16>,
     failures: HashMap<PortId, String>,
     cpus: Vec<usize>,
     hysteresis_ns: u64,
@@ -70,6 +80,7 @@ impl Worker {
             active: ActiveRings::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
+            granted_pairs: HashMap::new(),
             failures: HashMap::new(),
             cpus: settings.cpus.clone(),
             hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
@@ -95,6 +106,9 @@ impl Worker {
                 self.polled_ns = now;
                 self.stats.polls += 1;
                 self.take_events(Some(0));
+                if worked {
+                    self.leave_idle(now, self.hysteresis_ns);
+                }
             }
             if !worked {
                 self.wind_down(now);
@@ -132,10 +146,10 @@ impl Worker {
             self.fabric.expire(now);
             self.send_signals();
         }
-        self.wake_unblocked(now);
         if guard::faults() != self.faults_seen {
             self.quarantine();
         }
+        self.wake_unblocked(now); // last: what unblocks a ring behind it would be slept over
         worked
     }
 
@@ -150,19 +164,26 @@ impl Worker {
     fn wind_down(&mut self, now: u64) {
         let mut hysteresis = self.hysteresis_ns;
         if now - self.yielded_ns >= BLIND_NS {
+            let offered_ns = now_ns(self.started);
             std::thread::yield_now();
             self.yielded_ns = now_ns(self.started);
-            if self.yielded_ns - now > WANTED_NS {
+            if self.yielded_ns - offered_ns > WANTED_NS {
                 hysteresis = 0;
             }
         }
+        self.leave_idle(now, hysteresis);
+    }
+
+    /// Arms the rings that yielded nothing for `hysteresis`, and leaves those alone that have nothing now either.
+    fn leave_idle(&mut self, now: u64, hysteresis: u64) {
         for index in (0..self.active.len()).rev() {
             let Some(active) = self.active.get(index) else { continue };
-            if now.saturating_sub(active.worked_ns) >= hysteresis
-                && !self.must_poll(active.ring)
-                && !self.fabric.arm(active.ring)
-            {
-                self.active.remove(active.ring);
+            if now.saturating_sub(active.worked_ns) >= hysteresis && !self.must_poll(active.ring) {
+                if self.fabric.arm(active.ring) {
+                    self.fabric.suppress_kicks(active.ring);
+                } else {
+                    self.active.remove(active.ring);
+                }
             }
         }
     }
@@ -171,17 +192,29 @@ impl Worker {
     fn must_poll(&self, ring: RingId) -> bool {
         let key = (ring.port, 2 * ring.queue + 1);
         self.fds.get(&key).is_some_and(|fds| fds.kick.is_none())
-            && self.fabric.ring_state(ring.port, key.1).is_some()
+            && self.fabric.ring_state(ring.port, key.1).is_some_and(|state| state.error.is_none())
     }
 
     /// Nothing is active: sleeps until a kick, an errand or the earliest deadline.
     fn sleep(&mut self, now: u64) {
-        if self.fabric.arm_waiting() {
-            return;
-        }
-        let timeout = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
-        self.stats.sleeps += 1;
+        let timeout = if self.fabric.arm_waiting() {
+            self.stats.polls += 1;
+            Some(0) // others are heard whatever a receiver does to its index
+        } else {
+            self.stats.sleeps += 1;
+            let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
+            deadline.map(
+                |timeout| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout },
+            )
+        };
         self.take_events(timeout);
+    }
+
+    /// Whether packets wait for a guest that gave no kick descriptor: it will post buffers and tell nobody.
+    fn waits_for_a_polled_ring(&self) -> bool {
+        let kickless =
+            |ring: &RingId| self.fds.get(&(ring.port, 2 * ring.queue)).is_some_and(|fds| fds.kick.is_none());
+        self.fabric.waiting_rings().iter().any(kickless)
     }
 
     fn take_events(&mut self, timeout_ns: Option<u64>) {
@@ -221,13 +254,15 @@ impl Worker {
         let (granted, signal) = control.serve();
         let pairs_max = control.queue_pairs_max;
         for Command::QueuePairs(pairs) in granted {
+            self.granted_pairs.insert(port, pairs);
             for ring in 0..2 * pairs_max {
                 self.fabric.set_ring_enabled(port, ring, ring < 2 * pairs);
             }
         }
         if signal && let Some(call) = self.fds.get(&(port, index)).and_then(|fds| fds.call.as_ref()) {
-            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
+            ring_bell(call);
         }
+        self.send_signals();
     }
 
     /// The control ring of a port starts.
@@ -257,21 +292,22 @@ impl Worker {
 
     /// Writes the call eventfds that the last visits asked for.
     fn send_signals(&mut self) {
-        while let Some(signal) = self.fabric.signals().pop() {
-            let Some(call) = self.fds.get(&(signal.port, signal.index)).and_then(|fds| fds.call.as_ref())
-            else {
-                continue;
-            };
-            // A saturated eventfd is one that its guest has not read: it will see the packets when it does.
-            let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
-            self.fabric.count_signal(signal.port);
+        let mut signals = std::mem::take(self.fabric.signals());
+        for signal in signals.drain(..) {
+            let call = self.fds.get(&(signal.port, signal.index)).and_then(|fds| fds.call.as_ref());
+            if let Some(call) = call {
+                ring_bell(call);
+                self.fabric.count_signal(signal.port);
+            }
         }
+        *self.fabric.signals() = signals;
     }
 
     /// Stops the rings of ports whose memory was cut short.
     fn quarantine(&mut self) {
         self.faults_seen = guard::faults();
         let mut ports: Vec<PortId> = self.fds.keys().map(|(port, _)| *port).collect();
+        ports.sort_unstable();
         ports.dedup();
         for port in ports.into_iter().filter(|port| self.fabric.memory_is_dead(*port)).collect::<Vec<_>>() {
             self.stop_all(port);
@@ -303,7 +339,8 @@ impl Worker {
         }
         self.failures.remove(&port);
         self.fds.insert((port, index), RingFds { kick, call });
-        self.fabric.start_ring(port, index, ring, enabled);
+        let granted = self.granted_pairs.get(&port).is_none_or(|pairs| index / 2 < *pairs);
+        self.fabric.start_ring(port, index, ring, enabled && granted);
         if index % 2 == 1 {
             self.activate(RingId { port, queue: index / 2 }, now_ns(self.started));
         }
@@ -329,13 +366,23 @@ impl Worker {
 
     pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<OwnedFd>) {
         if let Some(fds) = self.fds.get_mut(&(port, index)) {
+            // What was published while there was none, nobody was told of.
+            call.iter().for_each(ring_bell);
             fds.call = call;
         }
     }
 
-    pub(crate) fn remove_port(&mut self, port: PortId) {
+    /// The guest of a port is gone: nothing of it is kept.
+    pub(crate) fn detach(&mut self, port: PortId) {
         self.stop_all(port);
         self.failures.remove(&port);
+        self.granted_pairs.remove(&port);
+        self.fabric.set_memory(port, &Arc::default());
+        self.fabric.set_capabilities(port, lasthop_fabric::Capabilities::default());
+    }
+
+    pub(crate) fn remove_port(&mut self, port: PortId) {
+        self.detach(port);
         self.fabric.remove_port(port);
     }
 

@@ -193,3 +193,32 @@ fn several_queue_pairs_carry_packets_once_they_are_enabled() {
     assert_eq!(bytes, frame(1, 2, 6, 64));
     switch.assert_conserved();
 }
+
+#[test]
+fn a_call_that_had_no_descriptor_is_made_up_for() {
+    let mut switch = TestSwitch::start("bridge");
+    let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (port, mut other) = switch.attach(config("other"), GuestOptions::default());
+    other.front().set_vring_call(0, None).unwrap();
+    send(&mut one, &frame(0xff, 1, 0, 64));
+    eventually("the frame is published", || switch.port(port).counters.tx_packets == 1);
+    let call = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    other.front().set_vring_call(0, Some(std::os::fd::AsFd::as_fd(&call))).unwrap();
+    eventually("the guest is told", || rustix::io::read(&call, &mut [0_u8; 8][..]).is_ok());
+}
+
+#[test]
+fn a_broken_ring_that_is_polled_is_left_alone() {
+    let mut switch = TestSwitch::start("dummy");
+    let (port, mut bad) = switch.attach(config("bad"), GuestOptions::default());
+    bad.front().set_vring_kick(1, None).unwrap();
+    let ring = bad.transmit_ring(0).unwrap();
+    ring.add(&[(0xdead_0000_0000, 64)], &[], 0).unwrap();
+    ring.publish();
+    eventually("the ring is stopped", || matches!(switch.port(port).state, PortState::Stopped(_)));
+    eventually("it is not visited any more", || {
+        let before = switch.engine.stats().unwrap().workers[0].visits;
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        switch.engine.stats().unwrap().workers[0].visits == before
+    });
+}

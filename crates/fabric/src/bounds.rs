@@ -25,7 +25,7 @@ pub const LONG_CHAINS_MAX: usize = 256;
 pub const PACKET_BUFFERS_MAX: usize = 64;
 /// Pieces of memory that those buffers may consist of.
 pub const PACKET_BUFFER_SEGMENTS_MAX: usize = 256;
-/// Bytes taken from a ring in one visit, so that other rings get their turn within some 100 us.
+/// Bytes taken from a ring in one visit, so that other rings get their turn within some 100 us (floods take longer).
 pub const VISIT_BYTES_MAX: u32 = 256 << 10;
 /// Packets that wait in one internal receive queue: one large ring's worth of small ones.
 pub const WAITING_PACKETS_MAX: usize = 256;
@@ -37,7 +37,5 @@ pub const WAITING_NS_MAX: u64 = 300_000_000;
 pub const WAITING_SHARE_QUARTERS: u16 = 3;
 /// Segments that one GSO frame may become in software.
 pub const GSO_SEGMENTS_MAX: u32 = 128;
-/// Bytes of headers in front of the payload of a frame to be segmented.
-pub const GSO_HEADER_BYTES_MAX: usize = 512;
 /// Frames that the switch itself has on the way.
 pub const INTERNAL_FRAMES_MAX: u16 = 64;

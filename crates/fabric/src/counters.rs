@@ -42,7 +42,7 @@ impl Drops {
 pub struct PortCounters {
     /// Packets taken from the guest's transmit rings.
     pub rx_packets: u64,
-    /// Their bytes, without virtio-net headers.
+    /// Their bytes, without virtio-net headers and without what is no frame.
     pub rx_bytes: u64,
     /// Those of them that were GSO frames.
     pub rx_gso_packets: u64,

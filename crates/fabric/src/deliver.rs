@@ -2,12 +2,11 @@
 
 use lasthop_guestmem::{Cursor, MemoryMap, StaleSegment};
 use lasthop_ring::RingError;
-use lasthop_verdict::DropReason;
+use lasthop_verdict::{DropReason, IMAGE_BYTES};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6};
 use lasthop_wire::{Offload, Segmentation, Sum};
 
 use crate::Capabilities;
-use crate::bounds::GSO_HEADER_BYTES_MAX;
 use crate::counters::PortCounters;
 use crate::frame::Frame;
 use crate::receiver::RxQueue;
@@ -18,17 +17,12 @@ use crate::reservation::{Refusal, Reservation};
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(crate) reservation: Reservation,
-    head: [u8; GSO_HEADER_BYTES_MAX],
-    segment_head: [u8; GSO_HEADER_BYTES_MAX],
+    segment_head: [u8; IMAGE_BYTES],
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self {
-            reservation: Reservation::default(),
-            head: [0; GSO_HEADER_BYTES_MAX],
-            segment_head: [0; GSO_HEADER_BYTES_MAX],
-        }
+        Self { reservation: Reservation::default(), segment_head: [0; IMAGE_BYTES] }
     }
 }
 
@@ -100,11 +94,10 @@ impl Delivery<'_> {
     }
 
     fn deliver_segments(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
-        let mut head = std::mem::replace(&mut self.scratch.head, [0; GSO_HEADER_BYTES_MAX]);
-        let mut out = std::mem::replace(&mut self.scratch.segment_head, [0; GSO_HEADER_BYTES_MAX]);
+        let mut out = std::mem::replace(&mut self.scratch.segment_head, [0; IMAGE_BYTES]);
         let first = *next_segment;
-        let result = self.write_segments(frame, next_segment, &mut head, &mut out);
-        (self.scratch.head, self.scratch.segment_head) = (head, out);
+        let result = self.write_segments(frame, next_segment, &mut out);
+        self.scratch.segment_head = out;
         let outcome = match result {
             Ok(()) => Outcome::Done,
             Err(failure) => self.outcome(failure),
@@ -116,11 +109,10 @@ impl Delivery<'_> {
         &mut self,
         frame: &Frame<'_>,
         next_segment: &mut u32,
-        head: &mut [u8],
         out: &mut [u8],
     ) -> Result<(), Failure> {
-        let head_len = frame.read_head(head)?;
-        let head = &head[..head_len];
+        // Headers beyond the image would have to be read again at each attempt, and could differ.
+        let head = frame.header.bytes();
         let plan = Segmentation::plan(head, &frame.offload, frame.len)
             .map_err(|_| Failure::Drop(DropReason::BadGso))?;
         let out = out.get_mut(..plan.header_len() as usize).ok_or(Failure::Drop(DropReason::BadGso))?;

@@ -70,18 +70,4 @@ impl<'a> Frame<'a> {
         };
         if copied == len { Ok(()) } else { Err(StaleSegment) }
     }
-
-    /// Reads the first bytes of the frame, up to `out.len()`: the image's, then the sender's.
-    pub(crate) fn read_head(&self, out: &mut [u8]) -> Result<usize, StaleSegment> {
-        let image = self.header.bytes();
-        let len = out.len().min(self.len as usize);
-        let from_image = image.len().min(len);
-        out[..from_image].copy_from_slice(&image[..from_image]);
-        if from_image < len {
-            let mut source = Cursor::new(self.map, self.segments);
-            source.advance(self.vnet_bytes + self.header.covers_bytes() as usize);
-            source.read(&mut out[from_image..len])?;
-        }
-        Ok(len)
-    }
 }

@@ -69,6 +69,9 @@ impl InternalPort {
             return Err(InjectError::BadLength(frame.len()));
         }
         self.reclaim();
+        if self.driver.free_descriptors() == 0 {
+            return Err(InjectError::Full);
+        }
         let buffer = self.free.pop().ok_or(InjectError::Full)?;
         let addr = BUFFERS + u64::from(buffer) * BUFFER_BYTES;
         let len = (HEADER_BYTES + frame.len()) as u32;

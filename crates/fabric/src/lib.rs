@@ -187,13 +187,20 @@ impl Fabric {
         empty
     }
 
-    /// Tries every receive ring that packets wait for; returns whether any moved.
+    /// Receive rings that packets wait for.
+    #[must_use]
+    pub fn waiting_rings(&self) -> &[RingId] {
+        self.receivers.waiting_rings()
+    }
+
+    /// Tries every receive ring that packets wait for and whose guest has moved; returns whether any did.
     pub fn drain_waiting(&mut self) -> bool {
         let mut moved = false;
         for index in (0..self.receivers.waiting_rings().len()).rev() {
             let Some(&ring) = self.receivers.waiting_rings().get(index) else { continue };
-            let pending = self.receivers.queue_mut(ring).map(|queue| queue.ring.pending());
-            if !matches!(pending, Some(Ok(0))) {
+            let moved_on =
+                |queue: &mut receiver::RxQueue| queue.ring.available_index() != queue.seen_available;
+            if self.receivers.queue_mut(ring).is_some_and(moved_on) {
                 let before = self.signals.len();
                 moved |= self.drain(ring) || self.signals.len() > before;
             }
@@ -203,7 +210,7 @@ impl Fabric {
 
     /// Drops what waited too long.
     pub fn expire(&mut self, now_ns: u64) {
-        self.receivers.expire(now_ns, &mut self.senders);
+        self.receivers.expire(now_ns, &mut self.senders, &mut self.scratch);
         self.publish();
     }
 

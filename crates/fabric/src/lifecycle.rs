@@ -49,6 +49,11 @@ impl Fabric {
         Ok(fabric)
     }
 
+    /// Sets the secret by which flows are spread over a guest's receive queues, so that no sender can aim at one.
+    pub fn set_flow_key(&mut self, key: u64) {
+        self.receivers.flow_key = key;
+    }
+
     /// A port appears, without guest: what is sent to it is dropped as `port_down`.
     pub fn add_port(&mut self, port: PortId, queue_pairs: u16) {
         let pairs = usize::from(queue_pairs.clamp(1, crate::bounds::QUEUE_PAIRS_MAX));
@@ -100,7 +105,9 @@ impl Fabric {
         } else {
             let slot = self.receivers.get_mut(port).and_then(|receiver| receiver.queues.get_mut(queue));
             if let Some(slot) = slot {
-                *slot = Some(RxQueue::new(ring, enabled));
+                let mut queue = RxQueue::new(ring, enabled);
+                queue.ring.suppress_kicks();
+                *slot = Some(queue);
             }
         }
     }
@@ -111,7 +118,7 @@ impl Fabric {
         let (queue, transmit) = queue_of(index);
         let ring = RingId { port, queue: queue as u16 };
         if transmit {
-            self.receivers.recall(ring, &mut self.senders);
+            self.receivers.recall(ring, &mut self.senders, &mut self.scratch);
         } else {
             self.receivers.drop_waiting(ring, DropReason::PortDown, &mut self.senders);
         }

@@ -103,13 +103,13 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// The queue for a packet: a flow keeps its queue as long as the set of enabled queues stays.
     #[inline]
-    fn queue_of(&self, header: &Header) -> Result<u16, DropReason> {
+    fn queue_of(&self, header: &Header, flow_key: u64) -> Result<u16, DropReason> {
         let usable = |queue: &Option<RxQueue>| queue.as_ref().is_some_and(RxQueue::usable);
         let count = self.queues.iter().filter(|queue| usable(queue)).count();
         if count == 0 {
             return Err(DropReason::PortDown);
         }
-        let chosen = flow_hash(header.bytes(), 0) as usize % count;
+        let chosen = flow_hash(header.bytes(), flow_key) as usize % count;
         let mut indices =
             self.queues.iter().enumerate().filter(|(_, queue)| usable(queue)).map(|(index, _)| index);
         indices.nth(chosen).map(|index| index as u16).ok_or(DropReason::PortDown)
@@ -137,13 +137,16 @@ pub(crate) struct Receivers {
     slots: Vec<Option<Box<Receiver>>>,
     dirty: Vec<RingId>,
     waiting: Vec<RingId>,
+    /// Secret of the choice among a guest's receive queues: senders cannot aim at one.
+    pub(crate) flow_key: u64,
 }
 
 impl Default for Receivers {
     fn default() -> Self {
         let mut slots = Vec::new();
         slots.resize_with(PORTS_MAX, || None);
-        Self { slots, dirty: Vec::with_capacity(PORTS_MAX), waiting: Vec::with_capacity(PORTS_MAX) }
+        let room = || Vec::with_capacity(PORTS_MAX);
+        Self { slots, dirty: room(), waiting: room(), flow_key: 0 }
     }
 }
 
@@ -207,7 +210,7 @@ impl Receivers {
             match self
                 .get(port)
                 .ok_or(DropReason::PortGone)
-                .and_then(|receiver| receiver.queue_of(copy.header))
+                .and_then(|receiver| receiver.queue_of(copy.header, self.flow_key))
             {
                 Ok(queue) => {
                     let ring = RingId { port, queue };
@@ -373,6 +376,7 @@ impl Receivers {
         let Some(queue) = self.queue_mut(ring) else { return };
         let Some(waiting) = queue.pop() else { return };
         if queue.waiting.is_empty() {
+            queue.ring.suppress_kicks();
             self.waiting.retain(|other| *other != ring);
         }
         self.count_drop(ring, attempt);
@@ -388,7 +392,7 @@ impl Receivers {
     }
 
     /// Drops all packets of one transmit ring, wherever they wait: afterwards its guest's memory is not needed any more.
-    pub(crate) fn recall(&mut self, sender: RingId, senders: &mut Senders) {
+    pub(crate) fn recall(&mut self, sender: RingId, senders: &mut Senders, scratch: &mut Scratch) {
         for index in (0..self.waiting.len()).rev() {
             let ring = self.waiting[index];
             let Some(queue) = self.queue_mut(ring) else { continue };
@@ -401,11 +405,13 @@ impl Receivers {
                     queue.waiting.rotate_left(1);
                 }
             }
+            // Another packet is in front now: what was too little for the old one may do for it.
+            self.drain(ring, senders, scratch);
         }
     }
 
     /// Drops what waited too long at `now_ns`; a receiver that let its queue expire is stalled until it moves.
-    pub(crate) fn expire(&mut self, now_ns: u64, senders: &mut Senders) {
+    pub(crate) fn expire(&mut self, now_ns: u64, senders: &mut Senders, scratch: &mut Scratch) {
         for index in (0..self.waiting.len()).rev() {
             let ring = self.waiting[index];
             while let Some(queue) = self.queue_mut(ring) {
@@ -414,6 +420,8 @@ impl Receivers {
                 }
                 queue.stalled_at = Some(queue.ring.available_index());
                 self.finish_front(ring, dropped(DropReason::RxTimeout), senders);
+                // Those behind waited for their turn only.
+                self.drain(ring, senders, scratch);
             }
         }
     }

@@ -44,7 +44,10 @@ impl Reservation {
                 return Err(Refusal::TooSmall);
             }
             if taken == pending {
-                return Err(Refusal::NoBuffers(ring.base().wrapping_add(pending)));
+                // The guest has posted all it can: waiting would not help.
+                let never = pending == ring.entries();
+                let seen = ring.base().wrapping_add(pending);
+                return Err(if never { Refusal::TooSmall } else { Refusal::NoBuffers(seen) });
             }
             let head = ring.head(taken).map_err(Refusal::Broken)?;
             let room = self.walk_buffer(ring, map, hint, head, missing)?;

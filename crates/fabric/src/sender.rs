@@ -312,7 +312,7 @@ impl Sender {
                         head: chain.head,
                         epoch: self.epoch,
                     };
-                    bytes += chain.bytes;
+                    bytes = bytes.saturating_add(chain.bytes);
                     fetched.chain_bytes[taken] = chain.whole.then_some(chain.bytes);
                     taken += 1;
                 }
@@ -343,7 +343,9 @@ impl Sender {
                 Some(bytes) => read_header(cursor, header, bytes, vnet_bytes),
             };
             self.counters.rx_packets += 1;
-            self.counters.rx_bytes += u64::from(bytes.unwrap_or(0)).saturating_sub(vnet_bytes as u64);
+            if verdict.is_ok() {
+                self.counters.rx_bytes += u64::from(header.frame_len_bytes());
+            }
             let refused = verdict.err().or((!queue.enabled).then_some(DropReason::QueueDisabled));
             match refused {
                 None => {

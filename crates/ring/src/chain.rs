@@ -82,6 +82,10 @@ impl Walk<'_> {
     ) -> Result<bool, RingError> {
         self.budget = self.budget.checked_sub(1).ok_or(RingError::ChainLoops)?;
         let writable = self.check_direction(descriptor)?;
+        if descriptor.len == 0 && self.direction == Direction::Writable {
+            // No driver posts room for nothing; thousands of them would be walked for each packet, and never used up.
+            return Err(RingError::EmptyBuffer(descriptor.addr));
+        }
         let (mut addr, mut left) = (descriptor.addr, descriptor.len);
         while left > 0 {
             let outside = RingError::BufferOutside(descriptor.addr, descriptor.len);

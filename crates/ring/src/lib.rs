@@ -73,6 +73,9 @@ pub enum RingError {
     /// A buffer outside guest memory.
     #[error("buffer of {1} bytes at guest address {0:#x} lies outside guest memory")]
     BufferOutside(u64, u32),
+    /// A receive buffer of no bytes.
+    #[error("receive buffer of no bytes at guest address {0:#x}")]
+    EmptyBuffer(u64),
     /// A writable buffer in a transmit chain, a readable one in a receive chain.
     #[error("descriptor for the wrong direction")]
     WrongDirection,

@@ -10,10 +10,10 @@ use lasthop_verdict::{Module, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
-const TX_RINGS: u64 = 0;
-const RX_RINGS: u64 = 1 << 20;
+pub const TX_RINGS: u64 = 0;
+pub const RX_RINGS: u64 = 1 << 20;
 const TX_BUFFERS: u64 = 2 << 20;
-const RX_BUFFERS: u64 = 10 << 20;
+pub const RX_BUFFERS: u64 = 10 << 20;
 const TX_BUFFER_BYTES: u64 = 68 << 10;
 const TX_BUFFERS_COUNT: u32 = 64;
 const MEMORY_BYTES: usize = 32 << 20;
@@ -30,7 +30,7 @@ pub fn everything() -> Capabilities {
     }
 }
 
-fn ring_at(map: &MemoryMap, entries: u32, base: u64) -> RingMemory {
+pub fn ring_at(map: &MemoryMap, entries: u32, base: u64) -> RingMemory {
     let available = base + 16 * u64::from(entries);
     let used = (available + 6 + 2 * u64::from(entries)).next_multiple_of(64);
     RingMemory::new(map, entries, RingAddresses { descriptors: base, available, used }).unwrap()
