@@ -90,9 +90,6 @@ pub enum Refusal {
     /// Regions that do not go together.
     #[error("the front end's memory table is unusable: {0}")]
     MemoryTable(String),
-    /// Removal of a region that is not there.
-    #[error("REM_MEM_REG names no region of the memory table: guest address {0:#x}, {1} bytes")]
-    NoSuchRegion(u64, u64),
     /// Feature bits that were not offered.
     #[error("the front end acknowledged features that were not offered: {0}")]
     NotOffered(String),

@@ -22,31 +22,38 @@ pub(crate) fn replaced(
     map(regions.collect::<Result<_, _>>()?)
 }
 
-/// The old map and one region more.
+/// The old map and one region more; `None` if that very region is there: front ends with several queue pairs add it once
+/// for each (QEMU up to 7.2).
 pub(crate) fn added(
     old: &MemoryMap,
     message: MemoryRegionMessage,
     fds: &[OwnedFd],
-) -> Result<MemoryMap, Refusal> {
+) -> Result<Option<MemoryMap>, Refusal> {
     check_fds(request::ADD_MEM_REG, fds, 1)?;
+    let range = FileRange::of(fds[0].as_fd(), message.offset, message.size)?;
+    if unchanged(old, message, range).is_some() {
+        return Ok(None);
+    }
     let mut regions = old.regions().to_vec();
     if regions.len() >= MEMORY_SLOTS_MAX {
         return Err(Refusal::MemoryTable(format!("all {MEMORY_SLOTS_MAX} memory slots are taken")));
     }
     regions.push(region(old, message, &fds[0])?);
-    map(regions)
+    map(regions).map(Some)
 }
 
-/// The old map without one region. The file offset in the message means nothing: some front ends leave it out.
-pub(crate) fn removed(old: &MemoryMap, message: MemoryRegionMessage) -> Result<MemoryMap, Refusal> {
+/// The old map without one region; `None` if it is gone already, as for `added`. The file offset in the message means
+/// nothing: some front ends leave it out.
+pub(crate) fn removed(old: &MemoryMap, message: MemoryRegionMessage) -> Result<Option<MemoryMap>, Refusal> {
     let mut regions = old.regions().to_vec();
     let at = regions.iter().position(|region| {
         region.guest_addr == message.guest_addr
             && region.user_addr == message.user_addr
             && region.mapping.len() as u64 == message.size
     });
-    regions.remove(at.ok_or(Refusal::NoSuchRegion(message.guest_addr, message.size))?);
-    map(regions)
+    let Some(at) = at else { return Ok(None) };
+    regions.remove(at);
+    map(regions).map(Some)
 }
 
 fn map(regions: Vec<Region>) -> Result<MemoryMap, Refusal> {
@@ -61,16 +68,20 @@ fn check_fds(number: u32, fds: &[OwnedFd], needed: usize) -> Result<(), Refusal>
     }
 }
 
+/// The old region that is the same memory at the same addresses.
+fn unchanged(old: &MemoryMap, message: MemoryRegionMessage, range: FileRange) -> Option<&Region> {
+    old.regions().iter().find(|region| {
+        region.guest_addr == message.guest_addr
+            && region.user_addr == message.user_addr
+            && region.mapping.range() == Some(range)
+            && !region.mapping.is_dead()
+    })
+}
+
 fn region(old: &MemoryMap, message: MemoryRegionMessage, fd: &OwnedFd) -> Result<Region, Refusal> {
     let MemoryRegionMessage { guest_addr, size, user_addr, offset } = message;
     let range = FileRange::of(fd.as_fd(), offset, size)?;
-    let same = old.regions().iter().find(|region| {
-        region.guest_addr == guest_addr
-            && region.user_addr == user_addr
-            && region.mapping.range() == Some(range)
-            && !region.mapping.is_dead()
-    });
-    let mapping = match same {
+    let mapping = match unchanged(old, message, range) {
         Some(region) => Arc::clone(&region.mapping),
         None => Arc::new(Mapping::of_file(fd.as_fd(), offset, size)?),
     };

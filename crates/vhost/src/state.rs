@@ -191,9 +191,16 @@ impl<D: Device> Protocol<D> {
     }
 
     fn set_status(&mut self, status: u8) {
+        /// The driver is ready (virtio 1.2, 2.1).
+        const DRIVER_OK: u8 = 4;
         self.status = status;
         if status == 0 {
             self.reset(false);
+        }
+        let has_memory = self.shared.map.as_ref().is_some_and(|map| !map.regions().is_empty());
+        if status & DRIVER_OK != 0 && !has_memory {
+            // A VMM without shared memory sends no region at all, and its guest waits for ever: it is told to the operator.
+            self.refusals.last = Some(Refusal::NotShared);
         }
     }
 
@@ -217,10 +224,11 @@ impl<D: Device> Protocol<D> {
         let nothing = MemoryMap::default();
         let old = self.shared.map.as_deref().unwrap_or(&nothing);
         let (map, is_whole) = match message.request {
-            request::SET_MEM_TABLE => (memory::replaced(old, &message.memory_table()?, fds)?, true),
+            request::SET_MEM_TABLE => (Some(memory::replaced(old, &message.memory_table()?, fds)?), true),
             request::ADD_MEM_REG => (memory::added(old, message.memory_region()?, fds)?, false),
             _ => (memory::removed(old, message.memory_region()?)?, false),
         };
+        let Some(map) = map else { return Ok(()) };
         let started = self.use_memory(Arc::new(map));
         // A region that moves is removed, then added: until then, the rings in it wait.
         match started {

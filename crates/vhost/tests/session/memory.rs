@@ -181,7 +181,7 @@ fn regions_are_added_and_removed_one_by_one() {
     assert_eq!(host.tell_region(request::ADD_MEM_REG, second(), &[&file]), Some(1), "overlap");
     assert_eq!(host.tell_region(request::ADD_MEM_REG, second(), &[]), Some(1), "no file");
     let elsewhere = MemoryRegionMessage { user_addr: 0, ..second() };
-    assert_eq!(host.tell_region(request::REM_MEM_REG, elsewhere, &[]), Some(1), "no such region");
+    assert_eq!(host.tell_region(request::REM_MEM_REG, elsewhere, &[]), Some(0), "it is gone already");
     assert_eq!(host.device.calls(), []);
     let no_offset = MemoryRegionMessage { offset: 77, ..second() };
     assert_eq!(host.tell_region(request::REM_MEM_REG, no_offset, &[&file]), Some(0), "file closed");
@@ -228,4 +228,36 @@ fn slots_run_out_at_their_number() {
     }
     assert_eq!(host.tell_region(request::ADD_MEM_REG, slot(509), &[&file]), Some(1));
     assert!(host.last_refusal().contains("509"));
+}
+
+#[test]
+fn regions_told_once_per_queue_pair_change_nothing_the_second_time() {
+    // QEMU up to 7.2 repeats ADD_MEM_REG and REM_MEM_REG for each of its queue pairs.
+    let mut host = Host::acknowledged();
+    let _file = host.run_pair();
+    let file = memory_file();
+    for _ in 0..3 {
+        assert_eq!(host.tell_region(request::ADD_MEM_REG, second(), &[&file]), Some(0));
+    }
+    let memories =
+        |calls: Vec<Call>| calls.into_iter().filter(|call| matches!(call, Call::Memory(_))).count();
+    assert_eq!(memories(host.device.calls()), 1);
+    let other_file = memory_file();
+    assert_eq!(
+        host.tell_region(request::ADD_MEM_REG, second(), &[&other_file]),
+        Some(1),
+        "other memory there"
+    );
+    for _ in 0..3 {
+        assert_eq!(host.tell_region(request::REM_MEM_REG, second(), &[]), Some(0));
+    }
+    assert_eq!(memories(host.device.calls()), 1);
+}
+
+#[test]
+fn a_driver_that_is_ready_without_shared_memory_is_told_of() {
+    // QEMU without a shared memory backend sends no region at all.
+    let mut host = Host::acknowledged();
+    host.tell_u64(request::SET_STATUS, 15);
+    assert!(host.last_refusal().contains("share=on"), "{}", host.last_refusal());
 }
