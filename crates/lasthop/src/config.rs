@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! module = "bridge"
-//! cpus = "0-3"
+//! cpus = "0-1"
 //!
 //! [[vnic]]
 //! name = "vm1"
@@ -149,7 +149,10 @@ mod tests {
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
             ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),
             ("[[vnic]]\nname = \"a\"\nqueues = 99", 3, "1 to 32"),
+            ("[[vnic]]\nname = \"a\"\nqueues = \"2\"", 3, "queues must be a whole number from 1 to 32"),
+            ("[[vnic]]\nname = \"a\"\nqueues = 70000", 3, "queues must be a whole number from 1 to 32"),
             ("[[vnic]]\nname = \"a\"\nmtu = 9", 3, "68 to 65535"),
+            ("[[vnic]]\nname = \"a\"\nmtu = 1.5", 3, "mtu must be a whole number from 68 to 65535"),
             ("[[vnic]]\nname = \"internal\"", 2, "choose another"),
             ("[[vnic]]\nname = \"a\"\nmode = \"both\"", 3, "listen"),
             ("[[vnic]]\nmtu = 1500", 1, "name"),

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use rustix::thread::{CpuSet, sched_getaffinity};
 use serde::Deserialize;
 
 use crate::fault::Fault;
@@ -13,6 +14,33 @@ const CPUS_MAX: usize = 8192;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct CpuList(pub(crate) Vec<usize>);
+
+impl CpuList {
+    /// Refuses CPUs that this process may not use.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        match allowed() {
+            Some(allowed) => self.check_within(&allowed),
+            None => Ok(()),
+        }
+    }
+
+    fn check_within(&self, allowed: &Self) -> Result<(), Fault> {
+        let beyond: Vec<usize> = self.0.iter().filter(|cpu| !allowed.0.contains(cpu)).copied().collect();
+        if beyond.is_empty() {
+            return Ok(());
+        }
+        Err(Fault::params(format!(
+            "cpus={self}: CPU {} cannot be used by this process; choose among {allowed}",
+            Self(beyond)
+        )))
+    }
+}
+
+/// The CPUs that this process may use. None on machines with more CPUs than the kernel tells us of.
+fn allowed() -> Option<CpuList> {
+    let set = sched_getaffinity(None).ok()?;
+    Some(CpuList((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
+}
 
 impl TryFrom<String> for CpuList {
     type Error = Fault;
@@ -44,9 +72,16 @@ impl FromStr for CpuList {
 
 impl std::fmt::Display for CpuList {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let words: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        let ranges = self.0.chunk_by(|one, next| one + 1 == *next);
+        let words: Vec<String> = ranges.filter_map(range).collect();
         f.write_str(&words.join(","))
     }
+}
+
+/// Neighbours as `0-3`, one alone as `6`.
+fn range(cpus: &[usize]) -> Option<String> {
+    let (first, last) = (cpus.first()?, cpus.last()?);
+    Some(if first == last { first.to_string() } else { format!("{first}-{last}") })
 }
 
 /// A CPU number in plain digits; `usize::from_str` would also take a sign.
@@ -82,6 +117,18 @@ mod tests {
     #[test]
     fn a_list_survives_being_written_and_read() {
         let list: CpuList = "0-2,9".parse().expect("a list");
+        assert_eq!(list.to_string(), "0-2,9");
         assert_eq!(list.to_string().parse(), Ok(list));
+    }
+
+    #[test]
+    fn cpus_that_may_not_be_used_are_named_with_those_that_may() {
+        let list = |text: &str| text.parse::<CpuList>().expect("a list");
+        assert_eq!(list("0,3").check_within(&list("0-3")), Ok(()));
+        let fault = list("1-5").check_within(&list("0-2,8")).expect_err("too many");
+        assert_eq!(fault.message, "cpus=1-5: CPU 3-5 cannot be used by this process; choose among 0-2,8");
+        let all = allowed().expect("a machine of today");
+        assert!(!all.0.is_empty());
+        assert_eq!(all.check(), Ok(()));
     }
 }

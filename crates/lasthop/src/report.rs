@@ -115,6 +115,9 @@ pub(crate) struct VnicReport {
     pub(crate) features: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) rings: Vec<RingReport>,
+    /// What the front end of the present or last guest was refused last.
+    #[serde(default)]
+    pub(crate) last_refusal: Option<String>,
 }
 
 impl VnicReport {
@@ -131,6 +134,7 @@ impl VnicReport {
             features_off: spec.features_off.clone(),
             features: Vec::new(),
             rings: Vec::new(),
+            last_refusal: None,
         }
     }
 }

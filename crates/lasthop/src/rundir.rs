@@ -24,6 +24,14 @@ pub(crate) fn choose(dir: Option<&Path>) -> Result<PathBuf, Fault> {
     })
 }
 
+/// What a command needs to find the switch in `dir`: nothing if it looks there anyway.
+pub(crate) fn option(dir: &Path) -> String {
+    match choose(None) {
+        Ok(default) if default == dir => String::new(),
+        _ => format!(" --dir {}", dir.display()),
+    }
+}
+
 /// The control socket in a run directory.
 pub(crate) fn control_socket(dir: &Path) -> PathBuf {
     dir.join("control.sock")
@@ -98,10 +106,17 @@ fn make(path: &Path) -> Result<bool, Fault> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             Err(Fault::socket(format!("\"{shown}\" is not a directory; name another one with --dir")))
         }
-        Err(error) => Err(Fault::socket(format!(
-            "cannot create the run directory \"{shown}\": {error}; create its parent, or name another one with --dir"
-        ))),
+        Err(error) => Err(cannot_create(path, &error)),
     }
+}
+
+fn cannot_create(path: &Path, error: &std::io::Error) -> Fault {
+    let remedy = match error.kind() {
+        ErrorKind::NotFound => "create its parent, or name another one with --dir",
+        ErrorKind::PermissionDenied => "name one that you may write to with --dir",
+        _ => "name another one with --dir",
+    };
+    Fault::socket(format!("cannot create the run directory \"{}\": {error}; {remedy}", path.display()))
 }
 
 fn lock(dir: &Path) -> Result<File, Fault> {
@@ -175,6 +190,14 @@ mod tests {
         drop(owner);
         assert!(!path.exists());
         RunDir::claim(path).expect("free again");
+    }
+
+    #[test]
+    fn the_remedy_fits_the_trouble() {
+        let message = |kind: ErrorKind| cannot_create(Path::new("/x/y"), &kind.into()).message;
+        assert!(message(ErrorKind::NotFound).contains("create its parent"));
+        let denied = message(ErrorKind::PermissionDenied);
+        assert!(denied.contains("permission denied; name one that you may write to"), "{denied}");
     }
 
     #[test]

@@ -23,7 +23,10 @@ fn vnics_are_added_listed_shown_and_deleted() {
     );
     assert!(switch.ask(&["vnic", "list"]).ok().contains("vm2   waiting for guest  listen"));
     assert!(switch.ask(&["vnic", "show", "vm2"]).ok().contains("02:00:00:00:00:02 (static)"));
-    let qemu = switch.ask(&["vnic", "show", "vm2", "--qemu"]).ok();
+    let qemu = switch.ask(&["vnic", "show", "vm2", "--qemu"]);
+    assert!(qemu.err.contains("reconnect-ms"), "{}", qemu.err);
+    let qemu = qemu.ok();
+    assert!(qemu.starts_with("-m 1G \\\n") && !qemu.contains('#'), "{qemu}");
     assert!(qemu.contains("queues=2") && qemu.contains("mac=02:00:00:00:00:02,mq=on"), "{qemu}");
     assert!(switch.ask(&["vnic", "show", "vm2", "--libvirt"]).ok().contains("<mtu size='1400'/>"));
     switch.connect("vm2.sock");
@@ -159,9 +162,18 @@ fn what_a_guest_is_refused_is_said_with_the_remedy() {
         switch.log().contains("vnic a: front end sent no file descriptor").then_some(())
     });
     assert!(switch.log().contains("share=on"), "{}", switch.log());
+    let why = switch.json(&["vnic", "show", "a"])["last_refusal"].clone();
+    assert!(why.as_str().is_some_and(|why| why.starts_with("front end sent no file descriptor")), "{why}");
+    let shown = switch.ask(&["vnic", "show", "a"]).ok();
+    assert!(shown.contains("last refusal  front end sent no file descriptor"), "{shown}");
     front.write_all(&message(1, 7, &[])).expect("written");
     eventually("the end", || {
         switch.log().contains("vnic a: its guest is gone: the front end broke").then_some(())
+    });
+    assert_eq!(switch.json(&["vnic", "show", "a"])["last_refusal"], why, "kept for who comes to look");
+    let _next = switch.connect("a.sock");
+    eventually("the next guest", || {
+        switch.json(&["vnic", "show", "a"])["last_refusal"].is_null().then_some(())
     });
 }
 

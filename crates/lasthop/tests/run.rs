@@ -38,6 +38,8 @@ fn sigterm_leaves_nothing_behind() {
 #[test]
 fn sigint_ends_in_order_too() {
     let mut switch = Switch::start(&[]);
+    let hint = format!("lasthop vnic add NAME --dir {}", switch.dir().display());
+    eventually("the hint", || switch.log().contains(&hint).then_some(()));
     signal(switch.pid(), Signal::INT);
     assert_eq!(switch.wait().code(), Some(0));
     assert!(!switch.dir().exists() && !switch.log().contains("killed"), "{}", switch.log());
@@ -111,6 +113,7 @@ fn a_vnic_that_the_switch_refuses_ends_the_start() {
 #[test]
 fn mistakes_on_the_command_line_and_in_the_file_are_named() {
     assert!(failed(base(), &["--vnic", "a", "--vnic", "a"]).contains("two vnics \"a\""));
+    assert!(failed(base(), &["--cpus", "8191"]).contains("CPU 8191 cannot be used by this process"));
     let base = base();
     let file = base.path().join("lasthop.toml");
     let write = |text: &str| std::fs::write(&file, text).expect("written");
@@ -120,6 +123,10 @@ fn mistakes_on_the_command_line_and_in_the_file_are_named() {
     assert!(message.contains("lasthop.toml:2: unknown key \"cpu\"; did you mean \"cpus\"?"), "{message}");
     write("[[vnic]]\nname = \"a\"\nmtu = 1\n");
     assert!(run().contains("lasthop.toml:3: mtu=1 is out of range"));
+    write("cpus = \"0-8191\"\n");
+    assert!(run().contains("cpus=0-8191: CPU "), "no machine has them all");
+    write("[[vnic]]\nname = \"a\"\nqueues = \"2\"\n");
+    assert!(run().contains("lasthop.toml:3: queues must be a whole number from 1 to 32"));
     write("");
     assert!(run().contains("cannot create the run directory"));
 }

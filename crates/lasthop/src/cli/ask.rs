@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::fault::{Fault, Kind};
+use crate::log::say;
 use crate::output::{print, print_json};
 use crate::report::{FdbReport, StatsReport, VersionReport, VnicList, VnicReport};
 use crate::show;
@@ -34,12 +35,20 @@ impl Asking {
             VnicCommand::Show { name, qemu, libvirt } => {
                 let vnic: VnicReport = ask(&self.dir, "vnic.show", &json!({"name": name}))?;
                 match (qemu, libvirt) {
-                    (true, _) => self.paste("qemu", show::qemu(&vnic)),
+                    (true, _) => self.qemu(&vnic),
                     (_, true) => self.paste("libvirt", show::libvirt(&vnic)),
                     _ => self.show(&vnic, show::vnic),
                 }
             }
         }
+    }
+
+    /// The hint goes to standard error, so that standard output can be pasted or substituted as it is.
+    fn qemu(&self, vnic: &VnicReport) -> Result<ExitCode, Fault> {
+        if !self.json {
+            say!("{}", show::qemu_hint(vnic));
+        }
+        self.paste("qemu", show::qemu(vnic))
     }
 
     fn add(&self, vnic: VnicSpec) -> Result<ExitCode, Fault> {

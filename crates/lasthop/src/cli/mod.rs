@@ -79,8 +79,10 @@ struct RunArgs {
 
 #[derive(Debug, Subcommand)]
 enum VnicCommand {
-    /// Make a vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=A+B]
+    /// Make a vnic
     Add {
+        /// Its name, and options: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
+        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
     },

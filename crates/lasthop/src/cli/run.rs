@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::config::{self, Config};
+use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::supervisor::{self, RunSettings, SwitchSettings};
 use crate::vnic::check_unique;
@@ -23,6 +24,7 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let module = flags.module.or(file.module).unwrap_or_default();
     let switch = SwitchSettings { module, cpus: flags.cpus.or(file.cpus) };
+    switch.cpus.as_ref().map_or(Ok(()), CpuList::check)?;
     let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
     check_unique(&vnics)?;
     Ok(RunSettings { dir, switch, vnics })

@@ -8,7 +8,7 @@ mod table;
 mod vnic;
 
 pub(crate) use libvirt::libvirt;
-pub(crate) use qemu::qemu;
+pub(crate) use qemu::{qemu, qemu_hint};
 pub(crate) use stats::{conservation, stats};
 pub(crate) use vnic::{vnic, vnic_added, vnic_list};
 

@@ -44,6 +44,9 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     for ring in &vnic.rings {
         line(&format!("ring {}", ring.index), ring_text(ring));
     }
+    if let Some(why) = &vnic.last_refusal {
+        line("last refusal", why.clone());
+    }
     line("attach with", format!("lasthop vnic show {} --qemu (or --libvirt)", vnic.name));
     text
 }
@@ -101,8 +104,14 @@ mod tests {
         let mut report = report("vm1,features-off=TSO4");
         report.features = vec!["CSUM".into(), "MQ".into()];
         report.rings = vec![RingReport { index: 1, entries: 256, enabled: false, error: None }];
+        report.last_refusal = Some("front end sent nothing".into());
         let text = vnic(&report);
-        for words in ["mac           any (learned)", "features off  TSO4", "negotiated    CSUM MQ"] {
+        for words in [
+            "mac           any (learned)",
+            "features off  TSO4",
+            "negotiated    CSUM MQ",
+            "last refusal  front end sent nothing\n",
+        ] {
             assert!(text.contains(words), "{text}");
         }
         assert!(text.contains("ring 1        from guest, 256 entries, disabled\n"), "{text}");

@@ -6,6 +6,7 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
 use crate::poller::Interest;
+use crate::rundir;
 
 use super::Supervisor;
 use super::orders::What;
@@ -67,6 +68,9 @@ impl Supervisor {
             self.stage = Stage::Serving;
             let (module, dir) = (self.lives.settings().module.as_str(), self.dir.display());
             say!("switch is running with {} vnics, module {module}, in {dir}", self.ports.len());
+            if self.ports.is_empty() {
+                say!("add a vnic with: lasthop vnic add NAME{}", rundir::option(&self.dir));
+            }
         } else {
             say!("the switch process is running again, as process {pid}");
         }

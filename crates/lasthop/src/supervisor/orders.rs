@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
-use crate::log::{say, say_of_others};
+use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::Interest;
 
@@ -112,7 +112,7 @@ impl Supervisor {
     fn on_report(&mut self, report: Report) {
         match report {
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
-            Report::Refused { name, why } => say_of_others!("vnic {name}: {why}"),
+            Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => {
                 if let Some(switch) = self.lives.current() {
                     switch.last_words = Some(why);

@@ -24,9 +24,13 @@ use super::sockets::{ListenSocket, check_length, connect_to};
 const SOCKET_MODE: u32 = 0o660;
 /// How long a second connection may wait for the first one's hang-up, which can be on its way.
 const HOLD: Duration = Duration::from_secs(1);
-/// Pause between attempts to connect; doubles.
+/// Pause between attempts to connect, and before the next guest after one that hung up at once; doubles.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
+/// An attachment shorter than this makes a pause: front ends that fail in a loop must not flood the log.
+const SHORT: Duration = Duration::from_secs(1);
+/// After an attachment this long the pauses are short again.
+const LONG: Duration = Duration::from_secs(10);
 /// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -38,7 +42,7 @@ enum Life {
     /// It has the port and no guest.
     Idle,
     /// It has the connection with this number.
-    Attached(u64),
+    Attached { number: u64, since: Instant },
 }
 
 /// How the port gets its connections.
@@ -49,6 +53,8 @@ enum Role {
         held: Option<(OwnedFd, Instant)>,
         /// No `accept` before this.
         paused_until: Option<Instant>,
+        /// To make when a guest hangs up at once.
+        pause: Pause,
         /// A refusal was logged since the last attachment.
         is_refusal_said: bool,
     },
@@ -69,6 +75,8 @@ pub(super) struct Port {
     pub(super) is_watched: bool,
     life: Life,
     role: Role,
+    /// What the front end was refused last, until the next one attaches.
+    refusal: Option<String>,
 }
 
 impl Port {
@@ -76,16 +84,15 @@ impl Port {
     pub(super) fn open(spec: VnicSpec, dir: &Path) -> Result<Self, Fault> {
         let path = spec.socket_in(dir);
         check_length(&path)?;
+        let pause = Pause::new(RETRY_MIN, RETRY_MAX);
         let role = match spec.mode {
             Mode::Listen => {
                 let socket = ListenSocket::bind(&path, SOCKET_MODE)?;
-                Role::Listen { socket, held: None, paused_until: None, is_refusal_said: false }
+                Role::Listen { socket, held: None, paused_until: None, pause, is_refusal_said: false }
             }
-            Mode::Connect => {
-                Role::Connect { next: Instant::now(), pause: Pause::new(RETRY_MIN, RETRY_MAX), said: None }
-            }
+            Mode::Connect => Role::Connect { next: Instant::now(), pause, said: None },
         };
-        Ok(Self { spec, path, is_watched: false, life: Life::Down, role })
+        Ok(Self { spec, path, is_watched: false, life: Life::Down, role, refusal: None })
     }
 
     /// The listening socket, to be watched while it may be accepted from.
@@ -127,20 +134,38 @@ impl Port {
     }
 
     /// The switch has got a connection.
-    pub(super) fn attached(&mut self, attachment: u64) {
-        self.life = Life::Attached(attachment);
+    pub(super) fn attached(&mut self, number: u64, now: Instant) {
+        self.life = Life::Attached { number, since: now };
+        self.refusal = None;
+    }
+
+    /// The front end was refused something. Without one it is news of a port of the same name that is gone.
+    pub(super) fn refused(&mut self, why: String) {
+        if matches!(self.life, Life::Attached { .. }) {
+            self.refusal = Some(why);
+        }
+    }
+
+    /// What the present front end, or else the last one, was refused last.
+    pub(super) fn last_refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
     }
 
     /// The connection ended. False if it was not the current one.
-    pub(super) fn detached(&mut self, attachment: u64) -> bool {
-        if self.life != Life::Attached(attachment) {
+    pub(super) fn detached(&mut self, attachment: u64, now: Instant) -> bool {
+        let Life::Attached { number, since } = self.life else { return false };
+        if number != attachment {
             return false;
         }
         self.life = Life::Idle;
         match &mut self.role {
-            Role::Listen { is_refusal_said, .. } => *is_refusal_said = false,
+            Role::Listen { is_refusal_said, paused_until, pause, .. } => {
+                *is_refusal_said = false;
+                let pause = pause_after(now.saturating_duration_since(since), pause);
+                *paused_until = (*paused_until).max(pause.map(|pause| now + pause));
+            }
             // A pause also here, so that a peer which hangs up at once makes no busy loop.
-            Role::Connect { next, pause, .. } => *next = Instant::now() + pause.take(),
+            Role::Connect { next, pause, .. } => *next = now + pause.take(),
         }
         true
     }
@@ -150,7 +175,12 @@ impl Port {
         match &self.role {
             Role::Listen { held, paused_until, .. } => {
                 let held = held.as_ref().map(|(_, until)| *until);
-                if self.life == Life::Down { None } else { earlier(held, *paused_until) }
+                match self.life {
+                    Life::Down => None,
+                    // Who is held comes in when the pause is over.
+                    Life::Idle => *paused_until,
+                    Life::Attached { .. } => earlier(held, *paused_until),
+                }
             }
             Role::Connect { next, .. } => (self.life == Life::Idle).then_some(*next),
         }
@@ -168,10 +198,13 @@ impl Port {
 
     fn accept(&mut self, now: Instant) -> Option<OwnedFd> {
         let is_idle = self.life == Life::Idle;
-        let Role::Listen { socket, held, paused_until, is_refusal_said } = &mut self.role else {
+        let Role::Listen { socket, held, paused_until, is_refusal_said, .. } = &mut self.role else {
             return None;
         };
         paused_until.take_if(|until| *until <= now);
+        if is_idle && paused_until.is_some() {
+            return None;
+        }
         if let Some((fd, until)) = held.take() {
             match (is_idle, until > now) {
                 (true, _) => return Some(fd),
@@ -228,6 +261,14 @@ impl Port {
     }
 }
 
+/// The pause before the next guest, if the last one's attachment of `length` was too short.
+fn pause_after(length: Duration, pause: &mut Pause) -> Option<Duration> {
+    if length >= LONG {
+        pause.reset();
+    }
+    (length < SHORT).then(|| pause.take())
+}
+
 /// Logs the first refusal since a guest attached; the others are like it.
 fn say_refused(spec: &VnicSpec, is_said: &mut bool) {
     if !*is_said {
@@ -268,13 +309,13 @@ mod tests {
         let now = Instant::now();
         let _first = UnixStream::connect(&port.path).expect("connected");
         assert!(port.advance(now).is_some());
-        port.attached(1);
+        port.attached(1, now);
         let _second = UnixStream::connect(&port.path).expect("connected");
         assert!(port.advance(now).is_none());
         assert_eq!(port.due(), Some(now + HOLD));
-        assert!(!port.detached(7), "not the current one");
-        assert!(port.detached(1));
-        assert!(port.advance(now).is_some());
+        assert!(!port.detached(7, now + SHORT), "not the current one");
+        assert!(port.detached(1, now + SHORT));
+        assert!(port.advance(now + SHORT).is_some());
         assert_eq!(port.due(), None);
     }
 
@@ -283,7 +324,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let mut port = port("a", dir.path());
         let now = Instant::now();
-        port.attached(1);
+        port.attached(1, now);
         let mut second = UnixStream::connect(&port.path).expect("connected");
         assert!(port.advance(now).is_none());
         let mut third = UnixStream::connect(&port.path).expect("connected");
@@ -318,9 +359,69 @@ mod tests {
         }
         let _guest = UnixListener::bind(&port.path).expect("bound");
         assert!(port.advance(now).is_some());
-        port.attached(1);
+        port.attached(1, now);
         assert_eq!(port.due(), None);
-        assert!(port.detached(1));
-        assert!(port.due().is_some_and(|due| due > now - Duration::from_secs(5)));
+        assert!(port.detached(1, now));
+        assert_eq!(port.due(), Some(now + RETRY_MIN));
+    }
+
+    /// Lets a guest in and out again after `length`.
+    fn visit(port: &mut Port, now: Instant, length: Duration) -> Instant {
+        let _guest = UnixStream::connect(&port.path).expect("connected");
+        assert!(port.may_accept() && port.advance(now).is_some());
+        port.attached(1, now);
+        assert!(port.detached(1, now + length));
+        now + length
+    }
+
+    #[test]
+    fn guests_that_hang_up_at_once_make_growing_pauses() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        let mut now = Instant::now();
+        for pause_ms in [100, 200, 400, 800, 1000, 1000] {
+            now = visit(&mut port, now, Duration::ZERO);
+            let _early = UnixStream::connect(&port.path).expect("connected");
+            assert!(!port.may_accept() && port.advance(now).is_none());
+            now += Duration::from_millis(pause_ms);
+            assert_eq!(port.due(), Some(now));
+            assert!(port.advance(now).is_some(), "let in when the pause is over");
+            assert_eq!(port.due(), None);
+        }
+        now = visit(&mut port, now, SHORT);
+        assert_eq!(port.due(), None, "long enough for no pause");
+        now = visit(&mut port, now, LONG);
+        now = visit(&mut port, now, Duration::ZERO);
+        assert_eq!(port.due(), Some(now + RETRY_MIN), "long enough for short pauses");
+    }
+
+    #[test]
+    fn a_held_guest_waits_for_the_end_of_the_pause() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        let now = Instant::now();
+        port.attached(1, now);
+        let mut held = UnixStream::connect(&port.path).expect("connected");
+        assert!(port.advance(now).is_none());
+        assert!(port.detached(1, now));
+        assert!(port.advance(now).is_none() && !is_closed(&mut held));
+        assert_eq!(port.due(), Some(now + RETRY_MIN));
+        assert!(port.advance(now + RETRY_MIN).is_some());
+    }
+
+    #[test]
+    fn a_refusal_is_kept_until_the_next_guest() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut port = port("a", dir.path());
+        let now = Instant::now();
+        port.refused("of another port".to_owned());
+        assert_eq!(port.last_refusal(), None);
+        port.attached(1, now);
+        port.refused("first".to_owned());
+        port.refused("second".to_owned());
+        assert!(port.detached(1, now));
+        assert_eq!(port.last_refusal(), Some("second"));
+        port.attached(2, now);
+        assert_eq!(port.last_refusal(), None);
     }
 }

@@ -97,10 +97,11 @@ impl Supervisor {
     /// Lets a port do what it can, and hands over what comes out of it.
     pub(super) fn advance_port(&mut self, number: u32) {
         let Some(port) = self.ports.get_mut(&number) else { return };
-        if let Some(fd) = port.advance(Instant::now()) {
+        let now = Instant::now();
+        if let Some(fd) = port.advance(now) {
             self.next_attachment += 1;
             let attachment = self.next_attachment;
-            port.attached(attachment);
+            port.attached(attachment, now);
             let name = port.spec.name.to_string();
             say_of_others!("vnic {name}: a guest is connected");
             self.attach(name, attachment, fd);
@@ -129,9 +130,18 @@ impl Supervisor {
     /// A connection is over, says the switch.
     pub(super) fn detached(&mut self, name: &str, attachment: u64, why: &str) {
         let Ok(number) = self.find(name) else { return };
-        if self.ports.get_mut(&number).is_some_and(|port| port.detached(attachment)) {
+        if self.ports.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
             say_of_others!("vnic {name}: its guest is gone: {why}");
             self.advance_port(number);
+        }
+    }
+
+    /// A front end was refused something, says the switch.
+    pub(super) fn refused(&mut self, name: &str, why: String) {
+        let Ok(number) = self.find(name) else { return };
+        say_of_others!("vnic {name}: {why}");
+        if let Some(port) = self.ports.get_mut(&number) {
+            port.refused(why);
         }
     }
 

@@ -204,6 +204,7 @@ fn describe(port: &Port, stats: &StatsReport) -> VnicReport {
     let inside = stats.ports.iter().find(|inside| inside.name == name);
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
     let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
+    vnic.last_refusal = port.last_refusal().map(str::to_owned);
     if let Some(inside) = inside {
         vnic.features.clone_from(&inside.features);
         vnic.rings.clone_from(&inside.rings);

@@ -20,9 +20,8 @@ const STATUS: u64 = 1 << 16;
 const MQ: u64 = 1 << 22;
 const INDIRECT_DESC: u64 = 1 << 28;
 const EVENT_IDX: u64 = 1 << 29;
-const VERSION_1: u64 = 1 << 32;
 
-/// Names of single features; what was negotiated is shown in this order.
+/// Names of single features that can be left out.
 const FEATURES: &[(&str, u64)] = &[
     ("CSUM", CSUM),
     ("GUEST_CSUM", GUEST_CSUM),
@@ -108,12 +107,7 @@ impl From<FeatureSet> for Vec<String> {
 
 /// The names of the features in `bits`; those without a name by number.
 pub(crate) fn describe(bits: u64) -> Vec<String> {
-    (0..u64::BITS).filter(|bit| bits >> bit & 1 == 1).map(describe_bit).collect()
-}
-
-fn describe_bit(bit: u32) -> String {
-    let named = FEATURES.iter().find(|(_, bits)| *bits == 1 << bit).map(|(name, _)| (*name).to_owned());
-    named.unwrap_or_else(|| if 1 << bit == VERSION_1 { "VERSION_1".to_owned() } else { format!("bit {bit}") })
+    lasthop_vhost::features::names(bits).split_whitespace().map(str::to_owned).collect()
 }
 
 fn bits(name: &str) -> Option<u64> {
@@ -164,10 +158,17 @@ mod tests {
     }
 
     #[test]
+    fn names_mean_the_same_when_shown() {
+        for (name, bits) in FEATURES {
+            assert_eq!(describe(*bits), [*name]);
+        }
+    }
+
+    #[test]
     fn negotiated_features_are_shown_by_name() {
         assert_eq!(
-            describe(CSUM | MRG_RXBUF | VERSION_1 | 1 << 40),
-            ["CSUM", "MRG_RXBUF", "VERSION_1", "bit 40"]
+            describe(CSUM | MRG_RXBUF | 1 << 17 | 1 << 32 | 1 << 41),
+            ["CSUM", "MRG_RXBUF", "CTRL_VQ", "VERSION_1", "bit41"]
         );
     }
 }

@@ -42,12 +42,18 @@ pub(super) fn check_mac(text: &str) -> Result<Mac, Fault> {
 }
 
 pub(super) fn queues<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
-    check_queues(u16::deserialize(from)?).map_err(serde::de::Error::custom)
+    let queues = u16::deserialize(from).map_err(|_| not_whole("queues", 1, QUEUE_PAIRS_MAX))?;
+    check_queues(queues).map_err(serde::de::Error::custom)
 }
 
 pub(super) fn mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
-    let mtu = Option::<u16>::deserialize(from)?;
+    let mtu = Option::<u16>::deserialize(from).map_err(|_| not_whole("mtu", MTU_MIN, MTU_MAX))?;
     mtu.map(check_mtu).transpose().map_err(serde::de::Error::custom)
+}
+
+/// For a text, a fraction, or a number beyond all bounds.
+fn not_whole<E: serde::de::Error>(key: &str, min: u16, max: u16) -> E {
+    E::custom(format_args!("{key} must be a whole number from {min} to {max}, without quotes"))
 }
 
 /// `Option<Mac>` as text.
