@@ -56,6 +56,8 @@ pub struct WorkerStats {
     pub visits: u64,
     /// Visits that found packets.
     pub batches: u64,
+    /// Rings that are visited now; all others are armed and left alone.
+    pub active_rings: usize,
 }
 
 impl Stats {
@@ -70,7 +72,7 @@ impl Stats {
         };
         let guests = records.into_iter().map(|(port, record)| PortStats::of(worker, port, record));
         let ports = std::iter::once(internal).chain(guests).collect();
-        Self { ports, workers: vec![worker.stats] }
+        Self { ports, workers: vec![worker.stats()] }
     }
 }
 

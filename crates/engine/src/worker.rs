@@ -45,7 +45,7 @@ fn ring_bell(call: &OwnedFd) {
 /// A thread that owns a fabric.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
-    pub(crate) stats: WorkerStats,
+    stats: WorkerStats,
     mailbox: Arc<Mailbox>,
     events: Events,
     active: ActiveRings,
@@ -384,6 +384,11 @@ impl Worker {
     pub(crate) fn remove_port(&mut self, port: PortId) {
         self.detach(port);
         self.fabric.remove_port(port);
+    }
+
+    /// What it counted, and how many rings are active.
+    pub(crate) fn stats(&self) -> WorkerStats {
+        WorkerStats { active_rings: self.active.len(), ..self.stats }
     }
 
     /// Why all rings of a port were stopped, if they were.

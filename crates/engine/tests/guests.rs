@@ -222,3 +222,31 @@ fn a_broken_ring_that_is_polled_is_left_alone() {
         switch.engine.stats().unwrap().workers[0].visits == before
     });
 }
+
+#[test]
+fn idle_rings_are_left_alone_while_another_is_busy() {
+    let mut switch = TestSwitch::start("dummy");
+    let (port, mut busy) = switch.attach(config("busy"), GuestOptions::plain());
+    let (_, _sink) = switch.attach(config("sink"), GuestOptions::plain());
+    let mut idle: Vec<_> = (0..10)
+        .map(|number| switch.attach(config(&format!("idle{number}")), GuestOptions::plain()).1)
+        .collect();
+    let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let stopped = std::sync::Arc::clone(&stop);
+    let sender = std::thread::spawn(move || {
+        while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
+            send(&mut busy, &frame(2, 1, 0, 64));
+            busy.reclaim(0).unwrap();
+        }
+    });
+    eventually("the busy guest is heard", || switch.port(port).counters.rx_packets > 1000);
+    idle.iter_mut().for_each(|guest| send(guest, &frame(2, 9, 0, 64)));
+    eventually("only the busy ring is visited", || {
+        let before = switch.port(port).counters.rx_packets;
+        let active = switch.engine.stats().unwrap().workers[0].active_rings;
+        active <= 1 && switch.port(port).counters.rx_packets > before
+    });
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    sender.join().unwrap();
+    switch.assert_conserved();
+}
