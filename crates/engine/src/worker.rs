@@ -273,14 +273,25 @@ impl Worker {
         fds: (Option<OwnedFd>, Option<OwnedFd>),
     ) -> std::io::Result<()> {
         let index = control.index;
+        self.replace_fds(port, index, fds)?;
+        self.controls.insert(port, control);
+        self.serve_control(port, index);
+        Ok(())
+    }
+
+    /// Stops virtqueue `index`, if it runs, and listens to its new kick (first of `fds`).
+    fn replace_fds(
+        &mut self,
+        port: PortId,
+        index: u16,
+        fds: (Option<OwnedFd>, Option<OwnedFd>),
+    ) -> std::io::Result<()> {
         self.stop_ring(port, index);
         let (kick, call) = fds;
         if let Some(kick) = &kick {
             self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
         }
         self.fds.insert((port, index), RingFds { kick, call });
-        self.controls.insert(port, control);
-        self.serve_control(port, index);
         Ok(())
     }
 
@@ -332,13 +343,8 @@ impl Worker {
         fds: (Option<OwnedFd>, Option<OwnedFd>),
         enabled: bool,
     ) -> std::io::Result<()> {
-        self.stop_ring(port, index);
-        let (kick, call) = fds;
-        if let Some(kick) = &kick {
-            self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
-        }
+        self.replace_fds(port, index, fds)?;
         self.failures.remove(&port);
-        self.fds.insert((port, index), RingFds { kick, call });
         let granted = self.granted_pairs.get(&port).is_none_or(|pairs| index / 2 < *pairs);
         self.fabric.start_ring(port, index, ring, enabled && granted);
         if index % 2 == 1 {

@@ -7,12 +7,14 @@
 //! | [`lasthop_ring::RING_ENTRIES_MAX`] | 32768 | entries | virtio 1.2, 2.7 |
 //! | [`lasthop_ring::CHAIN_DESCRIPTORS_MAX`] | 1024 | descriptors | what QEMU allows a chain |
 //! | [`lasthop_guestmem::REGIONS_MAX`] | 509 | regions | what QEMU asks for at most |
+//! | [`FRAME_BYTES_MAX`] | 65553 | bytes | 65535 of IP behind an Ethernet header with one tag |
+//! | [`GSO_SEGMENTS_MAX`] | 128 | segments | what one GSO frame may become in software |
 //! | the others | | | below |
 
 /// Queue pairs of one port: as many as a guest has vCPUs worth giving a queue.
 pub const QUEUE_PAIRS_MAX: u16 = 64;
-/// Bytes of a frame: 65535 of IP behind an Ethernet header with one tag.
-pub const FRAME_BYTES_MAX: u32 = 65_553;
+pub use lasthop_wire::gso::{FRAME_BYTES_MAX, SEGMENTS_MAX as GSO_SEGMENTS_MAX};
+
 /// Bytes of a frame: an Ethernet header.
 pub const FRAME_BYTES_MIN: u32 = 14;
 /// Segments of a transmit chain: Linux makes up to 19 for a 64 KiB frame; three times that for others.
@@ -35,7 +37,5 @@ pub const WAITING_BYTES_MAX: u64 = 8 << 20;
 pub const WAITING_NS_MAX: u64 = 300_000_000;
 /// Share of one sender's ring that may wait for slow receivers, in 1/4.
 pub const WAITING_SHARE_QUARTERS: u16 = 3;
-/// Segments that one GSO frame may become in software.
-pub const GSO_SEGMENTS_MAX: u32 = 128;
 /// Frames that the switch itself has on the way.
 pub const INTERNAL_FRAMES_MAX: u16 = 64;

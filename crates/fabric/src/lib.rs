@@ -262,10 +262,4 @@ impl Fabric {
     pub fn signals(&mut self) -> &mut Vec<Signal> {
         &mut self.signals
     }
-
-    /// The module in charge.
-    #[must_use]
-    pub fn module(&self) -> &Arc<dyn Module> {
-        &self.module
-    }
 }

@@ -122,8 +122,7 @@ impl Fabric {
         } else {
             self.receivers.drop_waiting(ring, DropReason::PortDown, &mut self.senders);
         }
-        self.receivers.publish(&mut self.signals);
-        self.senders.publish(&mut self.signals);
+        self.publish();
         if transmit {
             let stopped = self.senders.get_mut(port)?.queues.get_mut(queue)?.take()?;
             debug_assert!(stopped.taken() == 0, "a stopped ring has no chain under way");

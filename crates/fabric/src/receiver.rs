@@ -240,17 +240,15 @@ impl Receivers {
         }
         let (tried, untried) = copies.split_at(attempts.list.len());
         senders.settle_all(tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt)));
-        let mut next_segment = attempts.next_segment;
         for (copy, attempt) in tried.iter().zip(attempts.list) {
             match attempt.outcome {
                 Outcome::Done => {}
                 Outcome::Drop(_) => self.count_drop(ring, attempt),
-                Outcome::Wait => self.let_wait_or_drop(ring, copy, next_segment, senders, now_ns),
+                Outcome::Wait => self.let_wait_or_drop(ring, copy, attempts.next_segment, senders, now_ns),
             }
         }
         for copy in untried {
-            next_segment = 0;
-            self.let_wait_or_drop(ring, copy, next_segment, senders, now_ns);
+            self.let_wait_or_drop(ring, copy, 0, senders, now_ns);
         }
     }
 
