@@ -1,0 +1,14 @@
+//! `lasthop bench`: traffic between guests on bare virtio rings, through any vhost-user back end, measured.
+//!
+//! **Purpose.** Speed claims that hold: several back ends get the same work in the same run, in turns, and every figure
+//! comes with what is known to disturb it.
+//!
+//! **Contract.** A [`Sample`] is one measurement of one [`Workload`] on one back end; it carries the distance of the two
+//! cores as probed before and after it, and only samples of one [`Placement`] are compared. Nothing is left running.
+#![forbid(unsafe_code)]
+
+mod sample;
+mod workload;
+
+pub use sample::{MemoryUse, Placement, RoundTrip, Sample};
+pub use workload::{GRAMMAR, Kind, Metric, Workload};
