@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
-use crate::supervisor::{self, RunSettings, SwitchSettings};
+use crate::supervisor::{self, RunSettings};
 use crate::vnic::check_unique;
 
 use super::RunArgs;
@@ -16,14 +16,15 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let flags = Config { module: args.module, cpus: args.cpus, vnics: flags };
+    let flags = Config { module: args.module, cpus: args.cpus, fdb_entries: args.fdb_entries, vnics: flags };
     supervisor::run(settings(dir, file, flags)?)
 }
 
 /// Flags win over the file, and their vnics come after its.
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let module = flags.module.or(file.module).unwrap_or_default();
-    let switch = SwitchSettings { module, cpus: flags.cpus.or(file.cpus) };
+    let (cpus, fdb_entries) = (flags.cpus.or(file.cpus), flags.fdb_entries.or(file.fdb_entries));
+    let switch = SwitchSettings { module, cpus, fdb_entries };
     switch.cpus.as_ref().map_or(Ok(()), CpuList::check)?;
     let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
     check_unique(&vnics)?;
@@ -36,7 +37,8 @@ mod tests {
 
     fn config(module: Option<&str>, vnics: &[&str]) -> Config {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
-        Config { module: module.map(|name| name.parse().expect("a module")), cpus: None, vnics }
+        let module = module.map(|name| name.parse().expect("a module"));
+        Config { module, vnics, ..Config::default() }
     }
 
     fn together(file: Config, flags: Config) -> Result<RunSettings, Fault> {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use lasthop_engine::{Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingStats, WorkerStats};
 use lasthop_fabric::Drops as DropCounters;
-use lasthop_modules::by_name;
+use lasthop_modules::{BridgeSettings, by_name};
 use lasthop_verdict::{FdbEntry, PortId};
 
+use crate::config::SwitchSettings;
 use crate::fault::{Fault, Kind};
 use crate::report::{Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, WorkerReport};
 use crate::vnic::{VnicSpec, describe_features};
@@ -20,9 +21,13 @@ pub(super) struct Datapath {
 
 impl Datapath {
     /// Starts the workers, which sleep until there is a port with a guest.
-    pub(super) fn start(module: &str, cpus: Vec<usize>) -> Result<Self, Fault> {
+    pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
+        let module = settings.module.as_str();
         let unknown = || Fault::params(format!("there is no module \"{module}\""));
-        let module = by_name(module).ok_or_else(unknown)?;
+        let mut bridge = BridgeSettings::default();
+        bridge.entries_max = settings.fdb_entries.map_or(bridge.entries_max, |entries| entries.0);
+        let module = by_name(module, &bridge).ok_or_else(unknown)?;
+        let cpus = settings.cpus.clone().unwrap_or_default().0;
         let settings = EngineSettings { cpus, ..EngineSettings::default() };
         let engine = Engine::start(Arc::from(module), &settings).map_err(refused)?;
         Ok(Self { engine, ports: BTreeMap::new() })

@@ -39,14 +39,16 @@ pub const AGEING_NS_DEFAULT: u64 = 300_000_000_000;
 pub const FDB_ENTRIES_MAX: usize = 16_384;
 /// Largest table that can be asked for, in entries: 16 MiB.
 pub const FDB_ENTRIES_LIMIT: usize = 1 << 20;
-/// Addresses that are learned from one port unless its settings say otherwise: a quarter of the table, so
-/// that one guest cannot fill it.
-pub const MACS_MAX_DEFAULT: u32 = 4_096;
+/// Smallest table that makes sense, in entries: 16 for each of 4 ports.
+pub const FDB_ENTRIES_MIN: usize = 64;
+/// Part of the table that the addresses learned from one port may take unless the port's settings say otherwise: one
+/// guest cannot fill it.
+const PORT_SHARE: usize = 4;
 
 /// How a bridge is made.
 #[derive(Clone, Debug)]
 pub struct BridgeSettings {
-    /// Slots of the address table; rounded up to a power of two, at most [`FDB_ENTRIES_LIMIT`].
+    /// Slots of the address table; rounded up to a power of two, [`FDB_ENTRIES_MIN`] to [`FDB_ENTRIES_LIMIT`].
     pub entries_max: usize,
     /// Time without a frame after which an address counts as absent, in nanoseconds; exact to 134 ms.
     pub ageing_ns: u64,
@@ -66,6 +68,8 @@ pub struct Bridge {
     table: Table,
     ports: Ports,
     counts: Counts,
+    /// Addresses learned from a port whose settings do not say.
+    macs_max: u32,
     /// When the table may be swept again.
     sweep_at_ns: AtomicU64,
     /// The writer lock of the table and of `ports`, and what only its holder needs.
@@ -82,11 +86,12 @@ impl Bridge {
     /// A bridge without ports. Allocates all it will ever need for forwarding.
     #[must_use]
     pub fn new(settings: &BridgeSettings) -> Self {
-        let entries = settings.entries_max.min(FDB_ENTRIES_LIMIT);
+        let entries = settings.entries_max.clamp(FDB_ENTRIES_MIN, FDB_ENTRIES_LIMIT);
         Self {
             table: Table::new(entries, settings.hash_key, settings.ageing_ns),
             ports: Ports::default(),
             counts: Counts::default(),
+            macs_max: (entries / PORT_SHARE) as u32, // less than the limit
             sweep_at_ns: AtomicU64::new(0),
             control: Mutex::default(),
         }
@@ -179,7 +184,7 @@ impl Module for Bridge {
         if let Some(mac) = settings.mac {
             self.configure(&control, mac, port, &settings.name)?;
         }
-        self.ports.open(port, settings.mac.map_or(0, key_of), settings.macs_max.unwrap_or(MACS_MAX_DEFAULT));
+        self.ports.open(port, settings.mac.map_or(0, key_of), settings.macs_max.unwrap_or(self.macs_max));
         control.names.insert(port, settings.name.clone());
         Ok(())
     }
