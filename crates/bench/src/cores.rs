@@ -17,26 +17,38 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// The first two CPUs that this process may use, unless said otherwise.
+    /// The two nearest CPUs that this process may use, unless said otherwise.
     ///
     /// # Errors
-    /// When there are no two of them.
+    /// When there are no two of them, or the ones asked for cannot be used.
     pub fn choose(switch: Option<usize>, generator: Option<usize>) -> Result<Self, BenchError> {
-        let allowed = sched_getaffinity(None)?;
-        let mut free = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu) && Some(*cpu) != switch);
-        let generator = generator.or_else(|| free.next());
-        let mut free = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu) && Some(*cpu) != generator);
-        let cores =
-            generator.and_then(|generator| Some(Self { switch: switch.or_else(|| free.next())?, generator }));
-        let cores = cores.filter(|cores| cores.switch != cores.generator);
-        let usable = cores.filter(|cores| allowed.is_set(cores.switch) && allowed.is_set(cores.generator));
-        usable.ok_or_else(|| {
-            BenchError::Request(
-                "two different CPUs that this process may use are needed, one for the switch and one for \
-                                 the generator; see --switch-cpu and --generator-cpu"
-                    .to_owned(),
-            )
-        })
+        let set = sched_getaffinity(None)?;
+        let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect();
+        let fits = |asked: Option<usize>, cpu: usize| asked.is_none_or(|asked| asked == cpu);
+        let looked_at = |asked: Option<usize>| {
+            let count = if asked.is_some() { usize::MAX } else { CANDIDATES_MAX };
+            allowed.iter().copied().filter(move |cpu| fits(asked, *cpu)).take(count)
+        };
+        let mut best: Option<(f64, Self)> = None;
+        for (generator, switch) in
+            looked_at(generator).flat_map(|one| looked_at(switch).map(move |other| (one, other)))
+        {
+            let cores = Self { switch, generator };
+            if switch == generator || best.is_some_and(|(_, best)| best.is_pair_of(cores)) {
+                continue;
+            }
+            let distance_ns = cores.distance_ns()?;
+            if best.is_none_or(|(least_ns, _)| distance_ns < 0.9 * least_ns) {
+                best = Some((distance_ns, cores));
+            }
+        }
+        let refused = "two different CPUs that this process may use are needed, one for the switch and one for the \
+                       generator; see --switch-cpu and --generator-cpu";
+        best.map(|(_, cores)| cores).ok_or_else(|| BenchError::Request(refused.to_owned()))
+    }
+
+    fn is_pair_of(self, other: Self) -> bool {
+        self.switch == other.generator && self.generator == other.switch
     }
 
     /// Nanoseconds for a cache line to go from one of the two to the other: the median of many. Takes a few
@@ -57,6 +69,8 @@ impl Cores {
     }
 }
 
+/// CPUs among which the nearest two are looked for.
+const CANDIDATES_MAX: usize = 8;
 /// Batches of a probe, and round trips in each.
 const BATCHES: usize = 21;
 const TRIPS: u32 = 200;

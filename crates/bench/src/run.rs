@@ -19,6 +19,11 @@ const PLAIN_FRAME_BYTES_MAX: u32 = 1_518;
 /// Traffic before each measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
 
+/// Measurements of which the least disturbed one counts, if something else takes the guests' CPU.
+const ATTEMPTS: u32 = 3;
+/// Part of the guests' CPU that is enough to count as undisturbed.
+const UNDISTURBED_SHARE: f64 = 0.97;
+
 /// What is to be measured.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -214,7 +219,7 @@ impl Run<'_> {
         round: u32,
     ) -> Result<(), BenchError> {
         for competitor in competitors.iter_mut().filter(|competitor| !competitor.out_of.contains(workload)) {
-            match self.measure(competitor, workload, round) {
+            match self.measure_undisturbed(competitor, workload, round) {
                 Ok(sample) => {
                     let total =
                         self.plan.workloads.len() * self.plan.backends.len() * self.plan.rounds as usize;
@@ -229,6 +234,26 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Measures again if the machine was busy with something else, a few times.
+    fn measure_undisturbed(
+        &self,
+        competitor: &mut Competitor,
+        workload: &Workload,
+        round: u32,
+    ) -> Result<Sample, BenchError> {
+        let mut best = self.measure(competitor, workload, round)?;
+        for _ in 1..ATTEMPTS {
+            if !workload.guests_poll() || best.generator_share() > UNDISTURBED_SHARE {
+                break;
+            }
+            let next = self.measure(competitor, workload, round)?;
+            if next.generator_share() > best.generator_share() {
+                best = next;
+            }
+        }
+        Ok(best)
     }
 
     fn measure(
@@ -253,6 +278,7 @@ impl Run<'_> {
             core_to_core_ns,
             placement: Placement::of(core_to_core_ns),
             seconds: done.seconds,
+            generator_cpu_seconds: done.cpu_seconds,
             sent_frames: done.tally.sent,
             received_frames: done.tally.received,
             cpu_seconds: usage.map(|usage| usage.cpu_seconds),

@@ -128,6 +128,12 @@ impl Workload {
         }
     }
 
+    /// Whether guests look for frames without end, so that they take all of their CPU.
+    #[must_use]
+    pub fn guests_poll(&self) -> bool {
+        !matches!(self.kind, Kind::Idle { .. } | Kind::RoundTrip { sleeping: true, .. })
+    }
+
     /// Whether frames go out as TCP segments to be cut.
     #[must_use]
     pub fn uncut(&self) -> bool {

@@ -20,8 +20,9 @@ const RUN: [Column; 11] = [
     ("placement", |sample| plain(placement_name(sample.placement))),
 ];
 
-const COUNTS: [Column; 5] = [
+const COUNTS: [Column; 6] = [
     ("seconds", |sample| number(sample.seconds)),
+    ("generator_cpu_seconds", |sample| number(sample.generator_cpu_seconds)),
     ("sent_frames", |sample| plain(sample.sent_frames)),
     ("received_frames", |sample| plain(sample.received_frames)),
     ("cpu_seconds", |sample| known(sample.cpu_seconds.map(number))),

@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
 use lasthop_guest::{BurstGuest, GuestError, ReadDepth};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::round_trip::PingPong;
 use super::traffic::{Lane, Tally, Traffic};
@@ -14,6 +15,8 @@ pub(crate) const FIRST_FRAME_SECONDS_MAX: u64 = 30;
 pub(crate) struct Done {
     pub(crate) tally: Tally,
     pub(crate) seconds: f64,
+    /// Of this thread.
+    pub(crate) cpu_seconds: f64,
     pub(crate) round_trip: Option<RoundTrip>,
 }
 
@@ -57,7 +60,7 @@ impl Station {
 
     /// Does the work for a while.
     pub(crate) fn work(&mut self, workload: &Workload, duration: Duration) -> Result<Done, GuestError> {
-        let start = Instant::now();
+        let (start, cpu_start) = (Instant::now(), thread_cpu_seconds());
         let mut done = match workload.kind {
             Kind::Idle { .. } => {
                 std::thread::sleep(duration);
@@ -68,6 +71,7 @@ impl Station {
             Kind::Stream { .. } | Kind::FanIn { .. } => self.stream(workload, None, duration)?,
         };
         done.seconds = start.elapsed().as_secs_f64();
+        done.cpu_seconds = thread_cpu_seconds() - cpu_start;
         Ok(done)
     }
 
@@ -94,6 +98,11 @@ impl Station {
         let tally = Tally { sent: game.sent, received: game.received };
         Ok(Done { tally, round_trip: Some(game.result()), ..Done::default() })
     }
+}
+
+fn thread_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 /// Who sends to whom.

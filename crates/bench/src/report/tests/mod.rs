@@ -20,6 +20,7 @@ fn received(backend: &str, workload: &str, round: u32, frames: u64) -> Sample {
         core_to_core_ns: 50.0,
         placement: Placement::Near,
         seconds: 1.0,
+        generator_cpu_seconds: 1.0,
         sent_frames: frames,
         received_frames: frames,
         cpu_seconds: None,
