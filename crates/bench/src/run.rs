@@ -33,7 +33,7 @@ pub struct Plan {
     pub workloads: Vec<Workload>,
     /// How often each.
     pub rounds: u32,
-    /// How long each.
+    /// How long each; longer where that is too short to see anything.
     pub duration: Duration,
     /// Where.
     pub cores: Cores,
@@ -302,8 +302,9 @@ impl Run<'_> {
         }
         station.learn(workload).map_err(failed)?;
         station.work(workload, WARM_UP).map_err(failed)?;
+        let duration = self.plan.duration.max(workload.least_duration());
         let before = backend.usage();
-        let done = station.work(workload, self.plan.duration).map_err(failed)?;
+        let done = station.work(workload, duration).map_err(failed)?;
         let usage = before.zip(backend.usage()).map(|(before, after)| Usage {
             cpu_seconds: after.cpu_seconds - before.cpu_seconds,
             sleeps: after.sleeps.saturating_sub(before.sleeps),

@@ -74,6 +74,7 @@ fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<Workload> {
 /// All of the standard suite, and every size with every ring, one way and both, touched and not.
 fn full() -> Vec<Workload> {
     let mut all = Suite::Standard.workloads();
+    all.extend(parse(["rtt,sleep,pause-us=1000000", "fan-in=16,size=64", "pairs=16,size=64"]));
     for size in [64, 256, 1500, 9000, 65536] {
         for ring in [256, 1024] {
             for kind in ["stream", "both"] {

@@ -128,6 +128,16 @@ impl Workload {
         }
     }
 
+    /// Least time in which there is something to be seen.
+    #[must_use]
+    pub fn least_duration(&self) -> Duration {
+        match self.kind {
+            Kind::Idle { .. } => Duration::from_secs(3),
+            Kind::RoundTrip { pause, .. } => 10 * pause,
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Whether guests look for frames without end, so that they take all of their CPU.
     #[must_use]
     pub fn guests_poll(&self) -> bool {

@@ -28,7 +28,8 @@ pub fn config(name: &str) -> PortConfig {
 
 impl TestSwitch {
     pub fn start(module: &str) -> Self {
-        let module: Arc<dyn Module> = lasthop_modules::by_name(module).unwrap().into();
+        let module: Arc<dyn Module> =
+            lasthop_modules::by_name(module, &lasthop_modules::BridgeSettings::default()).unwrap().into();
         Self { engine: Engine::start(module, &EngineSettings::default()).unwrap(), sessions: Vec::new() }
     }
 
