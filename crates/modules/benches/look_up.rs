@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
-use lasthop_modules::{AGEING_NS_DEFAULT, Bridge, BridgeSettings, Dummy, FDB_ENTRIES_LIMIT};
+use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_LIMIT};
 use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Header, Mac, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 
@@ -34,8 +34,7 @@ fn add_ports(module: &dyn Module, count: u16) {
 
 /// A bridge that knows address 0 behind the sender and `macs` others spread over the receivers.
 fn bridge(macs: u32) -> Bridge {
-    let settings =
-        BridgeSettings { entries_max: FDB_ENTRIES_LIMIT, ageing_ns: AGEING_NS_DEFAULT, hash_key: [1, 2] };
+    let settings = BridgeSettings { hash_key: [1, 2], ..BridgeSettings::with_entries(FDB_ENTRIES_LIMIT) };
     let bridge = Bridge::new(&settings);
     add_ports(&bridge, 1 + RECEIVERS);
     let mut verdicts = Verdicts::default();

@@ -16,7 +16,7 @@ mod support;
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, RingId};
-use lasthop_modules::{AGEING_NS_DEFAULT, Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX};
+use lasthop_modules::{Bridge, BridgeSettings, Dummy};
 use lasthop_ring::write_table;
 use lasthop_verdict::{Batch, Header, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
@@ -214,9 +214,8 @@ fn module(plan: &Plan) -> Arc<dyn Module> {
     let receivers = || (SENDER.0 + 1..).take(usize::from(plan.receivers)).map(PortId);
     let module: Arc<dyn Module> = match plan.decider {
         Decider::Bridge => Arc::new(Bridge::new(&BridgeSettings {
-            entries_max: FDB_ENTRIES_MAX,
-            ageing_ns: AGEING_NS_DEFAULT,
             hash_key: [1, 2], // every run takes the same way
+            ..BridgeSettings::default()
         })),
         Decider::Dummy => Arc::new(Dummy::default()),
         Decider::Nowhere { destinations, flood } => Arc::new(nowhere::Nowhere { destinations, flood }),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lasthop_engine::{Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingStats, WorkerStats};
 use lasthop_fabric::Drops as DropCounters;
-use lasthop_modules::{BridgeSettings, by_name};
+use lasthop_modules::{BridgeSettings, FDB_ENTRIES_MAX, by_name};
 use lasthop_verdict::{FdbEntry, PortId};
 
 use crate::config::SwitchSettings;
@@ -24,8 +24,8 @@ impl Datapath {
     pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
         let module = settings.module.as_str();
         let unknown = || Fault::params(format!("there is no module \"{module}\""));
-        let mut bridge = BridgeSettings::default();
-        bridge.entries_max = settings.fdb_entries.map_or(bridge.entries_max, |entries| entries.0);
+        let entries = settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0);
+        let bridge = BridgeSettings::with_entries(entries);
         let module = by_name(module, &bridge).ok_or_else(unknown)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
         let settings = EngineSettings { cpus, ..EngineSettings::default() };
