@@ -69,6 +69,41 @@ impl Lane {
     }
 }
 
+/// Sending at a set rate.
+#[derive(Debug)]
+struct Pace {
+    rate_pps: u64,
+    start: Instant,
+    /// Frames of the schedule that are over: sent, refused or left out.
+    past: u64,
+    /// Frames that were due while the ring was full: the back end is too slow for them.
+    refused: u64,
+}
+
+impl Pace {
+    /// What may be made up for after this thread was kept from running; more is left out, and was never offered.
+    const LATE: Duration = Duration::from_millis(1);
+
+    fn new(rate_pps: u64) -> Self {
+        Self { rate_pps, start: Instant::now(), past: 0, refused: 0 }
+    }
+
+    /// Sends what is due by now.
+    fn keep(&mut self, lanes: &mut [Lane], guests: &mut [BurstGuest]) -> Result<(), GuestError> {
+        let frames = |time: Duration| (time.as_secs_f64() * self.rate_pps as f64) as u64;
+        let due = frames(self.start.elapsed());
+        self.past = self.past.max(due.saturating_sub(frames(Self::LATE).max(BURST as u64)));
+        let missing = due.saturating_sub(self.past);
+        if missing > 0 {
+            let lane = &mut lanes[0];
+            let sent = lane.send(&mut guests[lane.from], missing as usize)?;
+            self.refused += missing - sent as u64;
+            self.past = due;
+        }
+        Ok(())
+    }
+}
+
 /// Who sends and who receives, at what rate.
 #[derive(Debug)]
 pub(crate) struct Traffic {
@@ -84,23 +119,21 @@ impl Traffic {
     /// Sends and receives for a while.
     pub(crate) fn run(&mut self, guests: &mut [BurstGuest], duration: Duration) -> Result<Tally, GuestError> {
         let before = self.sent();
-        let (mut received, mut refused) = (0, 0);
-        let start = Instant::now();
-        let mut elapsed = Duration::ZERO;
-        while elapsed < duration {
+        let mut pace = self.rate_pps.map(Pace::new);
+        let (start, mut received) = (Instant::now(), 0);
+        while start.elapsed() < duration {
             for _ in 0..TURNS_PER_LOOK {
-                match self.rate_pps {
+                match &mut pace {
                     None => self.saturate(guests)?,
-                    Some(rate_pps) => refused += self.keep_pace(guests, rate_pps, start, refused, before)?,
+                    Some(pace) => pace.keep(&mut self.lanes, guests)?,
                 }
                 received += self.receive(guests)?;
             }
-            elapsed = start.elapsed();
         }
-        if self.rate_pps.is_some() {
-            received += self.rest(guests, self.sent() - before - received)?;
-        }
-        Ok(Tally { sent: self.sent() - before + refused, received })
+        let sent = self.sent() - before;
+        let Some(pace) = pace else { return Ok(Tally { sent, received }) };
+        received += self.rest(guests, sent.saturating_sub(received))?;
+        Ok(Tally { sent: sent + pace.refused, received })
     }
 
     fn sent(&self) -> u64 {
@@ -111,26 +144,6 @@ impl Traffic {
     fn saturate(&mut self, guests: &mut [BurstGuest]) -> Result<(), GuestError> {
         let entries = self.entries;
         self.lanes.iter_mut().try_for_each(|lane| lane.saturate(&mut guests[lane.from], entries))
-    }
-
-    /// Sends what is due by now; how many frames found their ring full, and are lost to the guest.
-    fn keep_pace(
-        &mut self,
-        guests: &mut [BurstGuest],
-        rate_pps: u64,
-        start: Instant,
-        refused: u64,
-        before: u64,
-    ) -> Result<u64, GuestError> {
-        let due = (start.elapsed().as_secs_f64() * rate_pps as f64) as u64;
-        let done = self.sent() - before + refused;
-        let missing = due.saturating_sub(done) as usize;
-        let mut lost = 0;
-        if missing > 0 {
-            let lane = &mut self.lanes[0];
-            lost = missing - lane.send(&mut guests[lane.from], missing)?;
-        }
-        Ok(lost as u64)
     }
 
     #[inline]
