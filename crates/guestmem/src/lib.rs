@@ -27,6 +27,7 @@ pub mod guard;
 mod map;
 mod mapping;
 mod slots;
+mod sum;
 
 pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Segment, StaleSegment};
