@@ -15,8 +15,9 @@ pub enum Suite {
     Full,
 }
 
+/// 65000 bytes are what every back end passes as one segment; Open vSwitch takes nothing beyond 65,400 or so.
 const QUICK: &[&str] =
-    &["stream,size=64", "stream,size=1500,touched", "rtt,size=64", "stream,size=65536", "idle=2"];
+    &["stream,size=64", "stream,size=1500,touched", "rtt,size=64", "stream,size=65000", "idle=2"];
 
 const STANDARD: &[&str] = &[
     "stream,size=64",
@@ -43,8 +44,8 @@ const STANDARD: &[&str] = &[
     "stream,size=9000,touched",
     "stream,size=9000,ring=1024",
     "stream,size=9000,ring=1024,touched",
-    "stream,size=65536",
-    "stream,size=65536,touched",
+    "stream,size=65000",
+    "stream,size=65000,touched",
     "pairs=4,size=64",
     "pairs=4,size=1500",
     "fan-in=4,size=64",
