@@ -13,6 +13,17 @@ use crate::bounds::{
 use crate::reference::Waiting;
 use crate::{Capabilities, RingId};
 
+/// What a worker that gave up a claim still has to do there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Nothing waits, or somebody else has the claim.
+    None,
+    /// Packets wait for buffers; the oldest until this time.
+    Until(u64),
+    /// There is work that would have kept it too long.
+    Now,
+}
+
 /// A receive ring as all workers share it: any of them delivers into it, one at a time.
 ///
 /// ```text
@@ -81,6 +92,8 @@ pub(crate) struct RxQueue {
     pub(crate) hint: u16,
     /// The guest's available index when buffers were last found to be too few: what the kick is armed past.
     pub(crate) seen_available: u16,
+    /// Others' packets were left waiting although there may be buffers: their server had done enough.
+    pub(crate) unserved: bool,
     /// Copies under way without the claim, oldest first: worker, and where its used entries start.
     pub(crate) leases: VecDeque<(u8, u16)>,
     waiting: VecDeque<Waiting>,
@@ -99,6 +112,7 @@ impl RxQueue {
             broken: None,
             hint: 0,
             seen_available: 0,
+            unserved: false,
             leases: VecDeque::with_capacity(WORKERS_MAX),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
@@ -125,9 +139,15 @@ impl RxQueue {
         self.stalled_at = Some(self.ring.available_index());
     }
 
-    /// Whether its guest has moved since buffers were too few.
-    pub(crate) fn has_moved(&self) -> bool {
-        self.ring.available_index() != self.seen_available
+    /// Whether there is a point in serving it: its guest has moved since buffers were too few, or it was not served fully.
+    pub(crate) fn is_worth_a_try(&self) -> bool {
+        self.unserved || self.ring.available_index() != self.seen_available
+    }
+
+    /// What has to be seen to next, and when.
+    #[inline]
+    pub(crate) fn duty(&self) -> Duty {
+        if self.unserved { Duty::Now } else { self.deadline_ns().map_or(Duty::None, Duty::Until) }
     }
 
     /// Why one more packet of `bytes` may not wait.

@@ -9,9 +9,9 @@ use crate::board::Board;
 use crate::bounds::WAITING_NS_MAX;
 use crate::counters::Delivered;
 use crate::lease::Leases;
-use crate::place::ReceiveRing;
+use crate::place::{Duty, ReceiveRing};
 use crate::reference::{Attempt, PacketRef, Return, Waiting};
-use crate::service::{Duty, Received, Service, Tools};
+use crate::service::{Received, Service, Tools};
 use crate::{Capabilities, RingId};
 
 /// The receive side of a port, as one worker has it.
@@ -271,7 +271,7 @@ impl Receivers {
     /// As `drain`, if there is anything new; true if so.
     pub(crate) fn drain_if_moved(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
         let drained = self.with_claim(ring, tools, |service| {
-            let moved = service.claim.has_moved() || !service.claim.is_clear();
+            let moved = service.claim.is_worth_a_try() || !service.claim.is_clear();
             moved.then(|| service.serve()).is_some()
         });
         drained.unwrap_or(false)
@@ -282,7 +282,8 @@ impl Receivers {
         let armed = self.with_claim(ring, tools, |service| {
             // Past what the last attempt saw, not past what is there now: buffers posted in between would be missed.
             let seen = service.claim.seen_available;
-            service.claim.waiting() > 0 && service.claim.ring.arm_kicks_past(seen)
+            let waits = service.claim.waiting() > 0;
+            service.claim.unserved || (waits && service.claim.ring.arm_kicks_past(seen))
         });
         armed.unwrap_or(false)
     }

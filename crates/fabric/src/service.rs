@@ -10,7 +10,7 @@ use crate::counters::{Delivered, Drops};
 use crate::deliver::{Delivery, Scratch};
 use crate::frame::shape;
 use crate::lease::Leases;
-use crate::place::{ReceiveRing, RxQueue};
+use crate::place::{Duty, ReceiveRing, RxQueue};
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::reservation::Refusal;
@@ -61,17 +61,6 @@ impl Budget {
         self.bytes = self.bytes.saturating_sub(bytes);
         left
     }
-}
-
-/// What a worker that closed a ring still has to do there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
-    /// Nothing waits, or somebody else has the claim.
-    None,
-    /// Packets wait for buffers; the oldest until this time.
-    Until(u64),
-    /// There is work that would have kept it too long.
-    Now,
 }
 
 impl<'a, 't> Service<'a, 't> {
@@ -263,6 +252,7 @@ impl<'a, 't> Service<'a, 't> {
     /// if nothing is ahead of what this worker delivers next.
     #[inline]
     pub(crate) fn serve(&mut self) -> bool {
+        self.claim.unserved = false;
         let mut budget = Budget { packets: SERVICE_PACKETS_MAX, bytes: SERVICE_BYTES_MAX };
         loop {
             let left = self.claim.waiting() == 0;
@@ -271,6 +261,7 @@ impl<'a, 't> Service<'a, 't> {
             let own = self.tools.senders.owns(waiting.packet);
             if !own && !budget.spend(waiting.header.frame_len_bytes()) {
                 self.claim.put_back(waiting);
+                self.claim.unserved = true;
                 return false;
             }
             if !self.try_waiting(waiting, left) {
@@ -394,7 +385,7 @@ impl<'a, 't> Service<'a, 't> {
         let mut service = self;
         for _ in 0..RECLAIMS_MAX {
             service.publish();
-            let duty = service.claim.deadline_ns().map_or(Duty::None, Duty::Until);
+            let duty = service.claim.duty();
             let Self { place, claim, received, tools } = service;
             if !claim.release() {
                 return duty;
@@ -405,7 +396,7 @@ impl<'a, 't> Service<'a, 't> {
             service.serve();
         }
         service.publish();
-        let duty = service.claim.deadline_ns().map_or(Duty::None, Duty::Until);
+        let duty = service.claim.duty();
         if service.claim.release() { Duty::Now } else { duty }
     }
 }

@@ -105,7 +105,7 @@ impl TestGuest {
 
     /// The switch's side of virtqueue `index % 2` of the pair, to go on at `position`.
     pub fn device_ring(&self, index: u16, position: u16) -> DeviceRing {
-        let base = self.base + if index % 2 == 0 { RX_RINGS } else { TX_RINGS };
+        let base = self.base + if index.is_multiple_of(2) { RX_RINGS } else { TX_RINGS };
         DeviceRing::new(ring_at(&self.map, self.entries, base), position, true)
     }
 

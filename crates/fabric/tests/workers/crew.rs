@@ -58,6 +58,8 @@ struct Pair {
     home: usize,
     next_number: u32,
     stopped: [Option<u16>; 2],
+    /// A stop has begun, and was told to ask again.
+    stopping: [bool; 2],
 }
 
 pub(crate) struct Crew {
@@ -100,7 +102,13 @@ impl Crew {
                 let rx_bytes = [600, 2048, 4096][usize::from(size)];
                 let guest = TestGuest::pair(port, queue, Arc::clone(&map), capabilities, 64, rx_bytes);
                 let home = pairs.len() % setup.workers;
-                pairs.push(Pair { guest, home, next_number: 0, stopped: [Some(0), Some(0)] });
+                pairs.push(Pair {
+                    guest,
+                    home,
+                    next_number: 0,
+                    stopped: [Some(0), Some(0)],
+                    stopping: [false; 2],
+                });
             }
         }
         let workers = fabrics.into_iter().map(Some).collect();
@@ -130,7 +138,7 @@ impl Crew {
         match what % 32 {
             0..=8 => self.send(pair, how),
             9..=11 => self.pairs[pair].guest.post(u32::from(how % 24)),
-            12..=16 => self.visit(pair, how % 3 > 0),
+            12..=16 => self.visit(pair, how % 3 == 0),
             17..=20 => self.go_on(worker),
             21..=23 => self.lose_core(pair, how),
             24 => self.on(worker, |fabric, _| fabric.take_returns()),
@@ -144,7 +152,7 @@ impl Crew {
                 self.now_ns += 150_000_000;
                 self.on(worker, |fabric, now_ns| fabric.expire(now_ns));
             }
-            29 if how % 3 == 0 => self.stop(pair, how / 3 % 2),
+            29 => self.stop(pair, how % 2),
             30 => (0..2).for_each(|index| self.start(pair, index)),
             31 => self.enable(pair, how % 2, how / 2 % 4 > 0),
             _ => self.check(),
@@ -167,7 +175,7 @@ impl Crew {
                 _ => 1 + (how / 5 % (self.ports.len() as u16 - 1)) as u8,
             };
             let len = [10, 200, 1400, 5000, 20_000][usize::from(how / 64 % 5)];
-            let (bytes, offload) = frame(to, from, *next_number, len, how % 3 > 0);
+            let (bytes, offload) = frame(to, from, *next_number, len, !how.is_multiple_of(3));
             let cuts: Vec<usize> = (1..usize::from(how / 256 % 8)).map(|cut| cut * 50).collect();
             if guest.queue_cut(&bytes, offload, &cuts) {
                 *next_number += 1;
@@ -214,7 +222,7 @@ impl Crew {
         let Some(mut fabric) = self.workers[worker].take() else { return };
         fabric.while_serving(ring, || {
             for step in 0..how / 8 % 8 {
-                let what = [0, 12, 12, 9, 17, 21, 12, 29][usize::from(step)];
+                let what = [12, 0, 12, 29, 12, 17, 9, 29][usize::from(step)];
                 self.step([what, how.wrapping_mul(7919).wrapping_add(step * 13), how.rotate_left(3) ^ step]);
             }
         });
@@ -250,8 +258,9 @@ impl Crew {
         self.receive(pair);
         let Some(fabric) = self.free(home) else { return };
         match fabric.stop_step(port, 2 * queue + index) {
-            Stopping::Busy => {} // a later step asks again; meanwhile nothing more is taken
+            Stopping::Busy => self.pairs[pair].stopping[usize::from(index)] = true,
             Stopping::Done(base) => {
+                self.pairs[pair].stopping[usize::from(index)] = false;
                 let base = base.expect("it was running");
                 self.pairs[pair].stopped[usize::from(index)] = Some(base);
                 for fabric in self.workers.iter_mut().flatten() {
@@ -311,6 +320,12 @@ impl Crew {
             }
         }
         self.check();
+        for (pair, index) in (0..self.pairs.len()).flat_map(|pair| [(pair, 0), (pair, 1)]) {
+            if self.pairs[pair].stopping[usize::from(index)] {
+                self.stop(pair, index);
+                assert!(!self.pairs[pair].stopping[usize::from(index)], "nobody is at the ring any more");
+            }
+        }
         for round in 0.. {
             for pair in 0..self.pairs.len() {
                 self.receive(pair);
