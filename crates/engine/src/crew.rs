@@ -173,12 +173,13 @@ impl Crew {
     /// The guest of a port is gone: nothing of it is kept.
     pub(crate) fn detach(&self, port: PortId) -> Result<(), EngineError> {
         let pairs = lock(&self.homes).pairs(port);
-        for index in pairs.into_iter().flat_map(|pair| [2 * pair, 2 * pair + 1]) {
-            self.stop_ring(port, index)?;
-        }
+        let indices = pairs.into_iter().flat_map(|pair| [2 * pair, 2 * pair + 1]);
+        // All that can be stopped is, whatever happens to one.
+        let stopped: Vec<_> = indices.map(|index| self.stop_ring(port, index).map(drop)).collect();
         lock(&self.homes).leave(port);
         lock(&self.granted_pairs).remove(&port);
-        self.call_all(move |worker| worker.forget_guest(port)).map(drop)
+        self.call_all(move |worker| worker.forget_guest(port))?;
+        stopped.into_iter().collect()
     }
 
     pub(crate) fn remove_port(&self, port: PortId) -> Result<(), EngineError> {

@@ -291,16 +291,14 @@ impl Fabric {
             let Some(&ring) = self.receivers.kept().get(index) else { continue };
             moved |= self.receivers.drain_if_moved(ring, &mut tools!(self));
         }
-        if moved {
-            self.publish();
-        }
+        self.publish();
         moved
     }
 
     /// Drops what waited too long.
     pub fn expire(&mut self, now_ns: u64) {
         for index in (0..self.receivers.kept().len()).rev() {
-            let Some(&ring) = self.receivers.kept().get(index) else { continue };
+            let Some(ring) = self.receivers.kept_until(index, now_ns) else { continue };
             self.receivers.with_claim(ring, &mut tools!(self), |service| service.expire(now_ns));
         }
         self.publish();
@@ -344,6 +342,8 @@ impl Fabric {
             let Some(&ring) = self.receivers.kept().get(index) else { continue };
             moved |= self.receivers.arm(ring, &mut tools!(self));
         }
+        // Giving a claim up may mean to serve once more.
+        self.publish();
         moved
     }
 

@@ -104,6 +104,12 @@ impl Receivers {
         &self.kept
     }
 
+    /// Ring number `index` of them, if it may not be left alone any longer at `now_ns`.
+    pub(crate) fn kept_until(&self, index: usize, now_ns: u64) -> Option<RingId> {
+        let due = self.kept_until_ns.get(index).is_some_and(|until_ns| *until_ns <= now_ns);
+        due.then(|| self.kept.get(index).copied()).flatten()
+    }
+
     /// When this worker has to look after one of them.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.kept_until_ns.iter().copied().min()

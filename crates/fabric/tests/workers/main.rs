@@ -5,6 +5,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod contention;
 mod crew;
 mod frames;
 
