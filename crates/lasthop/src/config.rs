@@ -3,6 +3,7 @@
 //! ```toml
 //! module = "bridge"
 //! cpus = "0-1"
+//! workers = 2
 //!
 //! [[vnic]]
 //! name = "vm1"
@@ -18,6 +19,7 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::names;
 use crate::vnic::VnicSpec;
+use crate::workers::Workers;
 
 /// Largest file, in bytes: room for 1024 vnics with everything said.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -27,6 +29,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 pub(crate) struct Config {
     pub(crate) module: Option<ModuleName>,
     pub(crate) cpus: Option<CpuList>,
+    pub(crate) workers: Option<Workers>,
     pub(crate) vnics: Vec<VnicSpec>,
 }
 
@@ -35,6 +38,7 @@ pub(crate) struct Config {
 struct File {
     module: Option<ModuleName>,
     cpus: Option<CpuList>,
+    workers: Option<Workers>,
     #[serde(default)]
     vnic: Vec<Spanned<VnicSpec>>,
 }
@@ -104,7 +108,7 @@ fn parse(text: &str) -> Result<Config, (usize, String)> {
         }
         vnics.push(vnic.into_inner());
     }
-    Ok(Config { module: file.module, cpus: file.cpus, vnics })
+    Ok(Config { module: file.module, cpus: file.cpus, workers: file.workers, vnics })
 }
 
 fn mistake(text: &str, error: &toml::de::Error) -> (usize, String) {
@@ -122,11 +126,12 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\ncpus = \"0-1\"\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
+        let text = "module = \"dummy\"\ncpus = \"0-1\"\nworkers = 2\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\n";
         let config = parse(text).expect("a good file");
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
+        assert_eq!(config.workers, Some(Workers(2)));
         let specs: Vec<VnicSpec> =
             ["a", "b,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO"]
                 .map(|text| text.parse().expect("a vnic"))
@@ -145,6 +150,8 @@ mod tests {
             ("modul = \"bridge\"", 1, "did you mean \"module\""),
             ("\nmodule = \"brige\"", 2, "did you mean \"bridge\""),
             ("cpus = \"3-1\"", 1, "not a list of CPUs"),
+            ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
+            ("worker = 2", 1, "did you mean \"workers\""),
             ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
             ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),

@@ -13,6 +13,7 @@ use crate::config::ModuleName;
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::vnic::{Name, VnicSpec};
+use crate::workers::Workers;
 use crate::{rundir, switch};
 
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
@@ -57,6 +58,8 @@ enum Command {
         module: ModuleName,
         #[arg(long)]
         cpus: Option<CpuList>,
+        #[arg(long, default_value = "1")]
+        workers: Workers,
     },
 }
 
@@ -75,6 +78,9 @@ struct RunArgs {
     /// CPUs that workers may use, as in 0-3,6 [default: all]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
+    /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
+    #[arg(long, value_name = "N")]
+    workers: Option<Workers>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -111,8 +117,8 @@ enum FdbCommand {
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
-    if let Command::Switch { module, cpus } = command {
-        return switch::run(&module, &cpus.unwrap_or_default()).map(|()| ExitCode::SUCCESS);
+    if let Command::Switch { module, cpus, workers } = command {
+        return switch::run(&module, &cpus.unwrap_or_default(), workers).map(|()| ExitCode::SUCCESS);
     }
     let dir = match (&command, rundir::choose(dir.as_deref())) {
         // The version is known without a switch.

@@ -7,6 +7,7 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::supervisor::{self, RunSettings, SwitchSettings};
 use crate::vnic::check_unique;
+use crate::workers::Workers;
 
 use super::RunArgs;
 
@@ -16,15 +17,17 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let flags = Config { module: args.module, cpus: args.cpus, vnics: flags };
+    let flags = Config { module: args.module, cpus: args.cpus, workers: args.workers, vnics: flags };
     supervisor::run(settings(dir, file, flags)?)
 }
 
 /// Flags win over the file, and their vnics come after its.
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let module = flags.module.or(file.module).unwrap_or_default();
-    let switch = SwitchSettings { module, cpus: flags.cpus.or(file.cpus) };
-    switch.cpus.as_ref().map_or(Ok(()), CpuList::check)?;
+    let cpus = flags.cpus.or(file.cpus);
+    cpus.as_ref().map_or(Ok(()), CpuList::check)?;
+    let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
+    let switch = SwitchSettings { module, cpus, workers };
     let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
     check_unique(&vnics)?;
     Ok(RunSettings { dir, switch, vnics })
@@ -36,7 +39,8 @@ mod tests {
 
     fn config(module: Option<&str>, vnics: &[&str]) -> Config {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
-        Config { module: module.map(|name| name.parse().expect("a module")), cpus: None, vnics }
+        let module = module.map(|name| name.parse().expect("a module"));
+        Config { module, vnics, ..Config::default() }
     }
 
     fn together(file: Config, flags: Config) -> Result<RunSettings, Fault> {
@@ -50,6 +54,9 @@ mod tests {
         assert_eq!(run.vnics.iter().map(|vnic| vnic.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         let run = together(config(Some("dummy"), &[]), config(None, &[])).expect("valid");
         assert_eq!(run.switch.module.as_str(), "dummy");
+        let with = |workers| Config { workers: Some(Workers(workers)), ..Config::default() };
+        assert_eq!(together(with(3), with(4)).expect("valid").switch.workers, Workers(4));
+        assert_eq!(together(with(3), Config::default()).expect("valid").switch.workers, Workers(3));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::ipc::Channel;
 use crate::orders::{Report, Request};
+use crate::workers::Workers;
 
 /// Pause before a switch that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -20,10 +21,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const SOUND_LIFE: Duration = Duration::from_secs(10);
 
 /// How the switch process is to run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct SwitchSettings {
     pub(crate) module: ModuleName,
     pub(crate) cpus: Option<CpuList>,
+    pub(crate) workers: Workers,
 }
 
 /// A running switch process.
@@ -45,6 +47,7 @@ impl Switch {
         // The file of this very program, also if another one took its path since.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("lasthop").arg("switch").arg("--module").arg(settings.module.as_str());
+        command.arg("--workers").arg(settings.workers.0.to_string());
         if let Some(cpus) = &settings.cpus {
             command.arg("--cpus").arg(cpus.to_string());
         }

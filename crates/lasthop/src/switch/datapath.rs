@@ -11,6 +11,7 @@ use lasthop_verdict::{FdbEntry, PortId};
 use crate::fault::{Fault, Kind};
 use crate::report::{Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, WorkerReport};
 use crate::vnic::{VnicSpec, describe_features};
+use crate::workers::Workers;
 
 /// The engine and the names of its ports.
 pub(super) struct Datapath {
@@ -20,10 +21,10 @@ pub(super) struct Datapath {
 
 impl Datapath {
     /// Starts the workers, which sleep until there is a port with a guest.
-    pub(super) fn start(module: &str, cpus: Vec<usize>) -> Result<Self, Fault> {
+    pub(super) fn start(module: &str, cpus: Vec<usize>, workers: Workers) -> Result<Self, Fault> {
         let unknown = || Fault::params(format!("there is no module \"{module}\""));
         let module = by_name(module).ok_or_else(unknown)?;
-        let settings = EngineSettings { cpus, ..EngineSettings::default() };
+        let settings = EngineSettings { cpus, workers: workers.0, ..EngineSettings::default() };
         let engine = Engine::start(Arc::from(module), &settings).map_err(refused)?;
         Ok(Self { engine, ports: BTreeMap::new() })
     }

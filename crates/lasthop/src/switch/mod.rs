@@ -17,6 +17,7 @@ use crate::ipc::Channel;
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::signals;
+use crate::workers::Workers;
 
 use datapath::Datapath;
 use sessions::{Served, Sessions};
@@ -25,14 +26,14 @@ use sessions::{Served, Sessions};
 const CHANNEL: u64 = 0;
 
 /// Runs until the supervisor says so or is gone.
-pub(crate) fn run(module: &ModuleName, cpus: &CpuList) -> Result<(), Fault> {
+pub(crate) fn run(module: &ModuleName, cpus: &CpuList, workers: Workers) -> Result<(), Fault> {
     // Signals to a whole group are for the supervisor.
     signals::ignore()?;
     descriptors::raise_limit();
     // Named, because it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-switch");
     let mut channel = take_channel()?;
-    let datapath = match Datapath::start(module.as_str(), cpus.0.clone()) {
+    let datapath = match Datapath::start(module.as_str(), cpus.0.clone(), workers) {
         Ok(datapath) => datapath,
         Err(fault) => {
             let _ = channel.send(&Report::Failed { why: fault.message }, None);
