@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lasthop_engine::PortState;
 use lasthop_guest::{Guest, GuestOptions};
+use lasthop_verdict::PortId;
 use lasthop_wire::Offload;
 use support::{TestSwitch, config, eventually, frame};
 
@@ -89,6 +91,25 @@ impl Talker {
     }
 }
 
+/// A guest with two queue pairs that attaches, sends to everybody on both, and leaves.
+fn visit(switch: &mut TestSwitch, port: PortId, visits: u32) {
+    let options = GuestOptions { queue_pairs: 2, ..GuestOptions::default() };
+    let mut guest = Guest::over(switch.serve(port), options).unwrap();
+    let mut bytes = Vec::new();
+    for number in 1..=50 {
+        let number = visits * 50 + number;
+        for queue in 0..2 {
+            let frame = frame(0xff, RESTLESS + 1 + queue as u8, number, len_of(number));
+            let _ = guest.send(queue, &frame, Offload::default()).unwrap();
+            guest.flush(queue).unwrap();
+            guest.reclaim(queue).unwrap();
+            while guest.recv(queue, &mut bytes).unwrap().is_some() {}
+        }
+    }
+    drop(guest);
+    eventually("the visitor has left", || switch.port(port).state == PortState::Waiting);
+}
+
 #[test]
 fn crowds_are_conserved_in_order_and_whole_while_guests_come_and_go() {
     let mut switch = TestSwitch::start("bridge", WORKERS);
@@ -106,8 +127,12 @@ fn crowds_are_conserved_in_order_and_whole_while_guests_come_and_go() {
     let ending = Arc::clone(&end);
     let restless = std::thread::spawn(move || restless.come_and_go(&ending));
     let talkers: Vec<_> = guests.into_iter().map(|talker| std::thread::spawn(|| talker.talk())).collect();
+    let two_pairs = lasthop_engine::PortConfig { queue_pairs: 2, ..config("visitor") };
+    let visitor = switch.engine.add_port(two_pairs).unwrap();
+    let mut visits = 0;
     while talkers.iter().any(|talker| !talker.is_finished()) {
-        std::thread::sleep(Duration::from_millis(10));
+        visit(&mut switch, visitor, visits);
+        visits += 1;
         switch.assert_conserved(); // at any moment
     }
     end.store(true, Ordering::Relaxed);
