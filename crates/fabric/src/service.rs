@@ -253,6 +253,13 @@ impl<'a, 't> Service<'a, 't> {
     #[inline]
     pub(crate) fn serve(&mut self) -> bool {
         self.claim.unserved = false;
+        if self.claim.waiting() == 0 && self.claim.is_clear() {
+            return true;
+        }
+        self.serve_waiting()
+    }
+
+    fn serve_waiting(&mut self) -> bool {
         let mut budget = Budget { packets: SERVICE_PACKETS_MAX, bytes: SERVICE_BYTES_MAX };
         loop {
             let left = self.claim.waiting() == 0;
