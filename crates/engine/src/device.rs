@@ -6,18 +6,18 @@ use lasthop_verdict::PortId;
 use lasthop_vhost::{Device, Offer, RingStart};
 
 use crate::control::ControlQueue;
+use crate::crew::Crew;
 use crate::features;
-use crate::mailbox::Mailbox;
 use crate::port::{PortConfig, PortRecord, PortTable};
 
-/// The switch's end of one attached guest: what its vhost-user session asks for, done by the port's worker.
+/// The switch's end of one attached guest: what its vhost-user session asks for, done by the workers.
 #[derive(Debug)]
 pub struct PortDevice {
     port: PortId,
     offer: Offer,
     /// The guest's memory, for its control ring.
     map: Arc<MemoryMap>,
-    mailbox: Arc<Mailbox>,
+    crew: Arc<Crew>,
     ports: Arc<Mutex<PortTable>>,
 }
 
@@ -25,7 +25,7 @@ impl PortDevice {
     pub(crate) fn new(
         port: PortId,
         config: &PortConfig,
-        mailbox: Arc<Mailbox>,
+        crew: Arc<Crew>,
         ports: Arc<Mutex<PortTable>>,
     ) -> Self {
         let offer = Offer {
@@ -34,7 +34,7 @@ impl PortDevice {
             mac: config.mac.map(|mac| mac.0),
             mtu: config.mtu,
         };
-        let device = Self { port, offer, map: Arc::default(), mailbox, ports };
+        let device = Self { port, offer, map: Arc::default(), crew, ports };
         device.record(|record| record.attached = true);
         device
     }
@@ -55,13 +55,12 @@ impl Device for PortDevice {
     fn set_features(&mut self, features: u64) {
         self.record(|record| record.features = features);
         let (port, capabilities) = (self.port, features::capabilities(features));
-        let _ = self.mailbox.call(move |worker| worker.fabric.set_capabilities(port, capabilities));
+        let _ = self.crew.set_capabilities(port, capabilities);
     }
 
     fn set_memory(&mut self, map: Arc<MemoryMap>) {
-        let port = self.port;
-        self.map = Arc::clone(&map);
-        let _ = self.mailbox.call(move |worker| worker.fabric.set_memory(port, &map));
+        let _ = self.crew.set_memory(self.port, &map);
+        self.map = map;
     }
 
     fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String> {
@@ -71,9 +70,9 @@ impl Device for PortDevice {
         let started = if index == 2 * queue_pairs_max {
             let map = Arc::clone(&self.map);
             let control = ControlQueue { ring, map, index, queue_pairs_max, error: None };
-            self.mailbox.call(move |worker| worker.start_control(port, control, (kick, call)))
+            self.crew.start_control(port, control, (kick, call))
         } else {
-            self.mailbox.call(move |worker| worker.start_ring(port, index, ring, (kick, call), enabled))
+            self.crew.start_ring(port, index, ring, (kick, call), enabled)
         };
         match started {
             Ok(Ok(())) => Ok(()),
@@ -83,18 +82,15 @@ impl Device for PortDevice {
     }
 
     fn stop_ring(&mut self, index: u16) -> Option<u16> {
-        let port = self.port;
-        self.mailbox.call(move |worker| worker.stop_ring(port, index)).ok().flatten()
+        self.crew.stop_ring(self.port, index).ok().flatten()
     }
 
     fn set_ring_enabled(&mut self, index: u16, enabled: bool) {
-        let port = self.port;
-        let _ = self.mailbox.call(move |worker| worker.fabric.set_ring_enabled(port, index, enabled));
+        let _ = self.crew.set_ring_enabled(self.port, index, enabled);
     }
 
     fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>) {
-        let port = self.port;
-        let _ = self.mailbox.call(move |worker| worker.set_call(port, index, call));
+        let _ = self.crew.set_ring_call(self.port, index, call);
     }
 
     fn set_mtu(&mut self, mtu: u16) {
@@ -105,7 +101,6 @@ impl Device for PortDevice {
 impl Drop for PortDevice {
     fn drop(&mut self) {
         self.record(|record| (record.attached, record.features) = (false, 0));
-        let port = self.port;
-        let _ = self.mailbox.call(move |worker| worker.detach(port));
+        let _ = self.crew.detach(self.port);
     }
 }

@@ -1,30 +1,36 @@
 //! Worker threads around the fabric: who works when, who sleeps, who is woken. The only crate that knows clocks and CPUs.
 //!
-//! **Purpose.** [`Engine`] runs the switch's worker and lets the control side add ports, attach guests ([`PortDevice`]
+//! **Purpose.** [`Engine`] runs the switch's workers and lets the control side add ports, attach guests ([`PortDevice`]
 //! is the back end of a vhost-user session) and read counters.
 //!
-//! **Contract.** Control calls are messages to the worker and are answered within [`REPLY_TIMEOUT`] or fail. An idle
-//! worker makes no system call and visits no ring; an idle ring is never visited. The worker waits for no guest, as long as
-//! guests leave their call descriptors non-blocking.
+//! **Contract.** Control calls are messages to the workers and are answered within [`REPLY_TIMEOUT`] or fail, naming the
+//! worker that did not answer. An idle worker makes no system call and visits no ring; an idle ring is never visited.
+//! Workers wait neither for guests, as long as those leave their call descriptors non-blocking, nor for each other, except
+//! while a ring is stopped: then its home waits until the others are done with what they hold of it.
 //!
 //! **Not checked.** That kick and call descriptors are eventfds: the session does that before it hands them over.
 //!
-//! **Threading.** One worker owns the fabric; the control side may be any number of threads.
+//! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. Whatever all of them have to
+//! know is an errand to each; when all have answered, nobody uses what was there before. The control side may be any number
+//! of threads, one to a port at a time.
 //!
 //! ```text
 //!            kick                     work                      nothing for the hysteresis
 //!   asleep -------> active: visit, visit, ... -------> arm kicks, fence, look again --nothing--> asleep
 //!     ^  ^                 ^                                     | something
 //!     |  mailbox           +-------------------------------------+
+//!     |  +-- another worker returned a packet
 //!     +-- earliest deadline of a packet that waits for receive buffers
 //! ```
 #![forbid(unsafe_code)]
 
 mod active;
 mod control;
+mod crew;
 mod device;
 mod events;
 mod features;
+mod homes;
 mod mailbox;
 mod port;
 mod stats;
@@ -40,11 +46,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lasthop_fabric::Fabric;
+use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_verdict::{FdbEntry, Module, PORTS_MAX, PortId, PortSettings};
 use thiserror::Error;
 
-use mailbox::Mailbox;
+use crew::Crew;
 use port::{PortRecord, PortTable};
+use stats::PortShare;
 use worker::Worker;
 
 /// How long a control call waits for the worker: far more than a visit takes, far less than a person waits.
@@ -62,9 +70,12 @@ pub enum EngineError {
     /// The module refused the port.
     #[error("{0}")]
     Refused(String),
-    /// The worker did not answer in time.
-    #[error("the switch's worker did not answer within {} s; it is stuck or the machine is overloaded", REPLY_TIMEOUT.as_secs())]
-    NoAnswer,
+    /// The numbered worker did not answer in time.
+    #[error("the switch's worker {0} did not answer within {seconds} s; it is stuck or the machine is overloaded", seconds = REPLY_TIMEOUT.as_secs())]
+    NoAnswer(usize),
+    /// Workers did not let go of a virtqueue, although all answered.
+    #[error("virtqueue {1} of port {0} is in use and cannot be stopped; remove the port")]
+    RingBusy(PortId, u16),
     /// The system refused something at start.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),
@@ -75,6 +86,8 @@ pub enum EngineError {
 pub struct EngineSettings {
     /// CPUs that workers may run on; empty: all that the process may use.
     pub cpus: Vec<usize>,
+    /// Worker threads, 1 to `WORKERS_MAX`; beyond the number of CPUs they only get in each other's way.
+    pub workers: usize,
     /// How long a worker looks for more work after the last packet, in microseconds.
     pub hysteresis_us: u32,
 }
@@ -84,17 +97,17 @@ pub const HYSTERESIS_US_DEFAULT: u32 = 50;
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { cpus: Vec::new(), hysteresis_us: HYSTERESIS_US_DEFAULT }
+        Self { cpus: Vec::new(), workers: 1, hysteresis_us: HYSTERESIS_US_DEFAULT }
     }
 }
 
-/// A running switch. Dropping it stops its worker.
+/// A running switch. Dropping it stops its workers.
 pub struct Engine {
     module: Arc<dyn Module>,
-    mailbox: Arc<Mailbox>,
+    crew: Arc<Crew>,
     ports: Arc<Mutex<PortTable>>,
     started: std::time::Instant,
-    worker: Option<JoinHandle<()>>,
+    workers: Vec<JoinHandle<()>>,
 }
 
 impl Engine {
@@ -104,18 +117,23 @@ impl Engine {
     /// [`EngineError::System`].
     pub fn start(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
         lasthop_guestmem::guard::install().map_err(|error| EngineError::System("handle SIGBUS", error))?;
-        let mut fabric = Fabric::new(Arc::clone(&module)).map_err(EngineError::Refused)?;
-        fabric.set_flow_key(RandomState::new().hash_one(std::process::id()));
-        let mailbox =
-            Arc::new(Mailbox::new().map_err(|error| EngineError::System("create an eventfd", error))?);
-        let started = std::time::Instant::now();
-        let worker = Worker::new(fabric, Arc::clone(&mailbox), settings, started)
-            .map_err(|error| EngineError::System("set up a worker", error))?;
-        let thread = std::thread::Builder::new()
-            .name("worker0".into())
-            .spawn(move || worker.run())
-            .map_err(|error| EngineError::System("start a worker thread", error))?;
-        Ok(Self { module, mailbox, ports: Arc::default(), started, worker: Some(thread) })
+        let workers = settings.workers.clamp(1, WORKERS_MAX);
+        let fabrics = Fabric::crew(&module, workers).map_err(EngineError::Refused)?;
+        let flow_key = RandomState::new().hash_one(std::process::id());
+        let crew = Crew::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
+        let (crew, started) = (Arc::new(crew), std::time::Instant::now());
+        let mut engine = Self { module, crew, ports: Arc::default(), started, workers: Vec::new() };
+        for (number, mut fabric) in fabrics.into_iter().enumerate() {
+            fabric.set_flow_key(flow_key);
+            let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)
+                .map_err(|error| EngineError::System("set up a worker", error))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("worker{number}"))
+                .spawn(move || worker.run())
+                .map_err(|error| EngineError::System("start a worker thread", error))?;
+            engine.workers.push(thread);
+        }
+        Ok(engine)
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, PortTable> {
@@ -131,9 +149,9 @@ impl Engine {
         let pairs = config.queue_pairs;
         let settings = PortSettings { name: config.name, mac: config.mac, macs_max: None };
         let added = self
-            .mailbox
-            .call(move |worker| worker.fabric.add_port(port, pairs))
-            .and_then(|()| self.module.port_added(port, &settings).map_err(EngineError::Refused));
+            .crew
+            .call_all(move |worker| worker.fabric.add_port(port, pairs))
+            .and_then(|_| self.module.port_added(port, &settings).map_err(EngineError::Refused));
         if let Err(error) = added {
             self.forget(port)?;
             return Err(error);
@@ -148,14 +166,14 @@ impl Engine {
     pub fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
         self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
         // Rings first: a frame still under way would be learned from again.
-        self.mailbox.call(move |worker| worker.remove_port(port))?;
+        self.crew.remove_port(port)?;
         self.module.port_removed(port);
         self.table().release(port);
         Ok(())
     }
 
     fn forget(&self, port: PortId) -> Result<(), EngineError> {
-        self.mailbox.call(move |worker| worker.remove_port(port))?;
+        self.crew.remove_port(port)?;
         self.table().release(port);
         Ok(())
     }
@@ -167,16 +185,23 @@ impl Engine {
     pub fn device(&self, port: PortId) -> Result<PortDevice, EngineError> {
         let config = self.table().get(port).map(|record| record.config.clone());
         let config = config.ok_or(EngineError::NoSuchPort(port))?;
-        Ok(PortDevice::new(port, &config, Arc::clone(&self.mailbox), Arc::clone(&self.ports)))
+        Ok(PortDevice::new(port, &config, Arc::clone(&self.crew), Arc::clone(&self.ports)))
     }
 
-    /// Counters and states of all ports and workers, of one moment.
+    /// Counters and states of all ports and workers. Each worker tells of one moment of its own; sums are conserved.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
     pub fn stats(&self) -> Result<Stats, EngineError> {
         let records: Vec<(PortId, PortRecord)> = self.table().records();
-        self.mailbox.call(move |worker| Stats::collect(worker, records))
+        let internal = (PortId::INTERNAL, 0);
+        let ports = records.iter().map(|(port, record)| (*port, record.config.queue_pairs));
+        let ports: Arc<[(PortId, u16)]> = std::iter::once(internal).chain(ports).collect();
+        let shares = self.crew.call_all(move |worker| {
+            let shares = ports.iter().map(|(port, pairs)| PortShare::of(worker, *port, *pairs)).collect();
+            (worker.stats(), shares)
+        })?;
+        Ok(Stats::collect(shares, records))
     }
 
     /// The module's forwarding table.
@@ -188,8 +213,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.mailbox.post(Box::new(Worker::stop));
-        if let Some(worker) = self.worker.take() {
+        self.crew.mailboxes().iter().for_each(|mailbox| mailbox.post(Box::new(Worker::stop)));
+        for worker in self.workers.drain(..) {
             let _ = worker.join();
         }
     }

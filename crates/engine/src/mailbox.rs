@@ -1,17 +1,16 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::worker::Worker;
-use crate::{EngineError, REPLY_TIMEOUT};
 
 /// Something for the worker to do between two visits.
 pub(crate) type Errand = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// Errands from the control side to a worker. Rare, so a lock and an eventfd each time are fine.
+/// Errands from the control side to a worker, and the bell that wakes it. Errands are rare, so a lock each time is fine.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     errands: Mutex<Errands>,
@@ -38,11 +37,16 @@ impl Mailbox {
         self.bell.as_fd()
     }
 
+    /// Wakes the worker.
+    pub(crate) fn ring(&self) {
+        // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
     /// Leaves an errand and wakes the worker.
     pub(crate) fn post(&self, errand: Errand) {
         self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.push_back(errand);
-        // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        self.ring();
     }
 
     /// The next errand.
@@ -50,15 +54,15 @@ impl Mailbox {
         self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 
-    /// Has the worker run `errand` and waits for what it returns.
-    pub(crate) fn call<R: Send + 'static>(
+    /// Has the worker run `errand`; what it returns comes out of the receiver.
+    pub(crate) fn ask<R: Send + 'static>(
         &self,
         errand: impl FnOnce(&mut Worker) -> R + Send + 'static,
-    ) -> Result<R, EngineError> {
+    ) -> Receiver<R> {
         let (reply, answer) = sync_channel(1);
         self.post(Box::new(move |worker| {
             let _ = reply.send(errand(worker));
         }));
-        answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| EngineError::NoAnswer)
+        answer
     }
 }

@@ -60,39 +60,82 @@ pub struct WorkerStats {
     pub active_rings: usize,
 }
 
+/// What one worker knows of a port.
+#[derive(Debug)]
+pub(crate) struct PortShare {
+    counters: PortCounters,
+    /// Rings whose home it is.
+    rings: Vec<RingStats>,
+    failure: Option<String>,
+}
+
+impl PortShare {
+    pub(crate) fn of(worker: &Worker, port: PortId, queue_pairs: u16) -> Self {
+        let at_home = |index: &u16| worker.is_home(port, *index);
+        let rings = (0..2 * queue_pairs).filter(at_home).filter_map(|index| {
+            let state = worker.fabric.ring_state(port, index)?;
+            let error = state.error.map(|error| error.to_string());
+            Some(RingStats { index, entries: state.entries, enabled: state.enabled, error })
+        });
+        let counters = worker.fabric.counters(port).unwrap_or_default();
+        Self { counters, rings: rings.collect(), failure: worker.failure(port) }
+    }
+
+    /// Takes in what another worker knows.
+    fn merge(&mut self, other: Self) {
+        self.counters.merge(&other.counters);
+        self.rings.extend(other.rings);
+        self.failure = self.failure.take().or(other.failure);
+    }
+}
+
 impl Stats {
-    pub(crate) fn collect(worker: &mut Worker, records: Vec<(PortId, PortRecord)>) -> Self {
-        let internal = PortStats {
+    /// From what each worker knows of the ports in `records`, preceded by the switch's own port. The workers need not have
+    /// been asked at the same moment: each counts both sides of its own packets at once.
+    pub(crate) fn collect(
+        shares: Vec<(WorkerStats, Vec<PortShare>)>,
+        records: Vec<(PortId, PortRecord)>,
+    ) -> Self {
+        let mut workers = Vec::with_capacity(shares.len());
+        let mut merged: Vec<PortShare> = Vec::new();
+        for (worker, ports) in shares {
+            workers.push(worker);
+            if merged.is_empty() {
+                merged = ports;
+            } else {
+                merged.iter_mut().zip(ports).for_each(|(all, more)| all.merge(more));
+            }
+        }
+        let mut merged = merged.into_iter();
+        let internal = merged.next().map(PortStats::internal);
+        let guests =
+            records.into_iter().zip(merged).map(|((port, record), share)| PortStats::of(port, record, share));
+        Self { ports: internal.into_iter().chain(guests).collect(), workers }
+    }
+}
+
+impl PortStats {
+    fn internal(share: PortShare) -> Self {
+        Self {
             port: PortId::INTERNAL,
             name: "internal".into(),
             state: PortState::Running,
             rings: Vec::new(),
             features: 0,
-            counters: worker.fabric.counters(PortId::INTERNAL).unwrap_or_default(),
-        };
-        let guests = records.into_iter().map(|(port, record)| PortStats::of(worker, port, record));
-        let ports = std::iter::once(internal).chain(guests).collect();
-        Self { ports, workers: vec![worker.stats()] }
+            counters: share.counters,
+        }
     }
-}
 
-impl PortStats {
-    fn of(worker: &Worker, port: PortId, record: PortRecord) -> Self {
-        let rings: Vec<RingStats> = (0..2 * record.config.queue_pairs)
-            .filter_map(|index| {
-                let state = worker.fabric.ring_state(port, index)?;
-                let error = state.error.map(|error| error.to_string());
-                Some(RingStats { index, entries: state.entries, enabled: state.enabled, error })
-            })
-            .collect();
-        let error = rings.iter().find_map(|ring| ring.error.clone()).or_else(|| worker.failure(port));
+    fn of(port: PortId, record: PortRecord, share: PortShare) -> Self {
+        let PortShare { counters, mut rings, failure } = share;
+        rings.sort_unstable_by_key(|ring| ring.index);
+        let error = rings.iter().find_map(|ring| ring.error.clone()).or(failure);
         let state = match (error, record.attached, rings.is_empty()) {
             (Some(error), _, _) => PortState::Stopped(error),
             (None, false, _) => PortState::Waiting,
             (None, true, true) => PortState::Connected,
             (None, true, false) => PortState::Running,
         };
-        let counters = worker.fabric.counters(port).unwrap_or_default();
         Self { port, name: record.config.name, state, rings, features: record.features, counters }
     }
 }

@@ -1,18 +1,18 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use lasthop_fabric::{Fabric, RingId};
+use lasthop_fabric::{Fabric, RingId, RingPart, Stopping};
 use lasthop_guestmem::guard;
-use lasthop_ring::DeviceRing;
+use lasthop_ring::{DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
 use crate::active::ActiveRings;
 use crate::control::{Command, ControlQueue};
+use crate::crew::Crew;
 use crate::events::{Event, Events};
-use crate::mailbox::Mailbox;
 use crate::stats::WorkerStats;
 
 /// How often a busy worker looks for kicks and errands: a ring that wakes meanwhile waits so long at most.
@@ -22,6 +22,9 @@ const BLIND_NS: u64 = 20_000;
 /// A core that comes back later than this was wanted by somebody else.
 const WANTED_NS: u64 = 10_000;
 
+/// How long a stop waits for other workers' visits, which take some 100 us, before the control side asks who is stuck.
+const RECALL: Duration = Duration::from_millis(10);
+
 /// How often a receive ring without kick descriptor is looked at while packets wait for it.
 const UNKICKED_NS: u64 = 100_000;
 
@@ -30,29 +33,39 @@ pub(crate) fn now_ns(started: Instant) -> u64 {
     started.elapsed().as_nanos() as u64
 }
 
+/// How a guest is signalled, and whether it signals.
+#[derive(Clone, Debug)]
+pub(crate) struct Bells {
+    /// Shared, since any worker may deliver.
+    pub(crate) call: Option<Arc<OwnedFd>>,
+    /// The guest gave no kick descriptor.
+    pub(crate) is_polled: bool,
+}
+
 /// A guest's eventfds of one virtqueue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct RingFds {
+    bells: Bells,
+    /// Whether this worker is the ring's home.
+    is_home: bool,
+    /// At home only.
     kick: Option<OwnedFd>,
-    call: Option<OwnedFd>,
 }
 
 /// Signals a guest. A saturated eventfd is one that its guest has not read: it will see the packets when it does.
-fn ring_bell(call: &OwnedFd) {
+pub(crate) fn ring_bell(call: &OwnedFd) {
     let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
 }
 
-/// A thread that owns a fabric.
+/// A thread that owns one fabric of the crew.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
     stats: WorkerStats,
-    mailbox: Arc<Mailbox>,
+    crew: Arc<Crew>,
     events: Events,
     active: ActiveRings,
     fds: HashMap<(PortId, u16), RingFds>,
     controls: HashMap<PortId, ControlQueue>,
-    /// Queue pairs that guests asked for through their control queues: kept when rings are started again.
-    granted_pairs: HashMap<PortId, u16>,
     failures: HashMap<PortId, String>,
     cpus: Vec<usize>,
     hysteresis_ns: u64,
@@ -66,21 +79,21 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn new(
         fabric: Fabric,
-        mailbox: Arc<Mailbox>,
+        crew: Arc<Crew>,
         settings: &EngineSettings,
         started: Instant,
     ) -> std::io::Result<Self> {
         let events = Events::new()?;
-        events.listen(mailbox.bell(), Event::Bell)?;
+        events.listen(crew.mailbox(fabric.worker()).bell(), Event::Bell)?;
+        let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
         Ok(Self {
             fabric,
-            stats: WorkerStats::default(),
-            mailbox,
+            stats,
+            crew,
             events,
             active: ActiveRings::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
-            granted_pairs: HashMap::new(),
             failures: HashMap::new(),
             cpus: settings.cpus.clone(),
             hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
@@ -130,6 +143,9 @@ impl Worker {
 
     /// Visits each active ring once; true if one had packets.
     fn round(&mut self, now: u64) -> bool {
+        if self.fabric.take_returns() {
+            self.send_signals();
+        }
         let mut worked = false;
         for index in 0..self.active.len() {
             let Some(active) = self.active.get(index) else { break };
@@ -191,30 +207,40 @@ impl Worker {
     /// Whether the guest gave no kick descriptor: such a ring is looked at for ever (vhost-user, "VHOST_USER_VRING_NOFD_MASK").
     fn must_poll(&self, ring: RingId) -> bool {
         let key = (ring.port, 2 * ring.queue + 1);
-        self.fds.get(&key).is_some_and(|fds| fds.kick.is_none())
+        self.fds.get(&key).is_some_and(|fds| fds.bells.is_polled)
             && self.fabric.ring_state(ring.port, key.1).is_some_and(|state| state.error.is_none())
     }
 
-    /// Nothing is active: sleeps until a kick, an errand or the earliest deadline.
+    /// Nothing is active: sleeps until a kick, an errand, another worker or the earliest deadline.
     fn sleep(&mut self, now: u64) {
-        let timeout = if self.fabric.arm_waiting() {
+        let moved = self.fabric.arm_waiting();
+        self.send_signals();
+        let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
+        if moved || deadline == Some(0) {
             self.stats.polls += 1;
-            Some(0) // others are heard whatever a receiver does to its index
-        } else {
+            self.take_events(Some(0)); // others are heard whatever a receiver does to its index
+            return;
+        }
+        let returned =
+            arm_and_recheck(self, |worker| worker.fabric.lie_down(), |worker| worker.fabric.take_returns());
+        if !returned {
             self.stats.sleeps += 1;
-            let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
-            deadline.map(
-                |timeout| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout },
-            )
-        };
-        self.take_events(timeout);
+            let timeout =
+                deadline.map(
+                    |timeout| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout },
+                );
+            self.take_events(timeout);
+        }
+        self.fabric.get_up();
+        self.send_signals();
+        self.wake_unblocked(now);
     }
 
     /// Whether packets wait for a guest that gave no kick descriptor: it will post buffers and tell nobody.
     fn waits_for_a_polled_ring(&self) -> bool {
-        let kickless =
-            |ring: &RingId| self.fds.get(&(ring.port, 2 * ring.queue)).is_some_and(|fds| fds.kick.is_none());
-        self.fabric.waiting_rings().iter().any(kickless)
+        let is_polled =
+            |ring: &RingId| self.fds.get(&(ring.port, 2 * ring.queue)).is_some_and(|fds| fds.bells.is_polled);
+        self.fabric.waiting_rings().iter().any(is_polled)
     }
 
     fn take_events(&mut self, timeout_ns: Option<u64>) {
@@ -229,7 +255,7 @@ impl Worker {
     }
 
     fn run_errands(&mut self) {
-        while let Some(errand) = self.mailbox.take() {
+        while let Some(errand) = self.crew.mailbox(self.stats.index).take() {
             errand(self);
             self.send_signals();
         }
@@ -254,15 +280,19 @@ impl Worker {
         let (granted, signal) = control.serve();
         let pairs_max = control.queue_pairs_max;
         for Command::QueuePairs(pairs) in granted {
-            self.granted_pairs.insert(port, pairs);
+            self.crew.grant_pairs(port, pairs);
             for ring in 0..2 * pairs_max {
-                self.fabric.set_ring_enabled(port, ring, ring < 2 * pairs);
+                self.set_ring_enabled(port, ring, ring < 2 * pairs);
             }
         }
-        if signal && let Some(call) = self.fds.get(&(port, index)).and_then(|fds| fds.call.as_ref()) {
+        if signal && let Some(call) = self.call_of(port, index) {
             ring_bell(call);
         }
         self.send_signals();
+    }
+
+    fn call_of(&self, port: PortId, index: u16) -> Option<&OwnedFd> {
+        self.fds.get(&(port, index))?.bells.call.as_deref()
     }
 
     /// The control ring of a port starts.
@@ -270,28 +300,24 @@ impl Worker {
         &mut self,
         port: PortId,
         control: ControlQueue,
-        fds: (Option<OwnedFd>, Option<OwnedFd>),
+        kick: Option<OwnedFd>,
+        bells: Bells,
     ) -> std::io::Result<()> {
         let index = control.index;
-        self.replace_fds(port, index, fds)?;
+        self.fds.insert((port, index), RingFds { bells, is_home: true, kick: None });
+        self.listen(port, index, kick)?;
         self.controls.insert(port, control);
         self.serve_control(port, index);
         Ok(())
     }
 
-    /// Stops virtqueue `index`, if it runs, and listens to its new kick (first of `fds`).
-    fn replace_fds(
-        &mut self,
-        port: PortId,
-        index: u16,
-        fds: (Option<OwnedFd>, Option<OwnedFd>),
-    ) -> std::io::Result<()> {
-        self.stop_ring(port, index);
-        let (kick, call) = fds;
+    /// Hears the kicks of a ring.
+    fn listen(&mut self, port: PortId, index: u16, kick: Option<OwnedFd>) -> std::io::Result<()> {
+        let Some(fds) = self.fds.get_mut(&(port, index)) else { return Ok(()) };
         if let Some(kick) = &kick {
             self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
         }
-        self.fds.insert((port, index), RingFds { kick, call });
+        fds.kick = kick;
         Ok(())
     }
 
@@ -301,17 +327,21 @@ impl Worker {
         }
     }
 
-    /// Writes the call eventfds that the last visits asked for.
+    /// Writes the call eventfds that the last visits asked for, and wakes workers that sleep over what they were given back.
     fn send_signals(&mut self) {
         let mut signals = std::mem::take(self.fabric.signals());
         for signal in signals.drain(..) {
-            let call = self.fds.get(&(signal.port, signal.index)).and_then(|fds| fds.call.as_ref());
-            if let Some(call) = call {
+            if let Some(call) = self.call_of(signal.port, signal.index) {
                 ring_bell(call);
                 self.fabric.count_signal(signal.port);
             }
         }
         *self.fabric.signals() = signals;
+        let mut wakes = self.fabric.wakes();
+        while wakes != 0 {
+            self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
+            wakes &= wakes - 1;
+        }
     }
 
     /// Stops the rings of ports whose memory was cut short.
@@ -326,70 +356,107 @@ impl Worker {
         }
     }
 
-    pub(crate) fn stop_all(&mut self, port: PortId) {
-        let indices: Vec<u16> =
-            self.fds.keys().filter(|(owner, _)| *owner == port).map(|(_, index)| *index).collect();
+    /// Stops what this worker is home to; its session stops it once more, for everybody.
+    fn stop_all(&mut self, port: PortId) {
+        let at_home = self.fds.iter().filter(|((owner, _), fds)| *owner == port && fds.is_home);
+        let indices: Vec<u16> = at_home.map(|((_, index), _)| *index).collect();
         for index in indices {
             self.stop_ring(port, index);
         }
     }
 
-    /// A ring starts: it is looked at once without a kick.
-    pub(crate) fn start_ring(
+    /// A ring of this worker's is made; nothing passes yet.
+    pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
+        let fds = RingFds { bells: Bells { call: None, is_polled: false }, is_home: true, kick: None };
+        let part = self.fabric.prepare_ring(port, index, ring)?;
+        self.fds.insert((port, index), fds);
+        Some(part)
+    }
+
+    /// A ring was made, by this worker or another one.
+    pub(crate) fn join_ring(&mut self, port: PortId, index: u16, part: &RingPart, bells: Bells) {
+        self.failures.remove(&port);
+        self.fabric.join_ring(port, index, part);
+        let is_home = self.is_home(port, index);
+        self.fds.insert((port, index), RingFds { bells, is_home, kick: None });
+    }
+
+    /// A ring of this worker's starts: everybody knows it. It is looked at once without a kick.
+    pub(crate) fn open_ring(
         &mut self,
         port: PortId,
         index: u16,
-        ring: DeviceRing,
-        fds: (Option<OwnedFd>, Option<OwnedFd>),
+        kick: Option<OwnedFd>,
         enabled: bool,
     ) -> std::io::Result<()> {
-        self.replace_fds(port, index, fds)?;
-        self.failures.remove(&port);
-        let granted = self.granted_pairs.get(&port).is_none_or(|pairs| index / 2 < *pairs);
-        self.fabric.start_ring(port, index, ring, enabled && granted);
+        self.listen(port, index, kick)?;
+        self.set_ring_enabled(port, index, enabled);
         if index % 2 == 1 {
             self.activate(RingId { port, queue: index / 2 }, now_ns(self.started));
         }
         Ok(())
     }
 
-    pub(crate) fn stop_ring(&mut self, port: PortId, index: u16) -> Option<u16> {
-        let is_control = self.controls.get(&port).is_some_and(|control| control.index == index);
-        let base = if is_control {
-            self.controls.remove(&port).map(|control| control.ring.base())
-        } else {
-            self.fabric.stop_ring(port, index)
-        };
+    /// Whether virtqueue `index` is this worker's.
+    pub(crate) fn is_home(&self, port: PortId, index: u16) -> bool {
+        self.fds.get(&(port, index)).is_some_and(|fds| fds.is_home)
+    }
+
+    /// Stops a ring of this worker's, and returns where it would go on; `None` if others are at it for long: ask again.
+    pub(crate) fn stop_ring(&mut self, port: PortId, index: u16) -> Option<Option<u16>> {
+        if self.controls.get(&port).is_some_and(|control| control.index == index) {
+            let control = self.controls.remove(&port);
+            self.leave_ring(port, index);
+            return Some(control.map(|control| control.ring.base()));
+        }
+        let until = Instant::now() + RECALL;
+        let mut step = self.fabric.stop_step(port, index);
+        while step == Stopping::Busy && Instant::now() < until {
+            self.send_signals();
+            std::thread::yield_now();
+            step = self.fabric.stop_step(port, index);
+        }
         self.send_signals();
+        match step {
+            Stopping::Busy => None,
+            Stopping::Done(base) => {
+                self.leave_ring(port, index);
+                Some(base)
+            }
+        }
+    }
+
+    /// A ring has stopped, of this worker or another one: nothing of it is kept.
+    pub(crate) fn leave_ring(&mut self, port: PortId, index: u16) {
+        self.fabric.leave_ring(port, index);
         if index % 2 == 1 {
             self.active.remove(RingId { port, queue: index / 2 });
         }
         if let Some(kick) = self.fds.remove(&(port, index)).and_then(|fds| fds.kick) {
             self.events.forget(kick.as_fd());
         }
-        base
     }
 
-    pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<OwnedFd>) {
+    /// Packets pass or do not pass a ring from now on.
+    pub(crate) fn set_ring_enabled(&mut self, port: PortId, index: u16, enabled: bool) {
+        let until = Instant::now() + RECALL;
+        while !self.fabric.set_ring_enabled(port, index, enabled) && Instant::now() < until {
+            std::thread::yield_now();
+        }
+        self.send_signals();
+    }
+
+    pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<&Arc<OwnedFd>>) {
         if let Some(fds) = self.fds.get_mut(&(port, index)) {
-            // What was published while there was none, nobody was told of.
-            call.iter().for_each(ring_bell);
-            fds.call = call;
+            fds.bells.call = call.cloned();
         }
     }
 
-    /// The guest of a port is gone: nothing of it is kept.
-    pub(crate) fn detach(&mut self, port: PortId) {
-        self.stop_all(port);
+    /// The guest of a port is gone, its rings have stopped: nothing of it is kept.
+    pub(crate) fn forget_guest(&mut self, port: PortId) {
         self.failures.remove(&port);
-        self.granted_pairs.remove(&port);
         self.fabric.set_memory(port, &Arc::default());
         self.fabric.set_capabilities(port, lasthop_fabric::Capabilities::default());
-    }
-
-    pub(crate) fn remove_port(&mut self, port: PortId) {
-        self.detach(port);
-        self.fabric.remove_port(port);
     }
 
     /// What it counted, and how many rings are active.

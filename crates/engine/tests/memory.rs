@@ -12,7 +12,7 @@ fn mapped_memfds() -> usize {
 
 #[test]
 fn the_memory_of_a_guest_that_left_is_unmapped() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", 2);
     let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
     send(&mut one, &frame(2, 1, 0, 64));

@@ -39,3 +39,21 @@ pub const WAITING_NS_MAX: u64 = 300_000_000;
 pub const WAITING_SHARE_QUARTERS: u16 = 3;
 /// Frames that the switch itself has on the way.
 pub const INTERNAL_FRAMES_MAX: u16 = 64;
+/// Workers of one switch.
+pub const WORKERS_MAX: usize = lasthop_exchange::WORKERS_MAX;
+/// Packets that other workers leave at a receive ring whose claim is taken: as many as may wait there for buffers.
+pub const LEFT_PACKETS_MAX: usize = WAITING_PACKETS_MAX;
+/// References of one worker's senders that others may hold: each comes back through its completion queue, which holds as many.
+pub const LENT_PACKETS_MAX: usize = 4096;
+/// Packets of other workers that a claim's holder delivers before it sees to its own rings again: two batches.
+pub const SERVICE_PACKETS_MAX: u32 = 64;
+/// Bytes of them: one visit's worth.
+pub const SERVICE_BYTES_MAX: u32 = VISIT_BYTES_MAX;
+/// Times that a holder goes on at once because something was left while it worked; then others of its rings are next.
+pub const RECLAIMS_MAX: u32 = 2;
+/// Batches for which copies into a ring are made without the claim, after one that found it taken.
+pub const CONTENDED_BATCHES: u8 = 64;
+/// Packets that one worker copies side by side with others, in one visit.
+pub const LEASE_PACKETS_MAX: usize = 256;
+/// Pieces of memory that they go to.
+pub const LEASE_SEGMENTS_MAX: usize = 2048;

@@ -17,6 +17,11 @@ impl Drops {
         self.0[reason as usize] += 1;
     }
 
+    /// Adds another worker's counts.
+    pub fn merge(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
+    }
+
     /// Packets dropped for `reason`.
     #[must_use]
     pub fn of(&self, reason: DropReason) -> u64 {
@@ -32,6 +37,25 @@ impl Drops {
     /// Reasons that occurred, with their counts.
     pub fn nonzero(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().map(|&reason| (reason, self.of(reason))).filter(|(_, count)| *count > 0)
+    }
+}
+
+/// What was put into the receive rings of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) gso_packets: u64,
+    pub(crate) csum_completed: u64,
+}
+
+impl Delivered {
+    #[inline]
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.gso_packets += more.gso_packets;
+        self.csum_completed += more.csum_completed;
     }
 }
 
@@ -73,6 +97,28 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
+    /// Adds what another worker counted for the port.
+    ///
+    /// Each worker changes its counters of both sides of a packet in one go, at the packet's home; so sums over workers
+    /// are conserved, whatever the moments at which each one's were read.
+    pub fn merge(&mut self, other: &Self) {
+        self.rx_packets += other.rx_packets;
+        self.rx_bytes += other.rx_bytes;
+        self.rx_gso_packets += other.rx_gso_packets;
+        self.injected += other.injected;
+        self.copies_added += other.copies_added;
+        self.segments_added += other.segments_added;
+        self.forwarded += other.forwarded;
+        self.rx_drops.merge(&other.rx_drops);
+        self.waiting += other.waiting;
+        self.tx_packets += other.tx_packets;
+        self.tx_bytes += other.tx_bytes;
+        self.tx_gso_packets += other.tx_gso_packets;
+        self.tx_drops.merge(&other.tx_drops);
+        self.tx_csum_completed += other.tx_csum_completed;
+        self.signals += other.signals;
+    }
+
     /// What came in and was made of it.
     #[must_use]
     pub fn taken_in(&self) -> u64 {

@@ -1,15 +1,15 @@
 //! One frame into one receive ring: reserve, copy, publish; and whatever the receiver did not negotiate on the way.
 
-use lasthop_guestmem::{Cursor, MemoryMap, StaleSegment};
+use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
 use lasthop_ring::RingError;
 use lasthop_verdict::{DropReason, IMAGE_BYTES};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6};
 use lasthop_wire::{Offload, Segmentation, Sum};
 
 use crate::Capabilities;
-use crate::counters::PortCounters;
+use crate::counters::Delivered;
 use crate::frame::Frame;
-use crate::receiver::RxQueue;
+use crate::place::RxQueue;
 use crate::reference::{Attempt, Outcome};
 use crate::reservation::{Refusal, Reservation};
 
@@ -31,7 +31,7 @@ pub(crate) struct Delivery<'a> {
     pub(crate) queue: &'a mut RxQueue,
     pub(crate) map: &'a MemoryMap,
     pub(crate) capabilities: Capabilities,
-    pub(crate) counters: &'a mut PortCounters,
+    pub(crate) delivered: &'a mut Delivered,
     pub(crate) scratch: &'a mut Scratch,
 }
 
@@ -87,7 +87,7 @@ impl Delivery<'_> {
             }
             Failure::Drop(reason) => Outcome::Drop(reason),
             Failure::Broken(error) => {
-                self.queue.error = Some(error);
+                self.queue.broken = Some(error);
                 Outcome::Drop(DropReason::RxRingBroken)
             }
         }
@@ -137,18 +137,45 @@ impl Delivery<'_> {
         let (ring, hint) = (&mut self.queue.ring, &mut self.queue.hint);
         reservation.take(ring, self.map, hint, header_bytes as u32 + len, self.capabilities.mergeable)?;
         let complete_csum = offload.needs_csum() && !self.capabilities.csum;
-        if let Err(stale) = copy_out(self.map, reservation, header_bytes, frame, offload, body, complete_csum)
-        {
+        let buffers =
+            Buffers { segments: reservation.segments(), count: reservation.buffers(), header_bytes };
+        if let Err(stale) = copy_out(self.map, &buffers, frame, offload, body, complete_csum) {
             reservation.put_back(ring);
             return Err(stale.into());
         }
         reservation.complete(ring);
-        self.queue.dirty = true;
-        self.counters.tx_packets += 1;
-        self.counters.tx_bytes += u64::from(len);
-        self.counters.tx_gso_packets += u64::from(offload.is_gso());
-        self.counters.tx_csum_completed += u64::from(complete_csum);
+        self.delivered.packets += 1;
+        self.delivered.bytes += u64::from(len);
+        self.delivered.gso_packets += u64::from(offload.is_gso());
+        self.delivered.csum_completed += u64::from(complete_csum);
         Ok(())
+    }
+}
+
+/// Where one packet goes.
+pub(crate) struct Buffers<'a> {
+    pub(crate) segments: &'a [Segment],
+    /// Receive buffers: the header's `num_buffers`.
+    pub(crate) count: u16,
+    pub(crate) header_bytes: usize,
+}
+
+impl Buffers<'_> {
+    /// Copies a frame that needs no segmentation; the claim is not needed for it.
+    pub(crate) fn fill(
+        &self,
+        map: &MemoryMap,
+        capabilities: Capabilities,
+        frame: &Frame<'_>,
+    ) -> Result<Delivered, StaleSegment> {
+        let complete_csum = frame.offload.needs_csum() && !capabilities.csum;
+        copy_out(map, self, frame, frame.offload, &Body::Whole, complete_csum)?;
+        Ok(Delivered {
+            packets: 1,
+            bytes: u64::from(frame.len),
+            gso_packets: u64::from(frame.offload.is_gso()),
+            csum_completed: u64::from(complete_csum),
+        })
     }
 }
 
@@ -156,16 +183,15 @@ impl Delivery<'_> {
 #[inline]
 fn copy_out(
     map: &MemoryMap,
-    reservation: &Reservation,
-    header_bytes: usize,
+    buffers: &Buffers<'_>,
     frame: &Frame<'_>,
     offload: Offload,
     body: &Body<'_>,
     complete_csum: bool,
 ) -> Result<(), StaleSegment> {
-    let mut target = Cursor::new(map, reservation.segments());
+    let mut target = Cursor::new(map, buffers.segments);
     let shown = if complete_csum { Offload::default() } else { as_received(offload) };
-    target.write(&shown.emit(reservation.buffers())[..header_bytes])?;
+    target.write(&shown.emit(buffers.count)[..buffers.header_bytes])?;
     let packet = target;
     if !complete_csum {
         return match *body {
@@ -208,7 +234,7 @@ fn as_received(offload: Offload) -> Offload {
 
 impl Capabilities {
     /// Whether the receiver takes this GSO frame as it is.
-    fn takes_gso(&self, offload: Offload) -> bool {
+    pub(crate) fn takes_gso(&self, offload: Offload) -> bool {
         let kind = match offload.gso_kind() {
             GSO_TCPV4 => self.tso4,
             GSO_TCPV6 => self.tso6,

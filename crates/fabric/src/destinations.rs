@@ -18,10 +18,9 @@ pub(crate) struct Destinations {
 struct List {
     first: u32,
     last: u32,
-    len: u16,
 }
 
-const EMPTY: List = List { first: END, last: END, len: 0 };
+const EMPTY: List = List { first: END, last: END };
 
 /// The outputs to one port.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +28,6 @@ pub(crate) struct Destination {
     pub(crate) port: PortId,
     /// Index of the first output; the others follow by `after`.
     pub(crate) first: usize,
-    pub(crate) len: u16,
 }
 
 impl Default for Destinations {
@@ -57,7 +55,6 @@ impl Destinations {
                 self.next[list.last as usize] = at;
             }
             list.last = at;
-            list.len += 1;
         }
     }
 
@@ -66,7 +63,7 @@ impl Destinations {
     pub(crate) fn next(&mut self) -> Option<Destination> {
         let port = self.touched.pop()?;
         let list = std::mem::replace(&mut self.lists[port.index()], EMPTY);
-        Some(Destination { port, first: list.first as usize, len: list.len })
+        Some(Destination { port, first: list.first as usize })
     }
 
     /// The output that follows output `index` to the same destination.

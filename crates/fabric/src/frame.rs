@@ -22,6 +22,15 @@ pub(crate) struct Frame<'a> {
     pub(crate) offload: Offload,
 }
 
+/// Length and metadata of a frame as it is delivered.
+#[inline]
+pub(crate) fn shape(header: &Header, truncate_len_bytes: u32) -> (u32, Offload) {
+    let whole = header.frame_len_bytes();
+    let len = whole.min(truncate_len_bytes);
+    // What is left of a truncated frame is evidence, not a packet: its metadata no longer describes it.
+    (len, if len == whole { header.offload } else { Offload::default() })
+}
+
 impl<'a> Frame<'a> {
     pub(crate) fn new(
         map: &'a MemoryMap,
@@ -30,10 +39,7 @@ impl<'a> Frame<'a> {
         header: &'a Header,
         truncate_len_bytes: u32,
     ) -> Self {
-        let whole = header.frame_len_bytes();
-        let len = whole.min(truncate_len_bytes);
-        // What is left of a truncated frame is evidence, not a packet: its metadata no longer describes it.
-        let offload = if len == whole { header.offload } else { Offload::default() };
+        let (len, offload) = shape(header, truncate_len_bytes);
         Self { map, segments, vnet_bytes, header, len, offload }
     }
 

@@ -26,6 +26,9 @@ pub enum InjectError {
     /// All of `INTERNAL_FRAMES_MAX` are under way.
     #[error("{INTERNAL_FRAMES_MAX} frames of the switch's own are under way already")]
     Full,
+    /// This worker is not the home of the switch's own port.
+    #[error("another worker sends the switch's own frames")]
+    Elsewhere,
     /// Not a frame's length.
     #[error("a frame of {0} bytes is outside {FRAME_BYTES_MIN}..={FRAME_BYTES_MAX}")]
     BadLength(usize),
@@ -51,9 +54,10 @@ impl InternalPort {
         let addresses = RingAddresses { descriptors: DESCRIPTORS, available: AVAILABLE, used: USED };
         let memory = || RingMemory::new(&map, ENTRIES, addresses).map_err(|error| error.to_string());
         let driver = DriverRing::new(memory()?, false);
-        let queue = TxQueue::new(DeviceRing::new(memory()?, 0, false), true);
-        let sender =
-            Sender { map: Arc::clone(&map), epoch: 1, queues: vec![Some(queue)], ..Sender::default() };
+        let queue = TxQueue::new(DeviceRing::new(memory()?, 0, false));
+        let chains = vec![Some(Arc::clone(queue.chains()))];
+        let queues = vec![Some(queue)];
+        let sender = Sender { map: Arc::clone(&map), epoch: 1, queues, chains, ..Sender::default() };
         let free = (0..u32::from(INTERNAL_FRAMES_MAX)).collect();
         Ok((Self { driver, map, free }, sender))
     }
@@ -94,7 +98,7 @@ impl Fabric {
     /// # Errors
     /// See [`InjectError`]; nothing was sent then.
     pub fn inject(&mut self, frame: &[u8], offload: Offload, now_ns: u64) -> Result<(), InjectError> {
-        self.internal.put(frame, offload)?;
+        self.internal.as_mut().ok_or(InjectError::Elsewhere)?.put(frame, offload)?;
         self.visit(InternalPort::RING, now_ns);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The switching fabric: packets from transmit rings through a module's verdicts into receive rings, copied once.
 //!
-//! **Purpose.** [`Fabric`] holds the ports of one switch and moves packets between them (mSwitch's batched,
+//! **Purpose.** A [`Fabric`] is one worker's view of a switch: it knows all ports and moves packets between them (mSwitch's batched,
 //! per-destination forwarding; Hyper-Switch's vNIC with its internal receive queue). It knows nothing of forwarding
 //! decisions: those come from a [`Module`].
 //!
@@ -9,47 +9,59 @@
 //! for: [`PortCounters::is_conserved`] holds between any two calls. A chain belongs to the switch from `visit` until its
 //! last copy is delivered or dropped; stopping a ring ends that at once.
 //!
-//! **Not checked.** That maps and rings given to one port belong together: the session sees to that.
+//! **Not checked.** That maps and rings given to one port belong together: the session sees to that. That every fabric of a
+//! crew is told of every port and ring ([`Fabric::join_ring`]): the engine does that.
 //!
-//! **Threading.** One worker owns a fabric. Sending and receiving sides are apart, since a sending side belongs to its
-//! home worker and a receiving side to whoever claims it.
+//! **Threading.** Each worker owns a fabric; [`Fabric::crew`] makes those of one switch. A transmit ring has a home, the
+//! fabric that it was started on, which alone takes from it, counts and completes its packets. Receive rings are shared:
+//! whoever has a ring's claim delivers, and who finds it taken leaves references there and goes on. Nobody ever waits.
 //!
 //! ```text
-//!            visit(ring)                                                                     signals()
+//!            visit(ring)                                                                     signals(), wakes()
 //!   fetch ------------> decide ---------> sort ---------------> deliver -----------> publish ----------->
-//!   transmit ring       module            per destination       reserve | copy       used rings
-//!   side table          verdicts          only those touched        |                complete
-//!   header images                                                   +-> internal receive queue -> drain(ring)
+//!   transmit ring       module            per destination       claim? reserve|copy  used rings
+//!   side table          verdicts          only those touched      |        |         complete <- take_returns()
+//!   header images                                                 |        +-> no buffers: waits -> drain(ring)
+//!                                                                 +-> taken: left for its holder ----^
 //! ```
 #![forbid(unsafe_code)]
 
+mod board;
 pub mod bounds;
 mod counters;
 mod deliver;
 mod destinations;
 mod frame;
 mod internal;
+mod lease;
 mod lifecycle;
+mod place;
 mod receiver;
 mod reference;
 mod reservation;
 mod sender;
+mod service;
 mod side_table;
 
 pub use counters::{Drops, PortCounters};
 pub use internal::InjectError;
-pub use lifecycle::RingState;
+pub use lifecycle::{RingPart, RingState, Stopping};
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use lasthop_guestmem::Segment;
 use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PortId, Verdicts};
 
+use board::Board;
 use deliver::Scratch;
 use destinations::Destinations;
 use internal::InternalPort;
 use receiver::{Copy, Receivers};
+use reference::Attempt;
 use sender::{Fetched, Senders};
+use service::{Service, Tools};
+use side_table::SegmentBuffer;
 
 /// What a port's guest negotiated, as far as packets are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,32 +115,71 @@ impl Signal {
     }
 }
 
-/// The ports of one switch and everything a worker needs to move packets between them.
+/// One worker's view of a switch, and everything that it needs to move packets.
 pub struct Fabric {
     module: Arc<dyn Module>,
     senders: Senders,
     receivers: Receivers,
-    internal: InternalPort,
+    internal: Option<InternalPort>,
     fetched: Fetched,
     verdicts: Verdicts,
     destinations: Destinations,
     scratch: Scratch,
+    segments: Box<SegmentBuffer>,
     signals: Vec<Signal>,
+    wakes: u64,
     epoch: u32,
 }
 
+/// The tools of a fabric, and its receivers beside them.
+macro_rules! tools {
+    ($fabric:ident) => {
+        Tools {
+            senders: &mut $fabric.senders,
+            scratch: &mut $fabric.scratch,
+            segments: &mut $fabric.segments,
+            signals: &mut $fabric.signals,
+        }
+    };
+}
+use tools;
+
 impl Fabric {
-    /// Takes a batch from a transmit ring and sees it through. Returns the packets taken: 0 means the ring is empty,
-    /// stopped, or waits for slow receivers.
+    /// Takes a batch from a transmit ring whose home this is, and sees it through. Returns the packets taken: 0 means the
+    /// ring is empty, stopped, or waits for slow receivers.
     pub fn visit(&mut self, ring: RingId, now_ns: u64) -> usize {
+        let taken = self.begin_visit(ring, now_ns);
+        if !self.receivers.leases.is_empty() {
+            self.copy_visit();
+        }
+        if taken > 0 {
+            self.finish_visit();
+        }
+        taken
+    }
+
+    /// The first of `visit`'s three parts: delivers what needs no others, and reserves buffers where others deliver too.
+    /// The others follow before anything else is done here, other fabrics may work in between.
+    pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         let taken = self.senders.fetch(ring, &mut self.fetched);
         if self.fetched.len > 0 {
             self.switch(ring.port, now_ns);
         }
-        if taken > 0 {
-            self.publish();
-        }
         taken
+    }
+
+    /// The second part of `visit`: fills reserved buffers.
+    pub fn copy_visit(&mut self) {
+        let headers = &self.fetched.headers[..self.fetched.len];
+        self.receivers.copy_leases(headers, &mut tools!(self));
+    }
+
+    /// The third part of `visit`: shows both sides what was done.
+    pub fn finish_visit(&mut self) {
+        if !self.receivers.leases.is_empty() {
+            self.receivers.finish_leases(&mut tools!(self));
+        }
+        self.publish();
     }
 
     fn switch(&mut self, port: PortId, now_ns: u64) {
@@ -138,7 +189,6 @@ impl Fabric {
         self.expect_copies();
         self.destinations.sort(self.verdicts.outputs());
         while let Some(list) = self.destinations.next() {
-            self.receivers.prefetch(list.port, list.len);
             let mut at = Some(list.first);
             while at.is_some() {
                 let mut copies = ArrayVec::<Copy<'_>, BATCH_PACKETS_MAX>::new();
@@ -148,10 +198,11 @@ impl Fabric {
                         packet: self.fetched.packets[usize::from(output.packet)],
                         header: &self.fetched.headers[usize::from(output.image)],
                         truncate_len_bytes: output.truncate_len_bytes,
+                        image: output.image,
                     });
                     at = self.destinations.after(index);
                 }
-                self.receivers.accept(list.port, &copies, &mut self.senders, &mut self.scratch, now_ns);
+                self.receivers.accept(list.port, &copies, &mut tools!(self), now_ns);
             }
         }
     }
@@ -174,47 +225,86 @@ impl Fabric {
         }
     }
 
-    /// Shows both sides what was done, once per batch: receivers first, then senders.
+    /// Shows senders what was done, once per batch; receivers were shown before.
     fn publish(&mut self) {
-        self.receivers.publish(&mut self.signals);
         self.senders.publish(&mut self.signals);
+        self.wakes |= self.senders.sleepers();
     }
 
-    /// A receive ring may have new buffers: delivers what waits for it. Returns whether nothing waits any more.
+    /// Enters what other workers did with this one's packets: chains are completed with their last copy. True if there
+    /// was anything.
+    pub fn take_returns(&mut self) -> bool {
+        let mut any = false;
+        while let Some(reference) = self.senders.next_return() {
+            any = true;
+            self.receivers.enter(&reference);
+            let delivered = reference.delivered.packets as u32;
+            let attempt = Attempt { outcome: reference.outcome, delivered };
+            self.senders.settle_waiting(reference.packet, attempt);
+        }
+        if any {
+            self.publish();
+        }
+        any
+    }
+
+    /// Announces that this worker goes to sleep: others will ask for it to be woken (`wakes`). A full fence and a last
+    /// `take_returns` have to follow; see `lasthop_ring::arm_and_recheck`.
+    pub fn lie_down(&self) {
+        self.senders.board.station(self.senders.worker).doze.lie_down();
+    }
+
+    /// This worker does not sleep, or not any more.
+    pub fn get_up(&self) {
+        self.senders.board.station(self.senders.worker).doze.get_up();
+    }
+
+    /// Workers to be woken, as bits; none afterwards.
+    pub fn wakes(&mut self) -> u64 {
+        std::mem::take(&mut self.wakes)
+    }
+
+    /// Number of this worker in its crew.
+    #[must_use]
+    pub fn worker(&self) -> usize {
+        usize::from(self.senders.worker)
+    }
+
+    /// A receive ring may have new buffers: delivers what waits for it. Returns whether nothing waits any more; false too
+    /// if another worker is at it.
     pub fn drain(&mut self, ring: RingId) -> bool {
-        let empty = self.receivers.drain(ring, &mut self.senders, &mut self.scratch);
+        let empty = self.receivers.drain(ring, &mut tools!(self));
         self.publish();
         empty
     }
 
-    /// Receive rings that packets wait for.
+    /// Receive rings that this worker looks after, since it let packets wait there.
     #[must_use]
     pub fn waiting_rings(&self) -> &[RingId] {
-        self.receivers.waiting_rings()
+        self.receivers.kept()
     }
 
-    /// Tries every receive ring that packets wait for and whose guest has moved; returns whether any did.
+    /// Tries every receive ring of `waiting_rings` whose guest has moved; returns whether any did.
     pub fn drain_waiting(&mut self) -> bool {
         let mut moved = false;
-        for index in (0..self.receivers.waiting_rings().len()).rev() {
-            let Some(&ring) = self.receivers.waiting_rings().get(index) else { continue };
-            let moved_on =
-                |queue: &mut receiver::RxQueue| queue.ring.available_index() != queue.seen_available;
-            if self.receivers.queue_mut(ring).is_some_and(moved_on) {
-                let before = self.signals.len();
-                moved |= self.drain(ring) || self.signals.len() > before;
-            }
+        for index in (0..self.receivers.kept().len()).rev() {
+            let Some(&ring) = self.receivers.kept().get(index) else { continue };
+            moved |= self.receivers.drain_if_moved(ring, &mut tools!(self));
         }
+        self.publish();
         moved
     }
 
     /// Drops what waited too long.
     pub fn expire(&mut self, now_ns: u64) {
-        self.receivers.expire(now_ns, &mut self.senders, &mut self.scratch);
+        for index in (0..self.receivers.kept().len()).rev() {
+            let Some(ring) = self.receivers.kept_until(index, now_ns) else { continue };
+            self.receivers.with_claim(ring, &mut tools!(self), |service| service.expire(now_ns));
+        }
         self.publish();
     }
 
-    /// When `expire` has something to do, on the clock of `visit`.
+    /// When `expire` or `drain_waiting` has something to do, on the clock of `visit`; 0 is at once.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         self.receivers.deadline_ns()
@@ -245,21 +335,32 @@ impl Fabric {
         self.senders.unblocked()
     }
 
-    /// Asks for a kick of every receive ring that packets wait for, and looks once more. True: a guest has posted buffers.
+    /// Asks for a kick of every receive ring of `waiting_rings`, and looks once more. True: a guest has posted buffers.
     pub fn arm_waiting(&mut self) -> bool {
         let mut moved = false;
-        for index in 0..self.receivers.waiting_rings().len() {
-            let ring = self.receivers.waiting_rings()[index];
-            let Some(queue) = self.receivers.queue_mut(ring) else { continue };
-            // Past what the last attempt saw, not past what is there now: buffers posted in between would be missed.
-            let seen = queue.seen_available;
-            moved |= queue.ring.arm_kicks_past(seen);
+        for index in (0..self.receivers.kept().len()).rev() {
+            let Some(&ring) = self.receivers.kept().get(index) else { continue };
+            moved |= self.receivers.arm(ring, &mut tools!(self));
         }
+        // Giving a claim up may mean to serve once more.
+        self.publish();
         moved
     }
 
     /// Guests to be signalled, in order; cleared by the caller.
     pub fn signals(&mut self) -> &mut Vec<Signal> {
         &mut self.signals
+    }
+
+    /// Serves a receive ring, and does `meanwhile` while the ring's claim is taken, as if this worker had lost its core at
+    /// that point. For tests of what others do then; `None` if the claim was taken.
+    #[doc(hidden)]
+    pub fn while_serving<R>(&mut self, ring: RingId, meanwhile: impl FnOnce() -> R) -> Option<R> {
+        let result = self.receivers.with_claim(ring, &mut tools!(self), |service: &mut Service<'_, '_>| {
+            service.serve();
+            meanwhile()
+        });
+        self.publish();
+        result
     }
 }

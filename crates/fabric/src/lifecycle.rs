@@ -1,4 +1,13 @@
 //! Ports, memory and rings come and go; whoever goes takes its references along.
+//!
+//! With several workers, each one's fabric is told of everything, so that nobody has to look anything up elsewhere:
+//!
+//! ```text
+//!   start   home: prepare_ring ──> others: join_ring ──> home: set_ring_enabled
+//!   stop    home: stop_step until it is done ──> others: leave_ring
+//! ```
+//!
+//! A worker between two calls holds nothing: what it had of a ring is gone once it has left, and memory with the last of them.
 
 use std::sync::Arc;
 
@@ -6,9 +15,12 @@ use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DeviceRing, RingError};
 use lasthop_verdict::{DropReason, Module, PortId};
 
-use crate::receiver::{Receiver, RxQueue};
+use crate::bounds::WORKERS_MAX;
+use crate::place::ReceiveRing;
+use crate::receiver::Receiver;
 use crate::sender::{Sender, TxQueue};
-use crate::{Capabilities, Fabric, PortCounters, RingId};
+use crate::side_table::Chains;
+use crate::{Board, Capabilities, Fabric, InternalPort, PortCounters, RingId, Segment, Tools, tools};
 
 /// A port's ring as seen from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,35 +33,83 @@ pub struct RingState {
     pub error: Option<RingError>,
 }
 
+/// What other workers have to know of a ring.
+#[derive(Clone, Debug)]
+pub struct RingPart(Part);
+
+#[derive(Clone, Debug)]
+enum Part {
+    Receive(Arc<ReceiveRing>),
+    Transmit(Arc<Chains>),
+}
+
+/// How far the stop of a ring has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopping {
+    /// Another worker is copying from or into it: ask again.
+    Busy,
+    /// It is stopped, and would go on at this available position; `None`: it was not running here.
+    Done(Option<u16>),
+}
+
 /// Splits a virtqueue's index into queue pair and direction.
 fn queue_of(index: u16) -> (usize, bool) {
     (usize::from(index / 2), index % 2 == 1)
 }
 
 impl Fabric {
-    /// A fabric whose packets `module` decides on; it has the port `internal` and no other.
+    /// A fabric of one worker whose packets `module` decides on; it has the port `internal` and no other.
     ///
     /// # Errors
     /// When the switch's own packet memory cannot be had.
     pub fn new(module: Arc<dyn Module>) -> Result<Self, String> {
-        let (internal, sender) = crate::internal::InternalPort::new()?;
-        let mut fabric = Self {
+        let mut crew = Self::crew(&module, 1)?;
+        crew.pop().ok_or_else(|| "a switch has at least one worker".to_owned())
+    }
+
+    /// As `new`, for `workers` of one switch (1 to `WORKERS_MAX`), one fabric each. The first one is the home of port
+    /// `internal`.
+    ///
+    /// # Errors
+    /// When the switch's own packet memory cannot be had, or for a number out of range.
+    pub fn crew(module: &Arc<dyn Module>, workers: usize) -> Result<Vec<Self>, String> {
+        if !(1..=WORKERS_MAX).contains(&workers) {
+            return Err(format!("{workers} workers; choose 1 to {WORKERS_MAX}"));
+        }
+        let board = Arc::new(Board::new(workers));
+        let mut crew: Vec<Self> =
+            (0..workers as u8).map(|worker| Self::alone(Arc::clone(module), &board, worker)).collect();
+        let (internal, sender) = InternalPort::new()?;
+        board.set_sending(PortId::INTERNAL, InternalPort::RING.queue, true);
+        for other in &mut crew[1..] {
+            let (map, chains) = (Arc::clone(&sender.map), sender.chains.clone());
+            let replica = Sender { map, chains, epoch: sender.epoch, ..Sender::default() };
+            other.senders.put(PortId::INTERNAL, replica);
+        }
+        crew[0].senders.put(PortId::INTERNAL, sender);
+        crew[0].internal = Some(internal);
+        Ok(crew)
+    }
+
+    fn alone(module: Arc<dyn Module>, board: &Arc<Board>, worker: u8) -> Self {
+        Self {
             module,
-            senders: crate::Senders::default(),
-            receivers: crate::Receivers::default(),
-            internal,
+            senders: crate::Senders::new(Arc::clone(board), worker),
+            receivers: crate::Receivers::new(Arc::clone(board)),
+            internal: None,
             fetched: crate::Fetched::default(),
             verdicts: crate::Verdicts::default(),
             destinations: crate::Destinations::default(),
             scratch: crate::Scratch::default(),
+            segments: Box::new([Segment::default(); crate::bounds::CHAIN_SEGMENTS_MAX]),
             signals: Vec::with_capacity(4 * lasthop_verdict::PORTS_MAX),
+            wakes: 0,
             epoch: 1,
-        };
-        fabric.senders.put(PortId::INTERNAL, sender);
-        Ok(fabric)
+        }
     }
 
-    /// Sets the secret by which flows are spread over a guest's receive queues, so that no sender can aim at one.
+    /// Sets the secret by which flows are spread over a guest's receive queues, so that no sender can aim at one. The same
+    /// for all of a crew, so that a flow keeps its queue wherever it is sent from.
     pub fn set_flow_key(&mut self, key: u64) {
         self.receivers.flow_key = key;
     }
@@ -59,18 +119,22 @@ impl Fabric {
         let pairs = usize::from(queue_pairs.clamp(1, crate::bounds::QUEUE_PAIRS_MAX));
         let mut sender = Sender::default();
         sender.queues.resize_with(pairs, || None);
+        sender.chains.resize_with(pairs, || None);
         let mut receiver = Receiver::default();
         receiver.queues.resize_with(pairs, || None);
         self.senders.put(port, sender);
         self.receivers.put(port, receiver);
     }
 
-    /// A port goes, with its rings; nothing refers to it afterwards. Returns its last counters.
+    /// A port goes, with its rings; nothing refers to it afterwards. Returns its last counters. In a crew its rings are
+    /// stopped everywhere before.
     pub fn remove_port(&mut self, port: PortId) -> Option<PortCounters> {
         let pairs = self.senders.get(port)?.queues.len() as u16;
         for index in 0..2 * pairs {
             self.stop_ring(port, index);
         }
+        // What is under way to this worker must not be entered for the port that gets the number next.
+        self.take_returns();
         let counters = self.counters(port);
         self.senders.remove(port);
         self.receivers.remove(port);
@@ -93,76 +157,171 @@ impl Fabric {
         }
     }
 
-    /// Virtqueue `index` of `port` starts, or starts over.
+    /// Virtqueue `index` of `port` starts, or starts over, on the only worker.
     pub fn start_ring(&mut self, port: PortId, index: u16, ring: DeviceRing, enabled: bool) {
         self.stop_ring(port, index);
+        self.prepare_ring(port, index, ring);
+        self.set_ring_enabled(port, index, enabled);
+    }
+
+    /// Virtqueue `index` of `port`, which is stopped, will be at home here. Packets pass once it is enabled, which has to
+    /// wait until all other workers have joined the part returned. `None`: there is no such queue.
+    pub fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
         let (queue, transmit) = queue_of(index);
-        if transmit {
-            let slot = self.senders.get_mut(port).and_then(|sender| sender.queues.get_mut(queue));
-            if let Some(slot) = slot {
-                *slot = Some(TxQueue::new(ring, enabled));
-            }
+        let part = if transmit {
+            let slot = self.senders.get_mut(port)?.queues.get_mut(queue)?;
+            Part::Transmit(Arc::clone(slot.insert(TxQueue::new(ring)).chains()))
         } else {
-            let slot = self.receivers.get_mut(port).and_then(|receiver| receiver.queues.get_mut(queue));
-            if let Some(slot) = slot {
-                let mut queue = RxQueue::new(ring, enabled);
-                queue.ring.suppress_kicks();
-                *slot = Some(queue);
+            let receiver = self.receivers.get(port)?;
+            let id = RingId { port, queue: queue as u16 };
+            let (map, workers) = (Arc::clone(&receiver.map), self.senders.board.workers());
+            Part::Receive(Arc::new(ReceiveRing::new(id, map, receiver.capabilities, ring, workers)))
+        };
+        let part = RingPart(part);
+        self.join_ring(port, index, &part);
+        Some(part)
+    }
+
+    /// A ring starts whose home is another worker.
+    pub fn join_ring(&mut self, port: PortId, index: u16, part: &RingPart) {
+        let queue = usize::from(index / 2);
+        match &part.0 {
+            Part::Transmit(chains) => {
+                let slot = self.senders.get_mut(port).and_then(|sender| sender.chains.get_mut(queue));
+                slot.into_iter().for_each(|slot| *slot = Some(Arc::clone(chains)));
+            }
+            Part::Receive(ring) => {
+                let slot = self.receivers.get_mut(port).and_then(|receiver| receiver.queues.get_mut(queue));
+                slot.into_iter().for_each(|slot| *slot = Some(Arc::clone(ring)));
             }
         }
     }
 
-    /// Virtqueue `index` of `port` stops: packets of it that wait are dropped and completed, packets that wait for it are
-    /// dropped. Returns the available position where it would go on, `None` if it was not running.
+    /// A ring has stopped whose home is another worker; nothing of it is kept here.
+    pub fn leave_ring(&mut self, port: PortId, index: u16) {
+        let (queue, transmit) = queue_of(index);
+        if transmit {
+            let slot = self.senders.get_mut(port).and_then(|sender| sender.chains.get_mut(queue));
+            slot.into_iter().for_each(|slot| *slot = None);
+        } else {
+            let slot = self.receivers.get_mut(port).and_then(|receiver| receiver.queues.get_mut(queue));
+            slot.into_iter().for_each(|slot| *slot = None);
+        }
+    }
+
+    /// As `stop_step`, where nobody else can be at the ring: on the only worker, or on one that is not its home.
     pub fn stop_ring(&mut self, port: PortId, index: u16) -> Option<u16> {
+        match self.stop_step(port, index) {
+            Stopping::Done(base) => base,
+            Stopping::Busy => None,
+        }
+    }
+
+    /// Virtqueue `index` of `port`, whose home this is, stops: packets of it that wait are dropped and completed, packets
+    /// that wait for it are dropped. Asked again until it is done, at most as long as other workers' visits take.
+    pub fn stop_step(&mut self, port: PortId, index: u16) -> Stopping {
         let (queue, transmit) = queue_of(index);
         let ring = RingId { port, queue: queue as u16 };
-        if transmit {
-            self.receivers.recall(ring, &mut self.senders, &mut self.scratch);
-        } else {
-            self.receivers.drop_waiting(ring, DropReason::PortDown, &mut self.senders);
+        let stopping = if transmit { self.stop_sending(ring) } else { self.stop_receiving(ring) };
+        self.publish();
+        if stopping != Stopping::Busy {
+            self.leave_ring(port, index);
+        }
+        stopping
+    }
+
+    fn stop_sending(&mut self, ring: RingId) -> Stopping {
+        self.take_returns();
+        let Some(queue) = self.senders.queue_mut(ring) else { return Stopping::Done(None) };
+        queue.closed = true;
+        if queue.taken() > 0 {
+            self.recall(ring);
+            self.take_returns();
         }
         self.publish();
-        if transmit {
-            let stopped = self.senders.get_mut(port)?.queues.get_mut(queue)?.take()?;
-            debug_assert!(stopped.taken() == 0, "a stopped ring has no chain under way");
-            Some(stopped.ring.base())
-        } else {
-            let stopped = self.receivers.get_mut(port)?.queues.get_mut(queue)?.take()?;
-            Some(stopped.ring.base())
+        let slot =
+            self.senders.get_mut(ring.port).and_then(|sender| sender.queues.get_mut(usize::from(ring.queue)));
+        let stopped = slot.and_then(|slot| slot.take_if(|queue| queue.taken() == 0));
+        match stopped {
+            None => Stopping::Busy,
+            Some(stopped) => {
+                self.senders.board.set_sending(ring.port, ring.queue, false);
+                Stopping::Done(Some(stopped.ring.base()))
+            }
         }
+    }
+
+    /// Drops all packets of one transmit ring, wherever they wait: once all have come back, its guest's memory is not
+    /// needed any more.
+    fn recall(&mut self, sender: RingId) {
+        let rings: Vec<RingId> = self.receivers.rings().collect();
+        for ring in rings {
+            self.receivers.with_claim(ring, &mut tools!(self), |service| {
+                let of_sender = |packet: crate::reference::PacketRef| {
+                    packet.port() == sender.port && packet.queue == sender.queue
+                };
+                service.drop_those(of_sender, DropReason::Recalled);
+                // Another packet is in front now: what was too little for the old one may do for it.
+                service.serve();
+            });
+        }
+    }
+
+    fn stop_receiving(&mut self, ring: RingId) -> Stopping {
+        if self.receivers.ring(ring).is_none() {
+            return Stopping::Done(None);
+        }
+        self.senders.board.set_receiving(ring.port, ring.queue, false);
+        let stopped = self.receivers.with_claim(ring, &mut tools!(self), |service| {
+            service.publish();
+            let idle = service.claim.leases.is_empty();
+            service.claim.closed |= idle;
+            idle.then(|| {
+                service.drop_waiting(DropReason::PortDown);
+                service.claim.ring.base()
+            })
+        });
+        stopped.flatten().map_or(Stopping::Busy, |base| Stopping::Done(Some(base)))
     }
 
     /// Virtqueue `index` of `port` is enabled or disabled. Packets of a disabled transmit ring are discarded, nothing is
-    /// delivered to a disabled receive ring (vhost-user, "Ring states").
-    pub fn set_ring_enabled(&mut self, port: PortId, index: u16, enabled: bool) {
+    /// delivered to a disabled receive ring (vhost-user, "Ring states"). False: another worker is at the ring, ask again.
+    pub fn set_ring_enabled(&mut self, port: PortId, index: u16, enabled: bool) -> bool {
         let (queue, transmit) = queue_of(index);
         let ring = RingId { port, queue: queue as u16 };
+        let board = Arc::clone(&self.senders.board);
         if transmit {
-            if let Some(queue) = self.senders.queue_mut(ring) {
-                queue.enabled = enabled;
+            let runs = self.senders.get(port).and_then(|sender| sender.chains.get(queue)?.as_ref()).is_some();
+            board.set_sending(port, ring.queue, enabled && runs);
+            return true;
+        }
+        if self.receivers.ring(ring).is_none() {
+            return true;
+        }
+        let done = self.receivers.with_claim(ring, &mut tools!(self), |service| {
+            service.claim.enabled = enabled;
+            board.set_receiving(port, ring.queue, service.claim.is_open());
+            if !enabled {
+                service.drop_waiting(DropReason::PortDown);
             }
-            return;
-        }
-        if !enabled {
-            self.receivers.drop_waiting(ring, DropReason::PortDown, &mut self.senders);
-            self.publish();
-        }
-        if let Some(queue) = self.receivers.queue_mut(ring) {
-            queue.enabled = enabled;
-        }
+        });
+        self.publish();
+        done.is_some()
     }
 
-    /// Virtqueue `index` of `port`, if it runs.
+    /// Virtqueue `index` of `port`, if it runs; transmit rings are known at home only.
     #[must_use]
     pub fn ring_state(&self, port: PortId, index: u16) -> Option<RingState> {
         let (queue, transmit) = queue_of(index);
+        let board = &self.senders.board;
         if transmit {
-            let queue = self.senders.get(port)?.queues.get(queue)?.as_ref()?;
-            Some(RingState { entries: queue.ring.entries(), enabled: queue.enabled, error: queue.error })
+            let tx = self.senders.get(port)?.queues.get(queue)?.as_ref()?;
+            let enabled = board.is_sending(port, queue as u16);
+            Some(RingState { entries: tx.ring.entries(), enabled, error: tx.error })
         } else {
-            let queue = self.receivers.get(port)?.queues.get(queue)?.as_ref()?;
-            Some(RingState { entries: queue.ring.entries(), enabled: queue.enabled, error: queue.error })
+            let place = self.receivers.ring(RingId { port, queue: queue as u16 })?;
+            let enabled = board.receiving(port) >> queue & 1 != 0;
+            Some(RingState { entries: place.entries, enabled, error: place.error.get().copied() })
         }
     }
 
@@ -172,7 +331,7 @@ impl Fabric {
         self.senders.get(port).is_some_and(|sender| sender.map.is_dead())
     }
 
-    /// The port's counters, both sides taken together.
+    /// The port's counters, both sides taken together, as far as this worker counted them.
     #[must_use]
     pub fn counters(&self, port: PortId) -> Option<PortCounters> {
         let sent = self.senders.get(port)?.counters;
@@ -180,13 +339,13 @@ impl Fabric {
             // The switch's own port: what was taken from its ring was put in by the switch.
             return Some(PortCounters { injected: sent.rx_packets, rx_packets: 0, ..sent });
         };
-        let got = receiver.counters;
+        let got = &receiver.received;
         Some(PortCounters {
-            tx_packets: got.tx_packets,
-            tx_bytes: got.tx_bytes,
-            tx_gso_packets: got.tx_gso_packets,
-            tx_drops: got.tx_drops,
-            tx_csum_completed: got.tx_csum_completed,
+            tx_packets: got.delivered.packets,
+            tx_bytes: got.delivered.bytes,
+            tx_gso_packets: got.delivered.gso_packets,
+            tx_drops: got.drops,
+            tx_csum_completed: got.delivered.csum_completed,
             ..sent
         })
     }

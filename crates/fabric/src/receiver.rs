@@ -1,156 +1,78 @@
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::MemoryMap;
-use lasthop_ring::{DeviceRing, RingError};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 use lasthop_wire::flow_hash;
 
-use crate::bounds::{WAITING_BYTES_MAX, WAITING_NS_MAX, WAITING_PACKETS_MAX};
-use crate::counters::PortCounters;
-use crate::deliver::{Delivery, Scratch};
-use crate::reference::{Attempt, Outcome, PacketRef, Waiting};
-use crate::sender::Senders;
-use crate::{Capabilities, RingId, Signal};
+use crate::board::Board;
+use crate::bounds::WAITING_NS_MAX;
+use crate::counters::Delivered;
+use crate::lease::Leases;
+use crate::place::{Duty, ReceiveRing};
+use crate::reference::{Attempt, PacketRef, Return, Waiting};
+use crate::service::{Received, Service, Tools};
+use crate::{Capabilities, RingId};
 
-/// One receive ring and its internal receive queue (Hyper-Switch, section 3.1).
-///
-/// ```text
-///   deliver --> buffers? --yes--> ring: used entries, published once per batch
-///                  | no
-///                  v
-///   waiting  [ oldest ... newest ]   bounded in packets, bytes, time, and share of one sender's ring
-///      `--> drained first whenever the guest posts buffers
-/// ```
-#[derive(Debug)]
-pub(crate) struct RxQueue {
-    pub(crate) ring: DeviceRing,
-    pub(crate) enabled: bool,
-    pub(crate) error: Option<RingError>,
-    pub(crate) dirty: bool,
-    pub(crate) hint: u16,
-    /// The guest's available index when buffers were last found to be too few: what the kick is armed past.
-    pub(crate) seen_available: u16,
-    waiting: VecDeque<Waiting>,
-    waiting_bytes: u64,
-    /// The guest's available index when its queue expired: until it moves, nothing more waits for it.
-    stalled_at: Option<u16>,
-}
-
-impl RxQueue {
-    pub(crate) fn new(ring: DeviceRing, enabled: bool) -> Self {
-        Self {
-            ring,
-            enabled,
-            error: None,
-            dirty: false,
-            hint: 0,
-            seen_available: 0,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            stalled_at: None,
-        }
-    }
-
-    fn is_stalled(&mut self) -> bool {
-        let stalled = self.stalled_at == Some(self.ring.available_index());
-        if !stalled {
-            self.stalled_at = None;
-        }
-        stalled
-    }
-
-    /// Why one more packet of `bytes` may not wait.
-    fn full(&mut self, bytes: u32) -> Option<DropReason> {
-        if self.is_stalled() {
-            return Some(DropReason::RxStalled);
-        }
-        let bytes = self.waiting_bytes + u64::from(bytes);
-        let full = self.waiting.len() >= WAITING_PACKETS_MAX || bytes > WAITING_BYTES_MAX;
-        full.then_some(DropReason::RxQueueFull)
-    }
-
-    fn push(&mut self, waiting: Waiting) {
-        if self.waiting.capacity() == 0 {
-            // Once per ring that ever is slow; pages are touched as the queue fills.
-            self.waiting.reserve_exact(WAITING_PACKETS_MAX);
-        }
-        self.waiting_bytes += u64::from(waiting.header.frame_len_bytes());
-        self.waiting.push_back(waiting);
-    }
-
-    fn pop(&mut self) -> Option<Waiting> {
-        let waiting = self.waiting.pop_front()?;
-        self.waiting_bytes -= u64::from(waiting.header.frame_len_bytes());
-        Some(waiting)
-    }
-
-    fn usable(&self) -> bool {
-        self.enabled && self.error.is_none()
-    }
-}
-
-/// The receive side of a port.
+/// The receive side of a port, as one worker has it.
 #[derive(Debug, Default)]
 pub(crate) struct Receiver {
     pub(crate) map: Arc<MemoryMap>,
     pub(crate) capabilities: Capabilities,
-    pub(crate) queues: Vec<Option<RxQueue>>,
-    pub(crate) counters: PortCounters,
-}
-
-impl Receiver {
-    /// The queue for a packet: a flow keeps its queue as long as the set of enabled queues stays.
-    #[inline]
-    fn queue_of(&self, header: &Header, flow_key: u64) -> Result<u16, DropReason> {
-        let usable = |queue: &Option<RxQueue>| queue.as_ref().is_some_and(RxQueue::usable);
-        let count = self.queues.iter().filter(|queue| usable(queue)).count();
-        if count == 0 {
-            return Err(DropReason::PortDown);
-        }
-        let chosen = flow_hash(header.bytes(), flow_key) as usize % count;
-        let mut indices =
-            self.queues.iter().enumerate().filter(|(_, queue)| usable(queue)).map(|(index, _)| index);
-        indices.nth(chosen).map(|index| index as u16).ok_or(DropReason::PortDown)
-    }
+    pub(crate) queues: Vec<Option<Arc<ReceiveRing>>>,
+    pub(crate) received: Received,
 }
 
 /// A copy of a packet on its way to a receiver.
+#[derive(Clone, Copy)]
 pub(crate) struct Copy<'a> {
     pub(crate) packet: PacketRef,
     pub(crate) header: &'a Header,
     pub(crate) truncate_len_bytes: u32,
+    /// Index of the header among the visit's.
+    pub(crate) image: u16,
 }
 
-/// What became of the copies of one list that were tried; the last one may have found no buffers.
-#[derive(Default)]
-struct Attempts {
-    list: ArrayVec<Attempt, BATCH_PACKETS_MAX>,
-    /// Where the last one goes on, if it waits.
-    next_segment: u32,
+impl Copy<'_> {
+    pub(crate) fn waiting(&self, next_segment: u32, now_ns: u64) -> Waiting {
+        Waiting {
+            packet: self.packet,
+            header: *self.header,
+            truncate_len_bytes: self.truncate_len_bytes,
+            next_segment,
+            deadline_ns: now_ns + WAITING_NS_MAX,
+            delivered: Delivered::default(),
+        }
+    }
 }
 
-/// All receive sides, and the rings among them that have something to publish or packets waiting.
+/// All receive sides, as one worker has them, and the rings that it has to look after.
 #[derive(Debug)]
 pub(crate) struct Receivers {
     slots: Vec<Option<Box<Receiver>>>,
-    dirty: Vec<RingId>,
-    waiting: Vec<RingId>,
+    /// Rings where this worker let packets wait, and until when it may leave them alone.
+    kept: Vec<RingId>,
+    kept_until_ns: Vec<u64>,
+    pub(crate) leases: Leases,
+    board: Arc<Board>,
     /// Secret of the choice among a guest's receive queues: senders cannot aim at one.
     pub(crate) flow_key: u64,
 }
 
-impl Default for Receivers {
-    fn default() -> Self {
+impl Receivers {
+    pub(crate) fn new(board: Arc<Board>) -> Self {
         let mut slots = Vec::new();
         slots.resize_with(PORTS_MAX, || None);
-        let room = || Vec::with_capacity(PORTS_MAX);
-        Self { slots, dirty: room(), waiting: room(), flow_key: 0 }
+        Self {
+            slots,
+            kept: Vec::with_capacity(PORTS_MAX),
+            kept_until_ns: Vec::with_capacity(PORTS_MAX),
+            leases: Leases::new(board.workers()),
+            board,
+            flow_key: 0,
+        }
     }
-}
 
-impl Receivers {
     pub(crate) fn get(&self, port: PortId) -> Option<&Receiver> {
         self.slots.get(port.index())?.as_deref()
     }
@@ -167,286 +89,244 @@ impl Receivers {
         self.slots[port.index()] = None;
     }
 
-    pub(crate) fn queue_mut(&mut self, ring: RingId) -> Option<&mut RxQueue> {
-        self.get_mut(ring.port)?.queues.get_mut(usize::from(ring.queue))?.as_mut()
+    pub(crate) fn ring(&self, ring: RingId) -> Option<&ReceiveRing> {
+        self.get(ring.port)?.queues.get(usize::from(ring.queue))?.as_deref()
     }
 
-    /// Rings with packets waiting.
-    pub(crate) fn waiting_rings(&self) -> &[RingId] {
-        &self.waiting
+    /// Every ring that this worker knows.
+    pub(crate) fn rings(&self) -> impl Iterator<Item = RingId> + '_ {
+        let queues = self.slots.iter().flatten().flat_map(|receiver| &receiver.queues);
+        queues.flatten().map(|place| place.id)
     }
 
-    /// Prefetches the next `count` receive buffers' descriptors of a port's only queue.
+    /// Rings that this worker looks after.
+    pub(crate) fn kept(&self) -> &[RingId] {
+        &self.kept
+    }
+
+    /// Ring number `index` of them, if it may not be left alone any longer at `now_ns`.
+    pub(crate) fn kept_until(&self, index: usize, now_ns: u64) -> Option<RingId> {
+        let due = self.kept_until_ns.get(index).is_some_and(|until_ns| *until_ns <= now_ns);
+        due.then(|| self.kept.get(index).copied()).flatten()
+    }
+
+    /// When this worker has to look after one of them.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.kept_until_ns.iter().copied().min()
+    }
+
+    /// What this worker has to do at `ring` from now on.
     #[inline]
-    pub(crate) fn prefetch(&self, port: PortId, count: u16) {
-        let Some([Some(queue)]) = self.get(port).map(|receiver| receiver.queues.as_slice()) else { return };
-        for ahead in 0..count {
-            if let Ok(head) = queue.ring.head(ahead) {
-                queue.ring.prefetch_descriptor(head);
+    pub(crate) fn note(&mut self, ring: RingId, duty: Duty) {
+        let until_ns = match duty {
+            Duty::None if self.kept.is_empty() => return,
+            Duty::None => None,
+            Duty::Until(deadline_ns) => Some(deadline_ns),
+            Duty::Now => Some(0),
+        };
+        self.keep(ring, until_ns);
+    }
+
+    fn keep(&mut self, ring: RingId, until_ns: Option<u64>) {
+        let at = self.kept.iter().position(|kept| *kept == ring);
+        match (at, until_ns) {
+            (Some(at), Some(until_ns)) => self.kept_until_ns[at] = until_ns,
+            (None, Some(until_ns)) => {
+                self.kept.push(ring);
+                self.kept_until_ns.push(until_ns);
             }
+            (Some(at), None) => {
+                self.kept.remove(at);
+                self.kept_until_ns.remove(at);
+            }
+            (None, None) => {}
         }
+    }
+
+    /// Works at `ring` with its claim; `None` if that is taken or the ring is gone: then it is not this worker's affair.
+    pub(crate) fn with_claim<R>(
+        &mut self,
+        ring: RingId,
+        tools: &mut Tools<'_>,
+        work: impl FnOnce(&mut Service<'_, '_>) -> R,
+    ) -> Option<R> {
+        let receiver = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
+        let done = receiver.and_then(|receiver| {
+            let place = receiver.queues.get(usize::from(ring.queue))?.as_deref()?;
+            let claim = place.desk.claim()?;
+            let mut service = Service::new(place, claim, &mut receiver.received, tools);
+            let result = work(&mut service);
+            Some((result, service.close()))
+        });
+        self.note(ring, done.as_ref().map_or(Duty::None, |(_, duty)| *duty));
+        done.map(|(result, _)| result)
     }
 
     /// Delivers copies of one visit's packets to `port`, or lets them wait there, or drops them for a reason; in any case
     /// each is accounted for.
     #[inline]
-    pub(crate) fn accept(
+    pub(crate) fn accept(&mut self, port: PortId, copies: &[Copy<'_>], tools: &mut Tools<'_>, now_ns: u64) {
+        let open = self.board.receiving(port);
+        if open.is_power_of_two() {
+            let ring = RingId { port, queue: open.trailing_zeros() as u16 };
+            self.accept_at(ring, copies, tools, now_ns);
+        } else if open == 0 || self.get(port).is_none() {
+            let known = self.get(port).is_some();
+            self.refuse(port, copies, tools, if known { DropReason::PortDown } else { DropReason::PortGone });
+        } else {
+            self.accept_by_flow(port, open, copies, tools, now_ns);
+        }
+    }
+
+    /// As `accept`, for a guest with several open queues: a flow keeps its queue as long as their set stays.
+    fn accept_by_flow(
         &mut self,
         port: PortId,
+        open: u64,
         copies: &[Copy<'_>],
-        senders: &mut Senders,
-        scratch: &mut Scratch,
+        tools: &mut Tools<'_>,
         now_ns: u64,
     ) {
-        let only = match self.get(port).map(|receiver| receiver.queues.as_slice()) {
-            Some([Some(only)]) => only.usable(),
-            _ => false,
+        let queue_of = |copy: &Copy<'_>| {
+            let chosen = flow_hash(copy.header.bytes(), self.flow_key) as u32 % open.count_ones();
+            (0..chosen).fold(open, |bits, _| bits & (bits - 1)).trailing_zeros() as u16
         };
-        if only {
-            self.accept_at(RingId { port, queue: 0 }, copies, senders, scratch, now_ns);
-            return;
+        let queues: ArrayVec<u16, BATCH_PACKETS_MAX> = copies.iter().map(queue_of).collect();
+        let mut touched = queues.iter().fold(0_u64, |bits, queue| bits | 1 << queue);
+        while touched != 0 {
+            let queue = touched.trailing_zeros() as u16;
+            touched &= touched - 1;
+            let of_queue = queues.iter().zip(copies).filter(|(chosen, _)| **chosen == queue);
+            let list: ArrayVec<Copy<'_>, BATCH_PACKETS_MAX> = of_queue.map(|(_, copy)| *copy).collect();
+            self.accept_at(RingId { port, queue }, &list, tools, now_ns);
         }
+    }
+
+    /// As `accept`, for one ring.
+    #[inline]
+    fn accept_at(&mut self, ring: RingId, copies: &[Copy<'_>], tools: &mut Tools<'_>, now_ns: u64) {
+        let Self { slots, leases, .. } = self;
+        let receiver = slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
+        let Some(Receiver { queues, received, .. }) = receiver else {
+            return self.refuse(ring.port, copies, tools, DropReason::PortGone);
+        };
+        let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
+            return self.refuse(ring.port, copies, tools, DropReason::PortDown);
+        };
+        let duty = match place.desk.claim() {
+            Some(claim) => {
+                let mut service = Service::new(place, claim, received, tools);
+                service.accept(copies, leases, now_ns);
+                service.close()
+            }
+            None => leave(place, copies, received, tools, now_ns),
+        };
+        self.note(ring, duty);
+    }
+
+    /// Drops all of `copies`.
+    fn refuse(&mut self, port: PortId, copies: &[Copy<'_>], tools: &mut Tools<'_>, reason: DropReason) {
         for copy in copies {
-            match self
-                .get(port)
-                .ok_or(DropReason::PortGone)
-                .and_then(|receiver| receiver.queue_of(copy.header, self.flow_key))
-            {
-                Ok(queue) => {
-                    let ring = RingId { port, queue };
-                    self.accept_at(ring, std::slice::from_ref(copy), senders, scratch, now_ns);
-                }
-                Err(reason) => {
-                    self.count_drop(RingId { port, queue: 0 }, dropped(reason));
-                    senders.settle(copy.packet, dropped(reason));
-                }
+            if let Some(receiver) = self.get_mut(port) {
+                receiver.received.drops.count(reason);
+            }
+            tools.senders.settle(copy.packet, Attempt::dropped(reason));
+        }
+    }
+
+    /// Fills what was reserved in this visit; the claims are free for others meanwhile.
+    pub(crate) fn copy_leases(&mut self, headers: &[Header], tools: &mut Tools<'_>) {
+        let Self { slots, leases, .. } = self;
+        let place = |ring: RingId| {
+            slots.get(ring.port.index())?.as_deref()?.queues.get(usize::from(ring.queue))?.as_deref()
+        };
+        leases.copy(tools.senders, headers, tools.segments, place);
+        for (ring, result) in leases.results() {
+            let Some(receiver) = slots[ring.port.index()].as_deref_mut() else { continue };
+            match result {
+                Ok(delivered) => receiver.received.delivered.add(&delivered),
+                Err(reason) => receiver.received.drops.count(reason),
             }
         }
     }
 
-    /// As `accept`, for one ring. What already waits there goes first.
-    #[inline]
-    fn accept_at(
-        &mut self,
-        ring: RingId,
-        copies: &[Copy<'_>],
-        senders: &mut Senders,
-        scratch: &mut Scratch,
-        now_ns: u64,
-    ) {
-        let mut attempts = Attempts::default();
-        if self.drain(ring, senders, scratch) {
-            self.attempt(ring, copies, 0, senders, scratch, &mut attempts);
-        }
-        let (tried, untried) = copies.split_at(attempts.list.len());
-        senders.settle_all(tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt)));
-        for (copy, attempt) in tried.iter().zip(attempts.list) {
-            match attempt.outcome {
-                Outcome::Done => {}
-                Outcome::Drop(_) => self.count_drop(ring, attempt),
-                Outcome::Wait => self.let_wait_or_drop(ring, copy, attempts.next_segment, senders, now_ns),
-            }
-        }
-        for copy in untried {
-            self.let_wait_or_drop(ring, copy, 0, senders, now_ns);
-        }
-    }
-
-    /// Tries to put copies into a ring, in order, until one finds no buffers. They are of one transmit ring; the first goes
-    /// on at its segment `next_segment`.
-    #[inline]
-    fn attempt(
-        &mut self,
-        ring: RingId,
-        copies: &[Copy<'_>],
-        next_segment: u32,
-        senders: &Senders,
-        scratch: &mut Scratch,
-        attempts: &mut Attempts,
-    ) {
-        let Some(receiver) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
-            return;
-        };
-        let Receiver { map, capabilities, queues, counters } = receiver;
-        let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
-        let Some(source) = copies.first().and_then(|copy| senders.source(copy.packet)) else {
-            attempts.list.extend(copies.iter().map(|_| dropped(DropReason::Recalled)));
-            return;
-        };
-        let was_dirty = queue.dirty;
-        let mut delivery = Delivery { queue, map, capabilities: *capabilities, counters, scratch };
-        attempts.next_segment = next_segment;
-        for copy in copies {
-            let frame = source.frame(copy.packet, copy.header, copy.truncate_len_bytes);
-            let attempt = match frame {
-                Some(frame) => delivery.deliver(&frame, &mut attempts.next_segment),
-                None => dropped(DropReason::Recalled),
+    /// Publishes what was filled, or leaves that to who has the claim.
+    pub(crate) fn finish_leases(&mut self, tools: &mut Tools<'_>) {
+        let worker = tools.senders.worker;
+        while let Some(ring) = self.leases.next_ring() {
+            let Some(receiver) = self.slots[ring.port.index()].as_deref_mut() else { continue };
+            let Some(place) = receiver.queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
+                continue;
             };
-            attempts.list.push(attempt);
-            if attempt.outcome == Outcome::Wait {
-                break;
-            }
-            attempts.next_segment = 0;
+            place.desk.turns().finish(worker);
+            let duty = match place.desk.claim_again() {
+                Some(claim) => Service::new(place, claim, &mut receiver.received, tools).close(),
+                None => continue,
+            };
+            self.note(ring, duty);
         }
-        if !was_dirty && queue.dirty {
-            self.dirty.push(ring);
-        }
+        self.leases.settle(tools.senders);
     }
 
-    /// A copy without buffers waits; beyond the bounds of waiting it is dropped.
-    fn let_wait_or_drop(
-        &mut self,
-        ring: RingId,
-        copy: &Copy<'_>,
-        next_segment: u32,
-        senders: &mut Senders,
-        now_ns: u64,
-    ) {
-        if let Err(reason) = self.let_wait(ring, copy, next_segment, senders, now_ns) {
-            self.count_drop(ring, dropped(reason));
-            senders.settle(copy.packet, dropped(reason));
-        }
+    /// Delivers what waits at a ring, as far as there are buffers; true if nothing waits any more.
+    pub(crate) fn drain(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
+        let known = self.ring(ring).is_some();
+        self.with_claim(ring, tools, |service| service.serve()).unwrap_or(!known)
     }
 
-    fn count_drop(&mut self, ring: RingId, attempt: Attempt) {
-        if let (Outcome::Drop(reason), Some(receiver)) = (attempt.outcome, self.get_mut(ring.port)) {
-            receiver.counters.tx_drops.count(reason);
-        }
-    }
-
-    fn let_wait(
-        &mut self,
-        ring: RingId,
-        copy: &Copy<'_>,
-        next_segment: u32,
-        senders: &mut Senders,
-        now_ns: u64,
-    ) -> Result<(), DropReason> {
-        let queue = self.queue_mut(ring).ok_or(DropReason::PortDown)?;
-        if let Some(reason) = queue.full(copy.header.frame_len_bytes()) {
-            return Err(reason);
-        }
-        if !senders.begin_waiting(copy.packet) {
-            return Err(DropReason::RxShare);
-        }
-        let first = queue.waiting.is_empty();
-        queue.push(Waiting {
-            packet: copy.packet,
-            header: *copy.header,
-            truncate_len_bytes: copy.truncate_len_bytes,
-            next_segment,
-            deadline_ns: now_ns + WAITING_NS_MAX,
+    /// As `drain`, if there is anything new; true if so.
+    pub(crate) fn drain_if_moved(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
+        let drained = self.with_claim(ring, tools, |service| {
+            let moved = service.claim.is_worth_a_try() || !service.claim.is_clear();
+            moved.then(|| service.serve()).is_some()
         });
-        if first {
-            self.waiting.push(ring);
-        }
-        Ok(())
+        drained.unwrap_or(false)
     }
 
-    /// Delivers waiting packets in order as far as there are buffers; true if none waits any more.
-    #[inline]
-    pub(crate) fn drain(&mut self, ring: RingId, senders: &mut Senders, scratch: &mut Scratch) -> bool {
-        loop {
-            let Some(queue) = self.queue_mut(ring) else { return true };
-            let Some(waiting) = queue.waiting.front().copied() else { return true };
-            let copy = Copy {
-                packet: waiting.packet,
-                header: &waiting.header,
-                truncate_len_bytes: waiting.truncate_len_bytes,
-            };
-            let mut attempts = Attempts::default();
-            self.attempt(ring, &[copy], waiting.next_segment, senders, scratch, &mut attempts);
-            let attempt = attempts.list.first().copied().unwrap_or(dropped(DropReason::PortDown));
-            let Some(queue) = self.queue_mut(ring) else { return true };
-            if attempt.outcome == Outcome::Wait {
-                if let Some(front) = queue.waiting.front_mut() {
-                    front.next_segment = attempts.next_segment;
-                }
-                senders.settle(waiting.packet, attempt);
-                return false;
-            }
-            self.finish_front(ring, attempt, senders);
-        }
+    /// Asks for a kick of a ring that packets wait for, and looks once more. True: there is work.
+    pub(crate) fn arm(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
+        let armed = self.with_claim(ring, tools, |service| {
+            // Past what the last attempt saw, not past what is there now: buffers posted in between would be missed.
+            let seen = service.claim.seen_available;
+            let waits = service.claim.waiting() > 0;
+            service.claim.unserved || (waits && service.claim.ring.arm_kicks_past(seen))
+        });
+        armed.unwrap_or(false)
     }
 
-    /// The oldest waiting packet's wait is over, with `attempt`.
-    fn finish_front(&mut self, ring: RingId, attempt: Attempt, senders: &mut Senders) {
-        let Some(queue) = self.queue_mut(ring) else { return };
-        let Some(waiting) = queue.pop() else { return };
-        if queue.waiting.is_empty() {
-            queue.ring.suppress_kicks();
-            self.waiting.retain(|other| *other != ring);
-        }
-        self.count_drop(ring, attempt);
-        senders.end_waiting(&waiting);
-        senders.settle(waiting.packet, attempt);
-    }
-
-    /// Drops all that waits at `ring`.
-    pub(crate) fn drop_waiting(&mut self, ring: RingId, reason: DropReason, senders: &mut Senders) {
-        while self.queue_mut(ring).is_some_and(|queue| !queue.waiting.is_empty()) {
-            self.finish_front(ring, dropped(reason), senders);
-        }
-    }
-
-    /// Drops all packets of one transmit ring, wherever they wait: afterwards its guest's memory is not needed any more.
-    pub(crate) fn recall(&mut self, sender: RingId, senders: &mut Senders, scratch: &mut Scratch) {
-        for index in (0..self.waiting.len()).rev() {
-            let ring = self.waiting[index];
-            let Some(queue) = self.queue_mut(ring) else { continue };
-            for _ in 0..queue.waiting.len() {
-                let Some(queue) = self.queue_mut(ring) else { break };
-                let Some(front) = queue.waiting.front().copied() else { break };
-                if front.packet.port() == sender.port && front.packet.queue == sender.queue {
-                    self.finish_front(ring, dropped(DropReason::Recalled), senders);
-                } else {
-                    queue.waiting.rotate_left(1);
-                }
-            }
-            // Another packet is in front now: what was too little for the old one may do for it.
-            self.drain(ring, senders, scratch);
-        }
-    }
-
-    /// Drops what waited too long at `now_ns`; a receiver that let its queue expire is stalled until it moves.
-    pub(crate) fn expire(&mut self, now_ns: u64, senders: &mut Senders, scratch: &mut Scratch) {
-        for index in (0..self.waiting.len()).rev() {
-            let ring = self.waiting[index];
-            while let Some(queue) = self.queue_mut(ring) {
-                if queue.waiting.front().is_none_or(|front| front.deadline_ns > now_ns) {
-                    break;
-                }
-                queue.stalled_at = Some(queue.ring.available_index());
-                self.finish_front(ring, dropped(DropReason::RxTimeout), senders);
-                // Those behind waited for their turn only.
-                self.drain(ring, senders, scratch);
-            }
-        }
-    }
-
-    /// When the next waiting packet expires.
-    pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        let front = |ring: &RingId| {
-            let queue = self.get(ring.port)?.queues.get(usize::from(ring.queue))?.as_ref()?;
-            queue.waiting.front().map(|front| front.deadline_ns)
-        };
-        self.waiting.iter().filter_map(front).min()
-    }
-
-    /// Publishes all that was delivered; rings whose guest wants to know go to `signals`.
-    #[inline]
-    pub(crate) fn publish(&mut self, signals: &mut Vec<Signal>) {
-        while let Some(ring) = self.dirty.pop() {
-            let Some(queue) = self.queue_mut(ring) else { continue };
-            queue.dirty = false;
-            queue.ring.publish();
-            if queue.ring.needs_signal() {
-                signals.push(Signal::receive(ring));
-            }
+    /// A reference came back to this worker.
+    pub(crate) fn enter(&mut self, reference: &Return) {
+        if let Some(receiver) = self.get_mut(reference.to.port) {
+            receiver.received.enter(reference.outcome, &reference.delivered);
         }
     }
 }
 
-fn dropped(reason: DropReason) -> Attempt {
-    Attempt { outcome: Outcome::Drop(reason), delivered: 0 }
+/// The claim is taken: its holder will see to the copies.
+fn leave(
+    place: &ReceiveRing,
+    copies: &[Copy<'_>],
+    received: &mut Received,
+    tools: &mut Tools<'_>,
+    now_ns: u64,
+) -> Duty {
+    place.note_contention();
+    for copy in copies {
+        let refused = if tools.senders.begin_waiting(copy.packet) {
+            place.desk.leave(copy.waiting(0, now_ns)).err().map(|waiting| {
+                tools.senders.end_waiting(waiting.packet);
+                DropReason::RxQueueFull
+            })
+        } else {
+            Some(DropReason::RxShare)
+        };
+        if let Some(reason) = refused {
+            received.drops.count(reason);
+            tools.senders.settle(copy.packet, Attempt::dropped(reason));
+        }
+    }
+    let Some(claim) = place.desk.claim_again() else { return Duty::None };
+    let mut service = Service::new(place, claim, received, tools);
+    service.serve();
+    service.close()
 }

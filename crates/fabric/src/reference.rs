@@ -1,5 +1,8 @@
 use lasthop_verdict::{DropReason, Header, PortId};
 
+use crate::RingId;
+use crate::counters::Delivered;
+
 /// A packet that is still in its sender's memory. It is valid as long as the sender's slot says so: no count is kept
 /// here, the slot's pending count is changed by its home worker only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,6 +13,8 @@ pub(crate) struct PacketRef {
     pub(crate) queue: u16,
     /// Head of the chain.
     pub(crate) head: u16,
+    /// The worker that the transmit queue belongs to.
+    pub(crate) home: u8,
     /// Memory map under which the chain was checked.
     pub(crate) epoch: u32,
 }
@@ -30,6 +35,18 @@ pub(crate) struct Waiting {
     pub(crate) next_segment: u32,
     /// When it is dropped.
     pub(crate) deadline_ns: u64,
+    /// What was delivered of it and its home does not know yet.
+    pub(crate) delivered: Delivered,
+}
+
+/// A reference on its way back to its home worker, which alone completes chains and counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Return {
+    pub(crate) packet: PacketRef,
+    /// Where it waited.
+    pub(crate) to: RingId,
+    pub(crate) outcome: Outcome,
+    pub(crate) delivered: Delivered,
 }
 
 /// What became of one copy of a packet in one attempt to deliver it.
@@ -48,4 +65,10 @@ pub(crate) enum Outcome {
 pub(crate) struct Attempt {
     pub(crate) outcome: Outcome,
     pub(crate) delivered: u32,
+}
+
+impl Attempt {
+    pub(crate) fn dropped(reason: DropReason) -> Self {
+        Self { outcome: Outcome::Drop(reason), delivered: 0 }
+    }
 }

@@ -1,18 +1,21 @@
 use std::sync::Arc;
 
-use lasthop_guestmem::{Cursor, MemoryMap};
+use lasthop_exchange::full_fence;
+use lasthop_guestmem::{Cursor, MemoryMap, Segment};
 use lasthop_ring::{DeviceRing, Direction, RingError, walk};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial};
 
+use crate::board::Board;
 use crate::bounds::{
-    FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS,
+    CHAIN_SEGMENTS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, LENT_PACKETS_MAX,
+    VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS,
 };
 use crate::counters::PortCounters;
 use crate::frame::Frame;
-use crate::reference::{Attempt, Outcome, PacketRef, Waiting};
-use crate::side_table::{ChainSegments, SideTable};
+use crate::reference::{Attempt, Outcome, PacketRef, Return};
+use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
 use crate::{Capabilities, RingId};
 
 /// One transmit ring and what was taken from it.
@@ -20,7 +23,6 @@ use crate::{Capabilities, RingId};
 pub(crate) struct TxQueue {
     pub(crate) ring: DeviceRing,
     table: SideTable,
-    pub(crate) enabled: bool,
     pub(crate) error: Option<RingError>,
     /// Chains completed since the last publication.
     dirty: bool,
@@ -28,13 +30,21 @@ pub(crate) struct TxQueue {
     waiting: u16,
     /// Heads are pending, but too many long chains wait: to be visited again when one is settled.
     blocked: bool,
+    /// Nothing more is taken: it is being stopped.
+    pub(crate) closed: bool,
     hint: u16,
 }
 
 impl TxQueue {
-    pub(crate) fn new(ring: DeviceRing, enabled: bool) -> Self {
+    pub(crate) fn new(ring: DeviceRing) -> Self {
         let table = SideTable::new(ring.entries());
-        Self { ring, table, enabled, error: None, dirty: false, waiting: 0, blocked: false, hint: 0 }
+        let (error, dirty, blocked) = (None, false, false);
+        Self { ring, table, error, dirty, waiting: 0, blocked, closed: false, hint: 0 }
+    }
+
+    /// What other workers read of it.
+    pub(crate) fn chains(&self) -> &Arc<Chains> {
+        self.table.chains()
     }
 
     /// Whether a visit can do nothing until a waiting chain is settled.
@@ -47,13 +57,16 @@ impl TxQueue {
     }
 }
 
-/// The transmit side of a port: owned by its rings' home worker.
+/// The transmit side of a port, as one worker has it.
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
     pub(crate) map: Arc<MemoryMap>,
     pub(crate) epoch: u32,
     pub(crate) capabilities: Capabilities,
+    /// Rings whose home this worker is.
     pub(crate) queues: Vec<Option<TxQueue>>,
+    /// Chains of all its rings, since any worker may hold references to them.
+    pub(crate) chains: Vec<Option<Arc<Chains>>>,
     pub(crate) counters: PortCounters,
 }
 
@@ -65,6 +78,9 @@ pub(crate) struct Fetched {
     pub(crate) len: usize,
     /// Bytes of each chain as taken; `None` for one with too many segments.
     chain_bytes: [Option<u32>; BATCH_PACKETS_MAX],
+    /// Each chain's first segment: usually that is where the headers are.
+    first: [Segment; BATCH_PACKETS_MAX],
+    segments: Box<SegmentBuffer>,
 }
 
 impl Default for Fetched {
@@ -74,6 +90,8 @@ impl Default for Fetched {
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
             chain_bytes: [None; BATCH_PACKETS_MAX],
+            first: [Segment::default(); BATCH_PACKETS_MAX],
+            segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
         }
     }
 }
@@ -81,20 +99,24 @@ impl Default for Fetched {
 /// Where the packets of one transmit ring lie.
 pub(crate) struct Source<'a> {
     map: &'a MemoryMap,
-    table: &'a SideTable,
+    chains: &'a Chains,
     vnet_bytes: usize,
 }
 
 impl<'a> Source<'a> {
     /// The frame behind a reference, unless its slot is gone.
     #[inline]
-    pub(crate) fn frame(
+    pub(crate) fn frame<'b>(
         &self,
         packet: PacketRef,
-        header: &'a Header,
+        header: &'b Header,
         truncate_len_bytes: u32,
-    ) -> Option<Frame<'a>> {
-        let segments = self.table.segments(packet.head, packet.epoch)?;
+        buffer: &'b mut SegmentBuffer,
+    ) -> Option<Frame<'b>>
+    where
+        'a: 'b,
+    {
+        let segments = self.chains.segments(packet.head, packet.epoch, buffer)?;
         Some(Frame::new(self.map, segments, self.vnet_bytes, header, truncate_len_bytes))
     }
 }
@@ -116,23 +138,65 @@ impl PortCounters {
     }
 }
 
-/// All transmit sides.
+/// All transmit sides, as one worker has them.
 #[derive(Debug)]
 pub(crate) struct Senders {
     slots: Vec<Option<Box<Sender>>>,
     dirty: Vec<RingId>,
     unblocked: Vec<RingId>,
-}
-
-impl Default for Senders {
-    fn default() -> Self {
-        let mut slots = Vec::new();
-        slots.resize_with(PORTS_MAX, || None);
-        Self { slots, dirty: Vec::with_capacity(PORTS_MAX), unblocked: Vec::with_capacity(PORTS_MAX) }
-    }
+    pub(crate) board: Arc<Board>,
+    pub(crate) worker: u8,
+    /// References to packets of this worker that are in receive rings' queues: others may hold so many.
+    lent: usize,
+    /// Workers that something was given back to since the last publication, as bits.
+    returned: u64,
 }
 
 impl Senders {
+    pub(crate) fn new(board: Arc<Board>, worker: u8) -> Self {
+        let mut slots = Vec::new();
+        slots.resize_with(PORTS_MAX, || None);
+        let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
+        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0 }
+    }
+
+    /// Whether this worker is the packet's home, which alone settles it.
+    #[inline]
+    pub(crate) fn owns(&self, packet: PacketRef) -> bool {
+        packet.home == self.worker
+    }
+
+    /// Returns a reference to its home.
+    pub(crate) fn give_back(&mut self, reference: Return) {
+        let home = reference.packet.home;
+        let given = self.board.station(home).returns.push(reference);
+        debug_assert!(given.is_ok(), "a completion queue holds whatever its worker may lend");
+        self.returned |= 1 << home;
+    }
+
+    /// The next reference that came back.
+    pub(crate) fn next_return(&mut self) -> Option<Return> {
+        self.board.station(self.worker).returns.pop()
+    }
+
+    /// A reference came back, or was ours all along: its wait is over.
+    pub(crate) fn settle_waiting(&mut self, packet: PacketRef, attempt: Attempt) {
+        self.end_waiting(packet);
+        self.settle(packet, attempt);
+    }
+
+    /// Workers that sleep over what was given back to them, as bits.
+    #[inline]
+    pub(crate) fn sleepers(&mut self) -> u64 {
+        if self.returned == 0 {
+            return 0;
+        }
+        full_fence();
+        let returned = std::mem::take(&mut self.returned);
+        let is_asleep = |worker: &u8| returned >> worker & 1 != 0 && self.board.station(*worker).doze.wake();
+        (0..self.board.workers() as u8).filter(is_asleep).fold(0, |bits, worker| bits | 1 << worker)
+    }
+
     pub(crate) fn get(&self, port: PortId) -> Option<&Sender> {
         self.slots.get(port.index())?.as_deref()
     }
@@ -158,14 +222,17 @@ impl Senders {
     #[inline]
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
         fetched.len = 0;
-        let Some(sender) = self.slots[ring.port.index()].as_deref_mut() else { return 0 };
+        let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return 0;
+        };
         let Some(queue) = sender.queues.get_mut(usize::from(ring.queue)).and_then(Option::as_mut) else {
             return 0;
         };
-        if queue.error.is_some() {
+        if queue.error.is_some() || queue.closed {
             return 0;
         }
-        let (taken, error) = sender.fetch(ring, fetched);
+        let enabled = self.board.is_sending(ring.port, ring.queue);
+        let (taken, error) = sender.fetch(ring, fetched, self.worker, enabled);
         if let Some(queue) = self.queue_mut(ring) {
             queue.error = error;
         }
@@ -179,8 +246,8 @@ impl Senders {
     #[inline]
     pub(crate) fn source(&self, packet: PacketRef) -> Option<Source<'_>> {
         let sender = self.get(packet.port())?;
-        let queue = sender.queues.get(usize::from(packet.queue))?.as_ref()?;
-        Some(Source { map: &sender.map, table: &queue.table, vnet_bytes: sender.capabilities.header_bytes })
+        let chains = sender.chains.get(usize::from(packet.queue))?.as_deref()?;
+        Some(Source { map: &sender.map, chains, vnet_bytes: sender.capabilities.header_bytes })
     }
 
     /// As `settle_all`, for one attempt.
@@ -248,6 +315,9 @@ impl Senders {
 
     /// A copy begins to wait, if its sender's share of waiting chains allows.
     pub(crate) fn begin_waiting(&mut self, packet: PacketRef) -> bool {
+        if self.lent >= LENT_PACKETS_MAX && self.board.workers() > 1 {
+            return false;
+        }
         let Some(sender) = self.get_mut(packet.port()) else { return false };
         let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return false };
         let share = u32::from(queue.ring.entries()) * u32::from(WAITING_SHARE_QUARTERS) / 4;
@@ -256,12 +326,13 @@ impl Senders {
         }
         queue.waiting += 1;
         sender.counters.waiting += 1;
+        self.lent += 1;
         true
     }
 
     /// A copy waits no more; `settle` follows.
-    pub(crate) fn end_waiting(&mut self, waiting: &Waiting) {
-        let packet = waiting.packet;
+    pub(crate) fn end_waiting(&mut self, packet: PacketRef) {
+        self.lent -= 1;
         let Some(sender) = self.get_mut(packet.port()) else { return };
         sender.counters.waiting -= 1;
         if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
@@ -291,7 +362,13 @@ impl Senders {
 impl Sender {
     /// Takes chains from the queue of `ring`, in two passes so that the descriptors' and the headers' cache lines come in
     /// side by side. Returns heads taken and the error that ended it.
-    fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> (usize, Option<RingError>) {
+    fn fetch(
+        &mut self,
+        ring: RingId,
+        fetched: &mut Fetched,
+        home: u8,
+        enabled: bool,
+    ) -> (usize, Option<RingError>) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
         let pending = match queue.ring.pending() {
             Ok(pending) => usize::from(pending).min(BATCH_PACKETS_MAX),
@@ -310,10 +387,12 @@ impl Sender {
                         port: ring.port.0,
                         queue: ring.queue,
                         head: chain.head,
+                        home,
                         epoch: self.epoch,
                     };
                     bytes = bytes.saturating_add(chain.bytes);
                     fetched.chain_bytes[taken] = chain.whole.then_some(chain.bytes);
+                    fetched.first[taken] = chain.first;
                     taken += 1;
                 }
                 Err(broken) => {
@@ -324,18 +403,25 @@ impl Sender {
         }
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
         queue.ring.take(taken as u16);
-        self.read_headers(ring, fetched, taken);
+        self.read_headers(ring, fetched, taken, enabled);
         (taken, error)
     }
 
     /// Second pass: reads each chain's headers, once; what is no frame is dropped and completed.
-    fn read_headers(&mut self, ring: RingId, fetched: &mut Fetched, taken: usize) {
+    fn read_headers(&mut self, ring: RingId, fetched: &mut Fetched, taken: usize, enabled: bool) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
         let vnet_bytes = self.capabilities.header_bytes;
         for index in 0..taken {
             let packet = fetched.packets[index];
             let bytes = fetched.chain_bytes[index];
-            let segments = queue.table.segments(packet.head, packet.epoch).unwrap_or_default();
+            let first = &fetched.first[index];
+            let segments = if first.len as usize >= vnet_bytes + IMAGE_FETCH_BYTES || bytes == Some(first.len)
+            {
+                std::slice::from_ref(first)
+            } else {
+                let chains = queue.table.chains();
+                chains.segments(packet.head, packet.epoch, &mut fetched.segments).unwrap_or_default()
+            };
             let cursor = Cursor::new(&self.map, segments);
             let header = &mut fetched.headers[fetched.len];
             let verdict = match bytes {
@@ -346,7 +432,7 @@ impl Sender {
             if verdict.is_ok() {
                 self.counters.rx_bytes += u64::from(header.frame_len_bytes());
             }
-            let refused = verdict.err().or((!queue.enabled).then_some(DropReason::QueueDisabled));
+            let refused = verdict.err().or((!enabled).then_some(DropReason::QueueDisabled));
             match refused {
                 None => {
                     self.counters.rx_gso_packets += u64::from(header.offload.is_gso());
@@ -366,6 +452,7 @@ impl Sender {
 struct Chain {
     head: u16,
     bytes: u32,
+    first: Segment,
     /// Whether all segments were kept.
     whole: bool,
 }
@@ -383,11 +470,10 @@ fn take_chain(queue: &mut TxQueue, map: &MemoryMap, ahead: u16, epoch: u32) -> R
         bytes = bytes.saturating_add(segment.len);
         segments.try_push(segment).is_ok()
     })?;
-    if let Some(first) = segments.first() {
-        map.prefetch(*first, 0);
-    }
+    let first = segments.first().copied().unwrap_or_default();
+    map.prefetch(first, 0);
     queue.table.enter(head, epoch, &segments);
-    Ok(Chain { head, bytes, whole })
+    Ok(Chain { head, bytes, first, whole })
 }
 
 /// Reads the virtio-net header and the frame's head at `cursor` into `header`, and checks the metadata.

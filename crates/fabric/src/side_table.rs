@@ -1,3 +1,6 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Segment;
 
@@ -6,52 +9,147 @@ use crate::bounds::{CHAIN_SEGMENTS_MAX, LONG_CHAINS_MAX, SLOT_SEGMENTS};
 /// Chunk number of a slot that has none.
 const NO_CHUNK: u16 = u16::MAX;
 
-/// What the switch knows of one taken transmit chain.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    /// Copies that are not yet delivered or dropped; 0: the chain is not ours.
-    pending: u16,
-    /// Which memory map the segments are of.
-    epoch: u32,
-    segments: u16,
-    chunk: u16,
-    first: [Segment; SLOT_SEGMENTS],
+/// The segments of a chain while it is walked.
+pub(crate) type ChainSegments = ArrayVec<Segment, CHAIN_SEGMENTS_MAX>;
+/// Where a chain's segments are read to.
+pub(crate) type SegmentBuffer = [Segment; CHAIN_SEGMENTS_MAX];
+
+/// A segment that one worker writes and others read.
+#[derive(Debug, Default)]
+struct Shared {
+    offset: AtomicU64,
+    /// Region and length.
+    rest: AtomicU64,
 }
 
-/// One slot per entry of a transmit ring: the checked segments of every chain that was taken and not completed.
+impl Shared {
+    #[inline]
+    fn store(&self, segment: Segment) {
+        self.offset.store(segment.offset, Ordering::Relaxed);
+        self.rest.store(u64::from(segment.region) << 32 | u64::from(segment.len), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn load(&self) -> Segment {
+        let rest = self.rest.load(Ordering::Relaxed);
+        Segment { offset: self.offset.load(Ordering::Relaxed), len: rest as u32, region: (rest >> 32) as u16 }
+    }
+}
+
+type Chunk = Box<[Shared; CHAIN_SEGMENTS_MAX]>;
+
+/// The checked segments of every chain that was taken from a transmit ring and not completed.
 ///
 /// ```text
-///   slot[head]  pending | epoch | n | first 3 segments
-///                                  `--> chunk: up to 64 segments, for long chains only, from a bounded arena
+///   slot[head]  epoch | chunk | n | first 3 segments
+///                        `--> chunk: up to 64 segments, for long chains only, from a bounded arena
 /// ```
 ///
-/// Changed by the ring's home worker only; other workers read the segments of slots that they hold a reference to.
+/// Written by the ring's home worker; read by it and by whoever holds a reference. A reference is passed on after its slot
+/// was written, and the slot is written again only after all its references have come back, so readers see whole slots;
+/// relaxed atomics suffice. Should that be wrong, a segment of the wrong chain fails or reads other bytes of the same guest.
+#[derive(Debug)]
+pub(crate) struct Chains {
+    slots: Box<[Slot]>,
+    /// Made when a long chain first needs them.
+    chunks: Box<[OnceLock<Chunk>]>,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// Epoch, chunk and number of segments.
+    tag: AtomicU64,
+    first: [Shared; SLOT_SEGMENTS],
+}
+
+impl Chains {
+    fn new(entries: u16) -> Self {
+        let chunks = LONG_CHAINS_MAX.min(usize::from(entries));
+        Self {
+            slots: (0..entries).map(|_| Slot::default()).collect(),
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    #[inline]
+    fn write(&self, head: u16, epoch: u32, chunk: u16, segments: &[Segment]) {
+        let slot = &self.slots[usize::from(head)];
+        let tag = u64::from(epoch) << 32 | u64::from(chunk) << 16 | segments.len() as u64;
+        slot.tag.store(tag, Ordering::Relaxed);
+        if let [only] = segments {
+            return slot.first[0].store(*only); // the usual chain of a small packet, spared the loop
+        }
+        let places: &[Shared] = match self.chunks.get(usize::from(chunk)) {
+            None => &slot.first,
+            Some(chunk) => &**chunk.get_or_init(|| Box::new(std::array::from_fn(|_| Shared::default()))),
+        };
+        places.iter().zip(segments).for_each(|(place, segment)| place.store(*segment));
+    }
+
+    /// Reads the segments of a chain that a reference is held to, if it was taken under `epoch`.
+    #[inline]
+    pub(crate) fn segments<'a>(
+        &self,
+        head: u16,
+        epoch: u32,
+        buffer: &'a mut SegmentBuffer,
+    ) -> Option<&'a [Segment]> {
+        let slot = self.slots.get(usize::from(head))?;
+        let tag = slot.tag.load(Ordering::Relaxed);
+        if (tag >> 32) as u32 != epoch {
+            return None;
+        }
+        let count = usize::from(tag as u16);
+        if count == 1 {
+            buffer[0] = slot.first[0].load();
+            return Some(&buffer[..1]);
+        }
+        let places: &[Shared] = match self.chunks.get(usize::from((tag >> 16) as u16)) {
+            None => &slot.first,
+            Some(chunk) => &**chunk.get()?,
+        };
+        let (places, buffer) = (places.get(..count)?, buffer.get_mut(..count)?);
+        buffer.iter_mut().zip(places).for_each(|(out, place)| *out = place.load());
+        Some(buffer)
+    }
+}
+
+/// One slot per entry of a transmit ring, with what only its home worker needs to know.
 #[derive(Debug)]
 pub(crate) struct SideTable {
-    slots: Box<[Slot]>,
-    chunks: Vec<[Segment; CHAIN_SEGMENTS_MAX]>,
+    chains: Arc<Chains>,
+    /// Copies that are not yet delivered or dropped, by head; 0: the chain is not ours.
+    pending: Box<[u16]>,
+    /// Chunk of each taken long chain.
+    chunk_of: Box<[u16]>,
     free_chunks: Vec<u16>,
+    used_chunks: u16,
     taken: u16,
 }
 
-/// The segments of a chain while it is walked.
-pub(crate) type ChainSegments = ArrayVec<Segment, CHAIN_SEGMENTS_MAX>;
-
 impl SideTable {
     pub(crate) fn new(entries: u16) -> Self {
-        let chunks = LONG_CHAINS_MAX.min(usize::from(entries));
+        let chains = Arc::new(Chains::new(entries));
+        let chunks = chains.chunks.len();
         Self {
-            slots: vec![Slot::default(); usize::from(entries)].into_boxed_slice(),
-            // Room only: pages are touched when a long chain first needs them.
-            chunks: Vec::with_capacity(chunks),
+            chains,
+            pending: vec![0; usize::from(entries)].into_boxed_slice(),
+            chunk_of: vec![NO_CHUNK; usize::from(entries)].into_boxed_slice(),
             free_chunks: Vec::with_capacity(chunks),
+            used_chunks: 0,
             taken: 0,
         }
     }
 
+    /// What other workers read.
+    pub(crate) fn chains(&self) -> &Arc<Chains> {
+        &self.chains
+    }
+
     /// Whether one more long chain can be taken.
+    #[inline]
     pub(crate) fn has_room(&self) -> bool {
-        !self.free_chunks.is_empty() || self.chunks.len() < self.chunks.capacity()
+        !self.free_chunks.is_empty() || usize::from(self.used_chunks) < self.chains.chunks.len()
     }
 
     /// Chains taken and not released.
@@ -59,62 +157,47 @@ impl SideTable {
         self.taken
     }
 
+    #[inline]
     pub(crate) fn is_taken(&self, head: u16) -> bool {
-        self.slots[usize::from(head)].pending > 0
+        self.pending[usize::from(head)] > 0
     }
 
     /// Enters a chain with one pending copy. `has_room` was true.
     #[inline]
     pub(crate) fn enter(&mut self, head: u16, epoch: u32, segments: &[Segment]) {
-        let mut slot =
-            Slot { pending: 1, epoch, segments: segments.len() as u16, chunk: NO_CHUNK, ..Slot::default() };
-        if segments.len() <= SLOT_SEGMENTS {
-            slot.first[..segments.len()].copy_from_slice(segments);
-        } else {
-            slot.chunk = self.chunk();
-            self.chunks[usize::from(slot.chunk)][..segments.len()].copy_from_slice(segments);
-        }
-        self.slots[usize::from(head)] = slot;
+        let chunk = if segments.len() > SLOT_SEGMENTS { self.chunk(head) } else { NO_CHUNK };
+        self.chains.write(head, epoch, chunk, segments);
+        self.pending[usize::from(head)] = 1;
         self.taken += 1;
     }
 
-    fn chunk(&mut self) -> u16 {
-        self.free_chunks.pop().unwrap_or_else(|| {
-            self.chunks.push([Segment::default(); CHAIN_SEGMENTS_MAX]);
-            (self.chunks.len() - 1) as u16
-        })
+    fn chunk(&mut self, head: u16) -> u16 {
+        let chunk = self.free_chunks.pop().unwrap_or_else(|| {
+            self.used_chunks += 1;
+            self.used_chunks - 1
+        });
+        self.chunk_of[usize::from(head)] = chunk;
+        chunk
     }
 
     /// Sets how many copies of a taken chain are to be settled.
     #[inline]
     pub(crate) fn set_pending(&mut self, head: u16, copies: u16) {
-        self.slots[usize::from(head)].pending = copies;
-    }
-
-    /// The segments of a taken chain, if it was taken under `epoch`.
-    #[inline]
-    pub(crate) fn segments(&self, head: u16, epoch: u32) -> Option<&[Segment]> {
-        let slot =
-            self.slots.get(usize::from(head)).filter(|slot| slot.pending > 0 && slot.epoch == epoch)?;
-        let count = usize::from(slot.segments);
-        if slot.chunk == NO_CHUNK {
-            slot.first.get(..count)
-        } else {
-            self.chunks[usize::from(slot.chunk)].get(..count)
-        }
+        self.pending[usize::from(head)] = copies;
     }
 
     /// One copy is settled; true if it was the last, and the chain is to be completed.
     #[inline]
     pub(crate) fn settle(&mut self, head: u16) -> bool {
-        let slot = &mut self.slots[usize::from(head)];
-        debug_assert!(slot.pending > 0, "a chain is settled once per copy");
-        slot.pending = slot.pending.saturating_sub(1);
-        if slot.pending > 0 {
+        let pending = &mut self.pending[usize::from(head)];
+        debug_assert!(*pending > 0, "a chain is settled once per copy");
+        *pending = pending.saturating_sub(1);
+        if *pending > 0 {
             return false;
         }
-        if slot.chunk != NO_CHUNK {
-            self.free_chunks.push(slot.chunk);
+        let chunk = &mut self.chunk_of[usize::from(head)];
+        if *chunk != NO_CHUNK {
+            self.free_chunks.push(std::mem::replace(chunk, NO_CHUNK));
         }
         self.taken -= 1;
         true
@@ -126,26 +209,26 @@ mod tests {
     use super::*;
 
     fn segments(count: u64) -> Vec<Segment> {
-        (0..count).map(|offset| Segment { offset, len: 1, region: 0 }).collect()
+        (0..count).map(|offset| Segment { offset, len: 1 + offset as u32, region: 508 }).collect()
     }
 
     #[test]
     fn keeps_short_and_long_chains_and_gives_chunks_back() {
         let mut table = SideTable::new(4);
+        let mut buffer = [Segment::default(); CHAIN_SEGMENTS_MAX];
         for round in 0..100 {
             for (head, count) in [(0, 1), (1, 3), (2, 4), (3, 64)] {
                 assert!(table.has_room());
                 table.enter(head, round, &segments(count));
-                assert_eq!(table.segments(head, round).unwrap(), segments(count));
-                assert!(table.segments(head, round + 1).is_none(), "another epoch");
+                assert_eq!(table.chains().segments(head, round, &mut buffer).unwrap(), segments(count));
+                assert!(table.chains().segments(head, round + 1, &mut buffer).is_none(), "another epoch");
             }
             assert_eq!(table.taken(), 4);
             for head in 0..4 {
-                assert!(table.settle(head));
-                assert!(table.segments(head, round).is_none(), "settled");
+                assert!(table.is_taken(head) && table.settle(head) && !table.is_taken(head));
             }
         }
-        assert_eq!(table.chunks.len(), 2);
+        assert_eq!(table.used_chunks, 2);
         assert_eq!(table.taken(), 0);
     }
 

@@ -3,6 +3,7 @@
 //! ```toml
 //! module = "bridge"
 //! cpus = "0-1"
+//! workers = 2
 //!
 //! [[vnic]]
 //! name = "vm1"
@@ -20,16 +21,18 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::names;
 use crate::vnic::VnicSpec;
+use crate::workers::Workers;
 
 /// Largest file, in bytes: room for 1024 vnics with everything said.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// How the switch process is to run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct SwitchSettings {
     pub(crate) module: ModuleName,
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
+    pub(crate) workers: Workers,
 }
 
 /// Slots of the bridge's forwarding table.
@@ -66,6 +69,7 @@ pub(crate) struct Config {
     pub(crate) module: Option<ModuleName>,
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
+    pub(crate) workers: Option<Workers>,
     pub(crate) vnics: Vec<VnicSpec>,
 }
 
@@ -76,6 +80,7 @@ struct File {
     cpus: Option<CpuList>,
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
+    workers: Option<Workers>,
     #[serde(default)]
     vnic: Vec<Spanned<VnicSpec>>,
 }
@@ -145,7 +150,8 @@ fn parse(text: &str) -> Result<Config, (usize, String)> {
         }
         vnics.push(vnic.into_inner());
     }
-    Ok(Config { module: file.module, cpus: file.cpus, fdb_entries: file.fdb_entries, vnics })
+    let File { module, cpus, fdb_entries, workers, .. } = file;
+    Ok(Config { module, cpus, fdb_entries, workers, vnics })
 }
 
 fn mistake(text: &str, error: &toml::de::Error) -> (usize, String) {
@@ -163,12 +169,13 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
+        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\n";
         let config = parse(text).expect("a good file");
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
+        assert_eq!(config.workers, Some(Workers(2)));
         let specs: Vec<VnicSpec> =
             ["a", "b,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO"]
                 .map(|text| text.parse().expect("a vnic"))
@@ -190,6 +197,8 @@ mod tests {
             ("fdb-entries = 63", 1, "64 to 1048576"),
             ("fdb-entries = -1", 1, "64 to 1048576"),
             ("fdb_entries = 100", 1, "did you mean \"fdb-entries\""),
+            ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
+            ("worker = 2", 1, "did you mean \"workers\""),
             ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
             ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),

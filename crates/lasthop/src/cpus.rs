@@ -37,7 +37,7 @@ impl CpuList {
 }
 
 /// The CPUs that this process may use. None on machines with more CPUs than the kernel tells us of.
-fn allowed() -> Option<CpuList> {
+pub(crate) fn allowed() -> Option<CpuList> {
     let set = sched_getaffinity(None).ok()?;
     Some(CpuList((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
 }

@@ -39,6 +39,7 @@ mod signals;
 mod supervisor;
 mod switch;
 mod vnic;
+mod workers;
 
 use std::process::ExitCode;
 

@@ -13,6 +13,8 @@ pub struct DeviceRing {
     next_avail: u16,
     /// Position of the next used entry to write; used.idx follows at `publish`.
     next_used: u16,
+    /// used.idx as the driver sees it.
+    published: u16,
     /// used.idx when the driver was last considered for a signal.
     signalled: u16,
     /// Whether `signalled` means anything: the first publication after a start always signals.
@@ -30,6 +32,7 @@ impl DeviceRing {
             memory,
             next_avail: base,
             next_used,
+            published: next_used,
             signalled: next_used,
             signalled_valid: false,
             event_idx,
@@ -119,14 +122,35 @@ impl DeviceRing {
     /// Shows the driver all completed entries, by one store.
     #[inline]
     pub fn publish(&mut self) {
-        self.memory.set_used_index(self.next_used);
+        self.publish_up_to(self.next_used);
+    }
+
+    /// As [`Self::publish`], but only entries before `position`: those behind it are not finished yet.
+    #[inline]
+    pub fn publish_up_to(&mut self, position: u16) {
+        self.published = position;
+        self.memory.set_used_index(position);
+    }
+
+    /// Position just behind the last used entry written.
+    #[inline]
+    #[must_use]
+    pub fn used_position(&self) -> u16 {
+        self.next_used
+    }
+
+    /// Position just behind the last used entry that the driver sees.
+    #[inline]
+    #[must_use]
+    pub fn published_position(&self) -> u16 {
+        self.published
     }
 
     /// Whether the driver wants to be signalled for what was published since the last call (virtio 1.2, 2.7.7).
     #[inline]
     #[must_use]
     pub fn needs_signal(&mut self) -> bool {
-        let (old, new) = (self.signalled, self.next_used);
+        let (old, new) = (self.signalled, self.published);
         if old == new && self.signalled_valid {
             return false;
         }

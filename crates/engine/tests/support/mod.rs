@@ -27,10 +27,11 @@ pub fn config(name: &str) -> PortConfig {
 }
 
 impl TestSwitch {
-    pub fn start(module: &str) -> Self {
+    pub fn start(module: &str, workers: usize) -> Self {
         let module: Arc<dyn Module> =
             lasthop_modules::by_name(module, &lasthop_modules::BridgeSettings::default()).unwrap().into();
-        Self { engine: Engine::start(module, &EngineSettings::default()).unwrap(), sessions: Vec::new() }
+        let settings = EngineSettings { workers, ..EngineSettings::default() };
+        Self { engine: Engine::start(module, &settings).unwrap(), sessions: Vec::new() }
     }
 
     /// Serves a session on `port` in a thread of its own, and returns the front end's socket.

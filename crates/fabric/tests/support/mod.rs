@@ -36,6 +36,12 @@ pub fn ring_at(map: &MemoryMap, entries: u32, base: u64) -> RingMemory {
     RingMemory::new(map, entries, RingAddresses { descriptors: base, available, used }).unwrap()
 }
 
+/// Memory of a guest with `pairs` queue pairs.
+pub fn memory(pairs: usize) -> Arc<MemoryMap> {
+    let mapping = Arc::new(Mapping::anonymous(pairs * MEMORY_BYTES).unwrap());
+    Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap())
+}
+
 /// A frame as a guest received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -44,9 +50,12 @@ pub struct Received {
     pub frame: Vec<u8>,
 }
 
-/// A guest with one queue pair.
+/// One queue pair of a guest, usually its only one.
 pub struct TestGuest {
     pub port: PortId,
+    pub queue: u16,
+    /// Guest address of the part of its memory that the pair uses.
+    base: u64,
     pub map: Arc<MemoryMap>,
     pub tx: DriverRing,
     pub rx: DriverRing,
@@ -69,45 +78,51 @@ impl TestGuest {
         let port = PortId(port);
         fabric.add_port(port, 1);
         fabric.set_capabilities(port, capabilities);
-        let mapping = Arc::new(Mapping::anonymous(MEMORY_BYTES).unwrap());
-        let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
+        let map = memory(1);
         fabric.set_memory(port, &map);
-        let tx = DriverRing::new(ring_at(&map, entries, TX_RINGS), true);
-        let rx = DriverRing::new(ring_at(&map, entries, RX_RINGS), true);
-        let mut guest = Self {
-            port,
-            tx,
-            rx,
-            rx_buffer_bytes,
-            rx_buffers: 0,
-            capabilities,
-            entries,
-            free_tx: (0..TX_BUFFERS_COUNT).collect(),
-            map,
-        };
+        let mut guest = Self::pair(port, 0, map, capabilities, entries, rx_buffer_bytes);
         guest.start(fabric, 0);
         guest.start(fabric, 1);
         guest
     }
 
+    /// Queue pair `queue` of a guest with `memory`, not started.
+    pub fn pair(
+        port: PortId,
+        queue: u16,
+        map: Arc<MemoryMap>,
+        capabilities: Capabilities,
+        entries: u32,
+        rx_buffer_bytes: u32,
+    ) -> Self {
+        let base = u64::from(queue) * MEMORY_BYTES as u64;
+        let tx = DriverRing::new(ring_at(&map, entries, base + TX_RINGS), true);
+        let rx = DriverRing::new(ring_at(&map, entries, base + RX_RINGS), true);
+        let free_tx = (0..TX_BUFFERS_COUNT).collect();
+        let rx_buffers = 0;
+        Self { port, queue, base, tx, rx, rx_buffer_bytes, rx_buffers, capabilities, entries, free_tx, map }
+    }
+
+    /// The switch's side of virtqueue `index % 2` of the pair, to go on at `position`.
+    pub fn device_ring(&self, index: u16, position: u16) -> DeviceRing {
+        let base = self.base + if index.is_multiple_of(2) { RX_RINGS } else { TX_RINGS };
+        DeviceRing::new(ring_at(&self.map, self.entries, base), position, true)
+    }
+
     /// (Re)starts virtqueue `index` on the switch's side.
     pub fn start(&mut self, fabric: &mut Fabric, index: u16) {
-        let (base, position) = match index {
-            0 => (RX_RINGS, self.rx.used_position()),
-            _ => (TX_RINGS, self.tx.used_position()),
-        };
-        let ring = DeviceRing::new(ring_at(&self.map, self.entries, base), position, true);
-        fabric.start_ring(self.port, index, ring, true);
+        let position = if index == 0 { self.rx.used_position() } else { self.tx.used_position() };
+        fabric.start_ring(self.port, index, self.device_ring(index, position), true);
     }
 
     pub fn tx_ring(&self) -> RingId {
-        RingId { port: self.port, queue: 0 }
+        RingId { port: self.port, queue: self.queue }
     }
 
     /// Posts up to `count` receive buffers.
     pub fn post(&mut self, count: u32) {
         for _ in 0..count {
-            let addr = RX_BUFFERS + u64::from(self.rx_buffers) * u64::from(self.rx_buffer_bytes);
+            let addr = self.base + RX_BUFFERS + u64::from(self.rx_buffers) * u64::from(self.rx_buffer_bytes);
             if self.rx.add(&[], &[(addr, self.rx_buffer_bytes)], self.rx_buffers).is_none() {
                 break;
             }
@@ -125,7 +140,7 @@ impl TestGuest {
     pub fn queue_cut(&mut self, frame: &[u8], offload: Offload, cuts: &[usize]) -> bool {
         self.reclaim();
         let Some(buffer) = self.free_tx.pop() else { return false };
-        let addr = TX_BUFFERS + u64::from(buffer) * TX_BUFFER_BYTES;
+        let addr = self.base + TX_BUFFERS + u64::from(buffer) * TX_BUFFER_BYTES;
         let header = &offload.emit(0)[..self.capabilities.header_bytes];
         let bytes = [header, frame].concat();
         self.write(addr, &bytes);
@@ -178,7 +193,7 @@ impl TestGuest {
 
     fn take_buffer(&mut self) -> Option<Vec<u8>> {
         let used = self.rx.take_used().unwrap()?;
-        let addr = RX_BUFFERS + u64::from(used.token) * u64::from(self.rx_buffer_bytes);
+        let addr = self.base + RX_BUFFERS + u64::from(used.token) * u64::from(self.rx_buffer_bytes);
         assert!(used.len <= self.rx_buffer_bytes, "no more is written than the buffer holds");
         let mut bytes = vec![0; used.len as usize];
         let segment = self.map.translate(addr, used.len, &mut 0).unwrap();

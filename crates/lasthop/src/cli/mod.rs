@@ -14,6 +14,7 @@ use crate::config::{FdbEntries, ModuleName, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::vnic::{Name, VnicSpec};
+use crate::workers::Workers;
 use crate::{rundir, switch};
 
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
@@ -62,6 +63,8 @@ enum Command {
         cpus: Option<CpuList>,
         #[arg(long)]
         fdb_entries: Option<FdbEntries>,
+        #[arg(long, default_value = "1")]
+        workers: Workers,
     },
 }
 
@@ -84,6 +87,9 @@ struct RunArgs {
     /// [default: 16384]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<FdbEntries>,
+    /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
+    #[arg(long, value_name = "N")]
+    workers: Option<Workers>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -120,8 +126,9 @@ enum FdbCommand {
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
-    if let Command::Switch { module, cpus, fdb_entries } = command {
-        return switch::run(&SwitchSettings { module, cpus, fdb_entries }).map(|()| ExitCode::SUCCESS);
+    if let Command::Switch { module, cpus, fdb_entries, workers } = command {
+        let settings = SwitchSettings { module, cpus, fdb_entries, workers };
+        return switch::run(&settings).map(|()| ExitCode::SUCCESS);
     }
     if let Command::Bench(args) = command {
         return bench::run(args, json);

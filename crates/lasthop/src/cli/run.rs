@@ -7,6 +7,7 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::supervisor::{self, RunSettings};
 use crate::vnic::check_unique;
+use crate::workers::Workers;
 
 use super::RunArgs;
 
@@ -16,7 +17,8 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let flags = Config { module: args.module, cpus: args.cpus, fdb_entries: args.fdb_entries, vnics: flags };
+    let RunArgs { module, cpus, fdb_entries, workers, .. } = args;
+    let flags = Config { module, cpus, fdb_entries, workers, vnics: flags };
     supervisor::run(settings(dir, file, flags)?)
 }
 
@@ -24,8 +26,9 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let module = flags.module.or(file.module).unwrap_or_default();
     let (cpus, fdb_entries) = (flags.cpus.or(file.cpus), flags.fdb_entries.or(file.fdb_entries));
-    let switch = SwitchSettings { module, cpus, fdb_entries };
-    switch.cpus.as_ref().map_or(Ok(()), CpuList::check)?;
+    cpus.as_ref().map_or(Ok(()), CpuList::check)?;
+    let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
+    let switch = SwitchSettings { module, cpus, fdb_entries, workers };
     let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
     check_unique(&vnics)?;
     Ok(RunSettings { dir, switch, vnics })
@@ -52,6 +55,9 @@ mod tests {
         assert_eq!(run.vnics.iter().map(|vnic| vnic.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         let run = together(config(Some("dummy"), &[]), config(None, &[])).expect("valid");
         assert_eq!(run.switch.module.as_str(), "dummy");
+        let with = |workers| Config { workers: Some(Workers(workers)), ..Config::default() };
+        assert_eq!(together(with(3), with(4)).expect("valid").switch.workers, Workers(4));
+        assert_eq!(together(with(3), Config::default()).expect("valid").switch.workers, Workers(3));
     }
 
     #[test]

@@ -37,6 +37,7 @@ impl Switch {
         // The file of this very program, also if another one took its path since.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("lasthop").arg("switch").arg("--module").arg(settings.module.as_str());
+        command.arg("--workers").arg(settings.workers.0.to_string());
         if let Some(cpus) = &settings.cpus {
             command.arg("--cpus").arg(cpus.to_string());
         }

@@ -28,7 +28,7 @@ impl Datapath {
         let bridge = BridgeSettings::with_entries(entries);
         let module = by_name(module, &bridge).ok_or_else(unknown)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
-        let settings = EngineSettings { cpus, ..EngineSettings::default() };
+        let settings = EngineSettings { cpus, workers: settings.workers.0, ..EngineSettings::default() };
         let engine = Engine::start(Arc::from(module), &settings).map_err(refused)?;
         Ok(Self { engine, ports: BTreeMap::new() })
     }

@@ -1,16 +1,12 @@
-//! Guests in user space talk through a running engine, over real vhost-user sessions.
-
-mod support;
-
+use crate::support::{TestSwitch, config, eventually, frame, receive, send};
 use lasthop_engine::PortState;
 use lasthop_guest::GuestOptions;
 use lasthop_verdict::{DropReason, Mac};
 use lasthop_vhost::features;
-use support::{TestSwitch, config, eventually, frame, receive, send};
 
 #[test]
 fn two_guests_talk_and_every_packet_is_accounted_for() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", WORKERS);
     let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (other_port, mut other) = switch.attach(config("other"), GuestOptions::default());
     for number in 0..3000_u32 {
@@ -34,7 +30,7 @@ fn two_guests_talk_and_every_packet_is_accounted_for() {
 
 #[test]
 fn a_stream_keeps_its_order_and_loses_nothing_that_is_not_counted() {
-    let mut switch = TestSwitch::start("dummy");
+    let mut switch = TestSwitch::start("dummy", WORKERS);
     let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (_, mut other) =
         switch.attach(config("other"), GuestOptions { rx_buffers: 8, ..GuestOptions::default() });
@@ -73,23 +69,25 @@ fn a_stream_keeps_its_order_and_loses_nothing_that_is_not_counted() {
 
 #[test]
 fn an_idle_worker_sleeps_and_visits_nothing() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", WORKERS);
     let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
     send(&mut one, &frame(2, 1, 0, 64));
     receive(&mut other);
     // Each look at the counters is an errand: it costs one sleep. Between two looks nothing else may happen.
     eventually("the worker has gone to sleep", || {
-        let before = switch.engine.stats().unwrap().workers[0];
+        let before = switch.engine.stats().unwrap().workers;
         std::thread::sleep(std::time::Duration::from_millis(300));
-        let after = switch.engine.stats().unwrap().workers[0];
-        after.visits == before.visits && after.polls == before.polls && after.sleeps == before.sleeps + 1
+        let after = switch.engine.stats().unwrap().workers;
+        before.iter().zip(after).all(|(before, after)| {
+            after.visits == before.visits && after.polls == before.polls && after.sleeps == before.sleeps + 1
+        })
     });
 }
 
 #[test]
 fn a_port_with_an_address_of_its_own_tells_and_enforces_it() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", WORKERS);
     let mac = Mac([2, 0, 0, 0, 0, 1]);
     let settings = lasthop_engine::PortConfig { mac: Some(mac), mtu: Some(1400), ..config("one") };
     let (port, mut one) =
@@ -107,7 +105,7 @@ fn a_port_with_an_address_of_its_own_tells_and_enforces_it() {
 
 #[test]
 fn a_guest_that_resets_stops_and_comes_back_goes_on() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", WORKERS);
     let (one_port, mut one) =
         switch.attach(config("one"), GuestOptions { start_position: 65_500, ..GuestOptions::default() });
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
@@ -134,7 +132,7 @@ fn a_guest_that_resets_stops_and_comes_back_goes_on() {
 
 #[test]
 fn a_guest_that_breaks_its_ring_is_stopped_and_named_while_others_go_on() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", WORKERS);
     let (bad_port, mut bad) = switch.attach(config("bad"), GuestOptions::default());
     let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
@@ -157,7 +155,7 @@ fn a_guest_that_breaks_its_ring_is_stopped_and_named_while_others_go_on() {
 
 #[test]
 fn a_guest_that_cuts_its_memory_short_harms_itself_only() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", WORKERS);
     let (bad_port, bad) = switch.attach(config("bad"), GuestOptions::default());
     let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
@@ -178,7 +176,7 @@ fn a_guest_that_cuts_its_memory_short_harms_itself_only() {
 
 #[test]
 fn several_queue_pairs_carry_packets_once_they_are_enabled() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", WORKERS);
     let settings = lasthop_engine::PortConfig { queue_pairs: 2, ..config("wide") };
     let (_, mut wide) = switch.attach(settings, GuestOptions { queue_pairs: 2, ..GuestOptions::default() });
     let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
@@ -196,7 +194,7 @@ fn several_queue_pairs_carry_packets_once_they_are_enabled() {
 
 #[test]
 fn a_call_that_had_no_descriptor_is_made_up_for() {
-    let mut switch = TestSwitch::start("bridge");
+    let mut switch = TestSwitch::start("bridge", WORKERS);
     let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (port, mut other) = switch.attach(config("other"), GuestOptions::default());
     other.front().set_vring_call(0, None).unwrap();
@@ -209,7 +207,7 @@ fn a_call_that_had_no_descriptor_is_made_up_for() {
 
 #[test]
 fn a_broken_ring_that_is_polled_is_left_alone() {
-    let mut switch = TestSwitch::start("dummy");
+    let mut switch = TestSwitch::start("dummy", WORKERS);
     let (port, mut bad) = switch.attach(config("bad"), GuestOptions::default());
     bad.front().set_vring_kick(1, None).unwrap();
     let ring = bad.transmit_ring(0).unwrap();
@@ -217,15 +215,17 @@ fn a_broken_ring_that_is_polled_is_left_alone() {
     ring.publish();
     eventually("the ring is stopped", || matches!(switch.port(port).state, PortState::Stopped(_)));
     eventually("it is not visited any more", || {
-        let before = switch.engine.stats().unwrap().workers[0].visits;
+        let visits =
+            || -> u64 { switch.engine.stats().unwrap().workers.iter().map(|worker| worker.visits).sum() };
+        let before = visits();
         std::thread::sleep(std::time::Duration::from_millis(50));
-        switch.engine.stats().unwrap().workers[0].visits == before
+        visits() == before
     });
 }
 
 #[test]
 fn idle_rings_are_left_alone_while_another_is_busy() {
-    let mut switch = TestSwitch::start("dummy");
+    let mut switch = TestSwitch::start("dummy", WORKERS);
     let (port, mut busy) = switch.attach(config("busy"), GuestOptions::plain());
     let (_, _sink) = switch.attach(config("sink"), GuestOptions::plain());
     let mut idle: Vec<_> = (0..10)
@@ -243,7 +243,8 @@ fn idle_rings_are_left_alone_while_another_is_busy() {
     idle.iter_mut().for_each(|guest| send(guest, &frame(2, 9, 0, 64)));
     eventually("only the busy ring is visited", || {
         let before = switch.port(port).counters.rx_packets;
-        let active = switch.engine.stats().unwrap().workers[0].active_rings;
+        let workers = switch.engine.stats().unwrap().workers;
+        let active: usize = workers.iter().map(|worker| worker.active_rings).sum();
         active <= 1 && switch.port(port).counters.rx_packets > before
     });
     stop.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -1,0 +1,199 @@
+//! All workers of a switch as the control side sees them: whose ring is whose, and what all have to be told.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use lasthop_fabric::{Capabilities, RingPart};
+use lasthop_guestmem::MemoryMap;
+use lasthop_ring::DeviceRing;
+use lasthop_verdict::PortId;
+
+use crate::control::ControlQueue;
+use crate::homes::Homes;
+use crate::mailbox::Mailbox;
+use crate::worker::{Bells, Worker};
+use crate::{EngineError, REPLY_TIMEOUT};
+
+/// Times that a stop is tried again after all workers were between two visits.
+const STOPS_MAX: u32 = 3;
+
+/// The workers' mailboxes, and what is decided for all of them.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    mailboxes: Vec<Mailbox>,
+    homes: Mutex<Homes>,
+    /// Queue pairs that guests asked for through their control queues: kept when rings are started again.
+    granted_pairs: Mutex<HashMap<PortId, u16>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Crew {
+    pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
+        let mailboxes = (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
+        Ok(Self { mailboxes, homes: Mutex::new(Homes::new(workers)), granted_pairs: Mutex::default() })
+    }
+
+    pub(crate) fn mailbox(&self, worker: usize) -> &Mailbox {
+        &self.mailboxes[worker]
+    }
+
+    pub(crate) fn mailboxes(&self) -> &[Mailbox] {
+        &self.mailboxes
+    }
+
+    /// Has one worker run `errand` and waits for what it returns.
+    pub(crate) fn call<R: Send + 'static>(
+        &self,
+        worker: usize,
+        errand: impl FnOnce(&mut Worker) -> R + Send + 'static,
+    ) -> Result<R, EngineError> {
+        wait_for(worker, &self.mailboxes[worker].ask(errand), Instant::now())
+    }
+
+    /// Has all workers run `errand`, side by side. When they have answered, each was between two visits since: whatever
+    /// was taken from all of them is used by none.
+    pub(crate) fn call_all<R: Send + 'static>(
+        &self,
+        errand: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
+    ) -> Result<Vec<R>, EngineError> {
+        let asked = Instant::now();
+        let answers: Vec<_> = self.mailboxes.iter().map(|mailbox| mailbox.ask(errand.clone())).collect();
+        let numbered = answers.iter().enumerate();
+        numbered.map(|(worker, answer)| wait_for(worker, answer, asked)).collect()
+    }
+
+    fn settle(&self, port: PortId, pair: u16) -> usize {
+        lock(&self.homes).settle(port, pair)
+    }
+
+    /// The home of virtqueue `index`, if it was ever started.
+    fn home(&self, port: PortId, index: u16) -> Option<usize> {
+        lock(&self.homes).find(port, index / 2)
+    }
+
+    /// Starts a virtqueue: its home gets it ready, the others are told, then packets pass.
+    pub(crate) fn start_ring(
+        &self,
+        port: PortId,
+        index: u16,
+        ring: DeviceRing,
+        (kick, call): (Option<OwnedFd>, Option<OwnedFd>),
+        enabled: bool,
+    ) -> Result<std::io::Result<()>, EngineError> {
+        self.stop_ring(port, index)?;
+        let home = self.settle(port, index / 2);
+        let call = call.map(Arc::new);
+        let bells = Bells { is_polled: kick.is_none(), call };
+        let prepared = self.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
+        let Some(part) = prepared else { return Ok(Ok(())) };
+        self.call_all(move |worker| join(worker, port, index, &part, &bells))?;
+        let granted = lock(&self.granted_pairs).get(&port).is_none_or(|pairs| index / 2 < *pairs);
+        self.call(home, move |worker| worker.open_ring(port, index, kick, enabled && granted))
+    }
+
+    /// Starts a control ring.
+    pub(crate) fn start_control(
+        &self,
+        port: PortId,
+        control: ControlQueue,
+        (kick, call): (Option<OwnedFd>, Option<OwnedFd>),
+    ) -> Result<std::io::Result<()>, EngineError> {
+        let index = control.index;
+        self.stop_ring(port, index)?;
+        let home = self.settle(port, index / 2);
+        let bells = Bells { is_polled: kick.is_none(), call: call.map(Arc::new) };
+        self.call(home, move |worker| worker.start_control(port, control, kick, bells))
+    }
+
+    /// Stops a virtqueue: recalls all that refers to it, wherever it is, and then has everybody forget it. Returns where it
+    /// would go on.
+    pub(crate) fn stop_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
+        let Some(home) = self.home(port, index) else { return Ok(None) };
+        for _ in 0..STOPS_MAX {
+            match self.call(home, move |worker| worker.stop_ring(port, index))? {
+                Some(base) => {
+                    self.call_all(move |worker| worker.leave_ring(port, index))?;
+                    return Ok(base);
+                }
+                // Somebody is at it for long. Who does not come back from there is named by this call's error.
+                None => self.call_all(|_| ()).map(drop)?,
+            }
+        }
+        Err(EngineError::RingBusy(port, index))
+    }
+
+    pub(crate) fn set_ring_enabled(
+        &self,
+        port: PortId,
+        index: u16,
+        enabled: bool,
+    ) -> Result<(), EngineError> {
+        let Some(home) = self.home(port, index) else { return Ok(()) };
+        self.call(home, move |worker| worker.set_ring_enabled(port, index, enabled))
+    }
+
+    /// What a guest asked for through its control queue.
+    pub(crate) fn grant_pairs(&self, port: PortId, pairs: u16) {
+        lock(&self.granted_pairs).insert(port, pairs);
+    }
+
+    pub(crate) fn set_ring_call(
+        &self,
+        port: PortId,
+        index: u16,
+        call: Option<OwnedFd>,
+    ) -> Result<(), EngineError> {
+        let call = call.map(Arc::new);
+        let shared = call.clone();
+        self.call_all(move |worker| worker.set_call(port, index, shared.as_ref()))?;
+        // What was published while there was none, nobody was told of.
+        call.iter().for_each(|call| crate::worker::ring_bell(call));
+        Ok(())
+    }
+
+    pub(crate) fn set_capabilities(
+        &self,
+        port: PortId,
+        capabilities: Capabilities,
+    ) -> Result<(), EngineError> {
+        self.call_all(move |worker| worker.fabric.set_capabilities(port, capabilities)).map(drop)
+    }
+
+    pub(crate) fn set_memory(&self, port: PortId, map: &Arc<MemoryMap>) -> Result<(), EngineError> {
+        let map = Arc::clone(map);
+        self.call_all(move |worker| worker.fabric.set_memory(port, &map)).map(drop)
+    }
+
+    /// The guest of a port is gone: nothing of it is kept.
+    pub(crate) fn detach(&self, port: PortId) -> Result<(), EngineError> {
+        let pairs = lock(&self.homes).pairs(port);
+        let indices = pairs.into_iter().flat_map(|pair| [2 * pair, 2 * pair + 1]);
+        // All that can be stopped is, whatever happens to one.
+        let stopped: Vec<_> = indices.map(|index| self.stop_ring(port, index).map(drop)).collect();
+        lock(&self.homes).leave(port);
+        lock(&self.granted_pairs).remove(&port);
+        self.call_all(move |worker| worker.forget_guest(port))?;
+        stopped.into_iter().collect()
+    }
+
+    pub(crate) fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
+        self.detach(port)?;
+        self.call_all(move |worker| worker.fabric.remove_port(port)).map(drop)
+    }
+}
+
+fn join(worker: &mut Worker, port: PortId, index: u16, part: &RingPart, bells: &Bells) {
+    worker.join_ring(port, index, part, bells.clone());
+}
+
+/// Waits for an answer that was asked for at `asked`.
+fn wait_for<R>(worker: usize, answer: &Receiver<R>, asked: Instant) -> Result<R, EngineError> {
+    let left = REPLY_TIMEOUT.saturating_sub(asked.elapsed());
+    answer.recv_timeout(left).map_err(|_| EngineError::NoAnswer(worker))
+}

@@ -1,0 +1,46 @@
+//! The code of `lasthop-exchange`, run on loom's primitives instead of the standard library's.
+#![allow(dead_code)] // what the models do not use
+
+#[path = "../../src/desk.rs"]
+mod desk;
+#[path = "../../src/doze.rs"]
+mod doze;
+#[path = "../../src/queue.rs"]
+mod queue;
+#[path = "../../src/turns.rs"]
+mod turns;
+
+pub use desk::{Claim, Desk};
+pub use doze::Doze;
+pub use queue::Bounded;
+pub use turns::Turns;
+
+/// Few, since loom keeps track of each atomic.
+pub const WORKERS_MAX: usize = 2;
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
+
+    pub(crate) struct Cell<T>(loom::cell::UnsafeCell<T>);
+
+    impl<T> std::fmt::Debug for Cell<T> {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Cell")
+        }
+    }
+
+    impl<T> Cell<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Self(loom::cell::UnsafeCell::new(value))
+        }
+
+        pub(crate) fn with_mut<R>(&self, work: impl FnOnce(*mut T) -> R) -> R {
+            self.0.with_mut(work)
+        }
+    }
+
+    pub fn full_fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+pub use sync::full_fence;

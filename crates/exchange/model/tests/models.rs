@@ -1,0 +1,146 @@
+//! Every order of two or three workers, and of what each sees of the others' stores.
+
+use lasthop_exchange_model::{Bounded, Claim, Desk, Doze, full_fence};
+use loom::sync::Arc;
+use loom::thread;
+
+/// Serves what was left and what is due, as long as there is some.
+fn serve(desk: &Desk<Vec<u32>, u32>, first: Option<Claim<'_, Vec<u32>, u32>>) {
+    let mut next = first;
+    while let Some(mut claim) = next {
+        while let Some(value) = claim.take_left() {
+            claim.push(value);
+        }
+        next = claim.release().then(|| desk.claim()).flatten();
+    }
+}
+
+/// A worker with two packets: it serves what others left, then its own, or leaves its own.
+fn deliver(desk: &Desk<Vec<u32>, u32>, packets: [u32; 2]) {
+    for packet in packets {
+        match desk.claim() {
+            Some(mut claim) => {
+                while let Some(value) = claim.take_left() {
+                    claim.push(value);
+                }
+                claim.push(packet);
+                serve(desk, claim.release().then(|| desk.claim()).flatten());
+            }
+            None => {
+                desk.leave(packet).unwrap();
+                serve(desk, desk.claim_again());
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_is_left_is_served_in_each_workers_order() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let desk = Arc::new(Desk::new(Vec::new(), 4));
+        let other = Arc::clone(&desk);
+        let thread = thread::spawn(move || deliver(&other, [1, 2]));
+        deliver(&desk, [11, 12]);
+        thread.join().unwrap();
+        let served = desk.claim().unwrap().clone();
+        let of = |from: u32| served.iter().copied().filter(|value| value / 10 == from).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1)), (vec![1, 2], vec![11, 12]), "nothing is stranded, order is kept");
+    });
+}
+
+/// What stands under the claim for leases: who reserved, in order, and how many are published.
+#[derive(Default)]
+struct Order {
+    begun: std::collections::VecDeque<u8>,
+    published: Vec<u8>,
+}
+
+fn publish(desk: &Desk<Order, ()>, claim: &mut Claim<'_, Order, ()>) {
+    while let Some(&worker) = claim.begun.front() {
+        if !desk.turns().take_finished(worker) {
+            break;
+        }
+        claim.begun.pop_front();
+        claim.published.push(worker);
+    }
+    desk.turns().set_oldest(claim.begun.front().copied());
+}
+
+fn lease(desk: &Desk<Order, ()>, worker: u8) {
+    let Some(mut claim) = desk.claim() else { return };
+    publish(desk, &mut claim);
+    claim.begun.push_back(worker);
+    publish(desk, &mut claim);
+    settle(desk, claim.release().then(|| desk.claim()).flatten());
+    // The copy: without the claim.
+    desk.turns().finish(worker);
+    settle(desk, desk.claim_again());
+}
+
+fn settle(desk: &Desk<Order, ()>, first: Option<Claim<'_, Order, ()>>) {
+    let mut next = first;
+    while let Some(mut claim) = next {
+        publish(desk, &mut claim);
+        next = claim.release().then(|| desk.claim()).flatten();
+    }
+}
+
+#[test]
+fn finished_leases_are_published_by_somebody() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let desk = Arc::new(Desk::new(Order::default(), 2));
+        let other = Arc::clone(&desk);
+        let thread = thread::spawn(move || lease(&other, 1));
+        lease(&desk, 0);
+        thread.join().unwrap();
+        let order = desk.claim().unwrap();
+        assert!(order.begun.is_empty(), "a finished lease was left unpublished");
+    });
+}
+
+#[test]
+fn a_sleeper_is_woken_or_sees_what_was_returned() {
+    loom::model(|| {
+        let home = Arc::new((Bounded::new(2), Doze::default()));
+        let away = Arc::clone(&home);
+        let thread = thread::spawn(move || {
+            away.0.push(7_u32).unwrap();
+            full_fence();
+            away.1.wake()
+        });
+        home.1.lie_down();
+        full_fence();
+        let seen = home.0.pop();
+        if seen.is_some() {
+            home.1.get_up();
+        }
+        let woken = thread.join().unwrap();
+        assert!(seen.is_some() || woken, "it would sleep with a head returned");
+    });
+}
+
+#[test]
+fn two_pushers_and_a_popper() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let queue = Arc::new(Bounded::new(2));
+        let pushers: Vec<_> = (0..2_u32)
+            .map(|value| {
+                let queue = Arc::clone(&queue);
+                thread::spawn(move || queue.push(value).unwrap())
+            })
+            .collect();
+        let mut popped: Vec<u32> = queue.pop().into_iter().collect();
+        for pusher in pushers {
+            pusher.join().unwrap();
+        }
+        popped.extend(std::iter::from_fn(|| queue.pop()));
+        popped.sort_unstable();
+        assert_eq!(popped, [0, 1]);
+    });
+}

@@ -1,0 +1,39 @@
+//! What workers hand to each other without ever waiting: a claim, what is left with it, turns, and waking.
+//!
+//! **Purpose.** Several workers deliver into one receive ring, and return heads to the worker that completes them.
+//! [`Desk`] is a thing that one worker at a time works on, with a queue for what others leave there meanwhile. [`Turns`]
+//! keeps the order of work that several of them do side by side. [`Bounded`] is the queue, [`Doze`] tells whether its
+//! reader sleeps.
+//!
+//! **Contract.** No operation waits, allocates or makes a system call. What was left is seen by somebody: by the holder of
+//! the claim, who looks again after releasing it, or by who left it, who tries the claim again ([`Desk::claim_again`]).
+//! What is pushed for a sleeper is seen by it before it sleeps, or its pusher is told to wake it.
+//!
+//! **Not checked.** That a worker finishes a turn that it has taken, and that a claimed desk is released: a worker that is
+//! killed in between takes the process along (panics abort).
+//!
+//! **Threading.** Everything is shared by all workers. Each rendezvous is the one of `lasthop_ring::arm_and_recheck`: store,
+//! full fence, load on both sides, so that at least one side sees the other. `crates/exchange/model` has the models by which
+//! loom tries every order.
+//!
+//! ```text
+//!   worker A                                   worker B
+//!   claim() ── Some ── works ── release()      claim() ── None ── leave(x) ── fence ── claim() ── None: A will look
+//!                                  │                                            └── Some: B serves what was left
+//!                                  └─ fence ── something left? ── claim again
+//! ```
+
+mod desk;
+mod doze;
+mod queue;
+mod sync;
+mod turns;
+
+pub use desk::{Claim, Desk};
+pub use doze::Doze;
+pub use queue::Bounded;
+pub use sync::full_fence;
+pub use turns::Turns;
+
+/// Workers that can take turns: one per core of what a switch is given on a large server.
+pub const WORKERS_MAX: usize = 16;

@@ -1,0 +1,129 @@
+//! Copies made without the claim, so that several workers copy into one ring side by side.
+//!
+//! ```text
+//!   under the claim      used ring  [ published | A A A | B B | ... ]     entries are written when buffers are reserved
+//!   without it           A copies, B copies                               in any order
+//!   under the claim      A finished? publish A, then B if finished too    in the order of reservation
+//! ```
+
+use std::ops::Range;
+
+use lasthop_guestmem::Segment;
+use lasthop_verdict::{DropReason, Header};
+
+use crate::RingId;
+use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};
+use crate::counters::Delivered;
+use crate::deliver::Buffers;
+use crate::place::ReceiveRing;
+use crate::receiver::Copy;
+use crate::reference::{Attempt, Outcome, PacketRef};
+use crate::reservation::Reservation;
+use crate::sender::Senders;
+use crate::side_table::SegmentBuffer;
+
+/// One packet that has its buffers, and is to be copied.
+#[derive(Debug)]
+struct Item {
+    ring: RingId,
+    packet: PacketRef,
+    image: u16,
+    truncate_len_bytes: u32,
+    buffers: u16,
+    segments: Range<usize>,
+    result: Result<Delivered, DropReason>,
+}
+
+/// What a worker has reserved in one visit; the room is there from the start.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    items: Vec<Item>,
+    segments: Vec<Segment>,
+    rings: Vec<RingId>,
+}
+
+impl Leases {
+    /// Room for a visit, unless the worker is alone: then it copies as it reserves.
+    pub(crate) fn new(workers: usize) -> Self {
+        let room = |entries| if workers > 1 { entries } else { 0 };
+        Self {
+            items: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
+            segments: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
+            rings: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rings.is_empty()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.items.len() < self.items.capacity()
+            && self.segments.len() + PACKET_BUFFER_SEGMENTS_MAX <= self.segments.capacity()
+    }
+
+    /// Enters a packet whose buffers are reserved.
+    pub(crate) fn enter(&mut self, ring: RingId, copy: &Copy<'_>, reservation: &Reservation) {
+        let from = self.segments.len();
+        self.segments.extend_from_slice(reservation.segments());
+        self.items.push(Item {
+            ring,
+            packet: copy.packet,
+            image: copy.image,
+            truncate_len_bytes: copy.truncate_len_bytes,
+            buffers: reservation.buffers(),
+            segments: from..self.segments.len(),
+            result: Err(DropReason::Recalled),
+        });
+    }
+
+    /// Buffers of `ring` were entered.
+    pub(crate) fn begin(&mut self, ring: RingId) {
+        self.rings.push(ring);
+    }
+
+    pub(crate) fn next_ring(&mut self) -> Option<RingId> {
+        self.rings.pop()
+    }
+
+    /// Copies everything that was entered.
+    pub(crate) fn copy<'a>(
+        &mut self,
+        senders: &Senders,
+        headers: &[Header],
+        buffer: &mut SegmentBuffer,
+        place: impl Fn(RingId) -> Option<&'a ReceiveRing>,
+    ) {
+        for item in &mut self.items {
+            let delivered = place(item.ring).and_then(|place| {
+                let header = &headers[usize::from(item.image)];
+                let source = senders.source(item.packet)?;
+                let frame = source.frame(item.packet, header, item.truncate_len_bytes, buffer)?;
+                let segments = &self.segments[item.segments.clone()];
+                let header_bytes = place.capabilities.header_bytes;
+                let buffers = Buffers { segments, count: item.buffers, header_bytes };
+                buffers.fill(&place.map, place.capabilities, &frame).ok()
+            });
+            // Neither memory can have changed since it was reserved: a visit is between two errands.
+            debug_assert!(delivered.is_some(), "a reserved packet can be copied");
+            item.result = delivered.ok_or(DropReason::Recalled);
+        }
+    }
+
+    /// What was delivered where, or dropped.
+    pub(crate) fn results(&self) -> impl Iterator<Item = (RingId, Result<Delivered, DropReason>)> + '_ {
+        self.items.iter().map(|item| (item.ring, item.result))
+    }
+
+    /// All is copied and published: what became of it. The room is free again.
+    pub(crate) fn settle(&mut self, senders: &mut Senders) {
+        let attempt = |result: Result<Delivered, DropReason>| match result {
+            Ok(_) => Attempt { outcome: Outcome::Done, delivered: 1 },
+            Err(reason) => Attempt::dropped(reason),
+        };
+        senders.settle_all(self.items.iter().map(|item| (item.packet, attempt(item.result))));
+        self.items.clear();
+        self.segments.clear();
+    }
+}

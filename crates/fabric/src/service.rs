@@ -1,0 +1,419 @@
+//! One worker at one receive ring, with the claim.
+
+use arrayvec::ArrayVec;
+use lasthop_exchange::Claim;
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason};
+
+use crate::Signal;
+use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_PACKETS_MAX};
+use crate::counters::{Delivered, Drops};
+use crate::deliver::{Delivery, Scratch};
+use crate::frame::shape;
+use crate::lease::Leases;
+use crate::place::{Duty, ReceiveRing, RxQueue};
+use crate::receiver::Copy;
+use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
+use crate::reservation::Refusal;
+use crate::sender::Senders;
+use crate::side_table::SegmentBuffer;
+
+/// What a worker counts for a receiver.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    pub(crate) delivered: Delivered,
+    pub(crate) drops: Drops,
+}
+
+/// What a worker brings along, whatever ring it serves.
+pub(crate) struct Tools<'a> {
+    pub(crate) senders: &'a mut Senders,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) segments: &'a mut SegmentBuffer,
+    pub(crate) signals: &'a mut Vec<Signal>,
+}
+
+/// A receive ring while this worker has its claim.
+pub(crate) struct Service<'a, 't> {
+    place: &'a ReceiveRing,
+    pub(crate) claim: Claim<'a, RxQueue, Waiting>,
+    received: &'a mut Received,
+    tools: &'a mut Tools<'t>,
+}
+
+/// What became of the copies of one list that were tried; the last one may have found no buffers.
+#[derive(Default)]
+struct Attempts {
+    list: ArrayVec<Attempt, BATCH_PACKETS_MAX>,
+    /// Where the last one goes on, if it waits.
+    next_segment: u32,
+}
+
+/// What is left of what a holder does for others.
+struct Budget {
+    packets: u32,
+    bytes: u32,
+}
+
+impl Budget {
+    fn spend(&mut self, bytes: u32) -> bool {
+        let left = self.packets > 0 && self.bytes > 0;
+        self.packets = self.packets.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+        left
+    }
+}
+
+impl<'a, 't> Service<'a, 't> {
+    #[inline]
+    pub(crate) fn new(
+        place: &'a ReceiveRing,
+        claim: Claim<'a, RxQueue, Waiting>,
+        received: &'a mut Received,
+        tools: &'a mut Tools<'t>,
+    ) -> Self {
+        Self { place, claim, received, tools }
+    }
+
+    /// Delivers copies of one visit's packets, or lets them wait, or drops them for a reason; in any case each is accounted
+    /// for. What already waits goes first.
+    #[inline]
+    pub(crate) fn accept(&mut self, copies: &[Copy<'_>], leases: &mut Leases, now_ns: u64) {
+        if !self.claim.is_open() {
+            self.serve();
+            copies.iter().for_each(|copy| self.refuse(copy.packet, DropReason::PortDown));
+            return;
+        }
+        self.prefetch(copies.len());
+        let mut attempts = Attempts::default();
+        let clear = self.serve();
+        let mut leased = 0;
+        let mut blocked = !clear;
+        if clear && self.place.is_contended() {
+            (leased, blocked) = self.lease(copies, leases);
+        }
+        let copies = &copies[leased..];
+        if !blocked {
+            let mut delivered = Delivered::default();
+            self.attempt(copies, 0, &mut delivered, &mut attempts);
+            self.received.delivered.add(&delivered);
+        }
+        let (tried, untried) = copies.split_at(attempts.list.len());
+        let settled = tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt));
+        self.tools.senders.settle_all(settled);
+        for (copy, attempt) in tried.iter().zip(attempts.list) {
+            match attempt.outcome {
+                Outcome::Done => {}
+                Outcome::Drop(reason) => self.received.drops.count(reason),
+                Outcome::Wait => self.let_wait_or_drop(copy, attempts.next_segment, clear, now_ns),
+            }
+        }
+        untried.iter().for_each(|copy| self.let_wait_or_drop(copy, 0, clear, now_ns));
+    }
+
+    /// Prefetches the next `count` receive buffers' descriptors.
+    #[inline]
+    fn prefetch(&self, count: usize) {
+        for ahead in 0..count {
+            if let Ok(head) = self.claim.ring.head(ahead as u16) {
+                self.claim.ring.prefetch_descriptor(head);
+            }
+        }
+    }
+
+    /// Tries to put copies into the ring, in order, until one finds no buffers. They are of one transmit ring; the first
+    /// goes on at its segment `next_segment`.
+    #[inline]
+    fn attempt(
+        &mut self,
+        copies: &[Copy<'_>],
+        next_segment: u32,
+        delivered: &mut Delivered,
+        attempts: &mut Attempts,
+    ) {
+        let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
+            attempts.list.extend(copies.iter().map(|_| Attempt::dropped(DropReason::Recalled)));
+            return;
+        };
+        let place = self.place;
+        let scratch = &mut *self.tools.scratch;
+        let queue = &mut *self.claim;
+        let mut delivery =
+            Delivery { queue, map: &place.map, capabilities: place.capabilities, delivered, scratch };
+        attempts.next_segment = next_segment;
+        for copy in copies {
+            let frame = source.frame(copy.packet, copy.header, copy.truncate_len_bytes, self.tools.segments);
+            let attempt = match frame {
+                Some(frame) => delivery.deliver(&frame, &mut attempts.next_segment),
+                None => Attempt::dropped(DropReason::Recalled),
+            };
+            attempts.list.push(attempt);
+            if attempt.outcome == Outcome::Wait {
+                break;
+            }
+            attempts.next_segment = 0;
+        }
+    }
+
+    /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns how many copies
+    /// were seen to, and whether the next one found no buffers.
+    fn lease(&mut self, copies: &[Copy<'_>], leases: &mut Leases) -> (usize, bool) {
+        let worker = self.tools.senders.worker;
+        if self.claim.leases.iter().any(|lease| lease.0 == worker) {
+            return (0, false); // one at a time; what is written behind it is published with it
+        }
+        let start = self.claim.ring.used_position();
+        let (mut seen, mut blocked) = (0, false);
+        for copy in copies {
+            let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
+            let capabilities = self.place.capabilities;
+            if !leases.has_room() || (offload.is_gso() && !capabilities.takes_gso(offload)) {
+                break;
+            }
+            let (queue, reservation) = (&mut *self.claim, &mut self.tools.scratch.reservation);
+            let len = capabilities.header_bytes as u32 + len;
+            let map = &self.place.map;
+            match reservation.take(&mut queue.ring, map, &mut queue.hint, len, capabilities.mergeable) {
+                Ok(()) => {
+                    reservation.complete(&mut queue.ring);
+                    leases.enter(self.place.id, copy, reservation);
+                }
+                Err(Refusal::NoBuffers(available)) => {
+                    (queue.seen_available, blocked) = (available, true);
+                    break;
+                }
+                Err(Refusal::TooSmall) => self.refuse(copy.packet, DropReason::RxBufferSmall),
+                Err(Refusal::Broken(error)) => {
+                    queue.broken = Some(error);
+                    self.refuse(copy.packet, DropReason::RxRingBroken);
+                }
+            }
+            seen += 1;
+        }
+        if self.claim.ring.used_position() != start {
+            self.claim.leases.push_back((worker, start));
+            leases.begin(self.place.id);
+        }
+        (seen, blocked)
+    }
+
+    /// Drops one of this worker's own packets.
+    pub(crate) fn refuse(&mut self, packet: PacketRef, reason: DropReason) {
+        self.received.drops.count(reason);
+        self.tools.senders.settle(packet, Attempt::dropped(reason));
+    }
+
+    /// A copy without buffers waits; beyond the bounds of waiting it is dropped.
+    fn let_wait_or_drop(&mut self, copy: &Copy<'_>, next_segment: u32, clear: bool, now_ns: u64) {
+        if let Err(reason) = self.let_wait(copy, next_segment, clear, now_ns) {
+            self.refuse(copy.packet, reason);
+        }
+    }
+
+    fn let_wait(
+        &mut self,
+        copy: &Copy<'_>,
+        next_segment: u32,
+        clear: bool,
+        now_ns: u64,
+    ) -> Result<(), DropReason> {
+        let may_wait = clear || {
+            self.absorb();
+            self.claim.is_clear()
+        };
+        if let Some(reason) = self.claim.full(copy.header.frame_len_bytes()) {
+            return Err(reason);
+        }
+        if !self.tools.senders.begin_waiting(copy.packet) {
+            return Err(DropReason::RxShare);
+        }
+        let waiting = copy.waiting(next_segment, now_ns);
+        if may_wait {
+            self.claim.push(waiting);
+            return Ok(());
+        }
+        // Something of ours may still be among what was left: this may not overtake it.
+        self.place.desk.leave(waiting).map_err(|waiting| {
+            self.tools.senders.end_waiting(waiting.packet);
+            DropReason::RxQueueFull
+        })
+    }
+
+    /// Lets what others left wait with the rest.
+    pub(crate) fn absorb(&mut self) {
+        while let Some(waiting) = self.claim.take_left() {
+            match self.claim.full(waiting.header.frame_len_bytes()) {
+                Some(reason) => self.finish(waiting, Outcome::Drop(reason)),
+                None => self.claim.push(waiting),
+            }
+        }
+    }
+
+    /// Delivers what waits or was left, in order, as far as there are buffers; of other workers' packets only so many. True
+    /// if nothing is ahead of what this worker delivers next.
+    #[inline]
+    pub(crate) fn serve(&mut self) -> bool {
+        self.claim.unserved = false;
+        if self.claim.waiting() == 0 && self.claim.is_clear() {
+            return true;
+        }
+        self.serve_waiting()
+    }
+
+    fn serve_waiting(&mut self) -> bool {
+        let mut budget = Budget { packets: SERVICE_PACKETS_MAX, bytes: SERVICE_BYTES_MAX };
+        loop {
+            let left = self.claim.waiting() == 0;
+            let next = if left { self.claim.take_left() } else { self.claim.pop() };
+            let Some(waiting) = next else { return self.claim.is_clear() };
+            let own = self.tools.senders.owns(waiting.packet);
+            if !own && !budget.spend(waiting.header.frame_len_bytes()) {
+                self.claim.put_back(waiting);
+                self.claim.unserved = true;
+                return false;
+            }
+            if !self.try_waiting(waiting, left) {
+                return false;
+            }
+        }
+    }
+
+    /// Tries to deliver a packet that waited; false if it has to wait on.
+    fn try_waiting(&mut self, mut waiting: Waiting, was_left: bool) -> bool {
+        if !self.claim.is_open() {
+            self.finish(waiting, Outcome::Drop(DropReason::PortDown));
+            return true;
+        }
+        let copy = Copy {
+            packet: waiting.packet,
+            header: &waiting.header,
+            truncate_len_bytes: waiting.truncate_len_bytes,
+            image: 0,
+        };
+        let mut delivered = Delivered::default();
+        let mut attempts = Attempts::default();
+        self.attempt(&[copy], waiting.next_segment, &mut delivered, &mut attempts);
+        waiting.delivered.add(&delivered);
+        let outcome =
+            attempts.list.first().map_or(Outcome::Drop(DropReason::Recalled), |first| first.outcome);
+        if outcome != Outcome::Wait {
+            self.finish(waiting, outcome);
+            return true;
+        }
+        if was_left && self.claim.is_stalled() {
+            self.finish(waiting, Outcome::Drop(DropReason::RxStalled));
+            return true;
+        }
+        waiting.next_segment = attempts.next_segment;
+        if self.tools.senders.owns(waiting.packet) {
+            let delivered = std::mem::take(&mut waiting.delivered);
+            self.received.delivered.add(&delivered);
+            let so_far = Attempt { outcome, delivered: delivered.packets as u32 };
+            self.tools.senders.settle(waiting.packet, so_far);
+        }
+        self.claim.put_back(waiting);
+        false
+    }
+
+    /// A packet's wait is over: its home is told, or enters it, if that is this worker.
+    pub(crate) fn finish(&mut self, waiting: Waiting, outcome: Outcome) {
+        if self.claim.waiting() == 0 {
+            self.claim.ring.suppress_kicks();
+        }
+        let Waiting { packet, delivered, .. } = waiting;
+        if !self.tools.senders.owns(packet) {
+            self.tools.senders.give_back(Return { packet, to: self.place.id, outcome, delivered });
+            return;
+        }
+        self.received.enter(outcome, &delivered);
+        let attempt = Attempt { outcome, delivered: delivered.packets as u32 };
+        self.tools.senders.settle_waiting(packet, attempt);
+    }
+
+    /// Drops all that waits or was left.
+    pub(crate) fn drop_waiting(&mut self, reason: DropReason) {
+        while let Some(waiting) = self.claim.pop().or_else(|| self.claim.take_left()) {
+            self.finish(waiting, Outcome::Drop(reason));
+        }
+    }
+
+    /// Drops what waits for which `gone` holds; the others keep their order.
+    pub(crate) fn drop_those(&mut self, gone: impl Fn(PacketRef) -> bool, reason: DropReason) {
+        self.absorb();
+        for _ in 0..self.claim.waiting() {
+            let Some(waiting) = self.claim.pop() else { break };
+            if gone(waiting.packet) {
+                self.finish(waiting, Outcome::Drop(reason));
+            } else {
+                self.claim.push(waiting);
+            }
+        }
+    }
+
+    /// Drops what waited too long at `now_ns`; a receiver that let its queue expire is stalled until it moves.
+    pub(crate) fn expire(&mut self, now_ns: u64) {
+        while self.claim.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
+            self.claim.stall();
+            let Some(waiting) = self.claim.pop() else { break };
+            self.finish(waiting, Outcome::Drop(DropReason::RxTimeout));
+            // Those behind waited for their turn only.
+            self.serve();
+        }
+    }
+
+    /// Shows the guest what was delivered, as far as all before it is copied.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        let queue = &mut *self.claim;
+        let mut end = queue.ring.used_position();
+        if !queue.leases.is_empty() {
+            let turns = self.place.desk.turns();
+            while queue.leases.front().is_some_and(|lease| turns.take_finished(lease.0)) {
+                queue.leases.pop_front();
+            }
+            turns.set_oldest(queue.leases.front().map(|lease| lease.0));
+            end = queue.leases.front().map_or(end, |lease| lease.1);
+        }
+        if end != queue.ring.published_position() {
+            queue.ring.publish_up_to(end);
+            if queue.ring.needs_signal() {
+                self.tools.signals.push(Signal::receive(self.place.id));
+            }
+        }
+        if let Some(error) = queue.broken {
+            let _ = self.place.error.set(error);
+            self.tools.senders.board.set_receiving(self.place.id.port, self.place.id.queue, false);
+        }
+    }
+
+    /// Publishes, gives up the claim and looks once more. Returns what this worker still has to see to: whoever leaves
+    /// packets waiting looks after them.
+    #[inline]
+    pub(crate) fn close(self) -> Duty {
+        let mut service = self;
+        for _ in 0..RECLAIMS_MAX {
+            service.publish();
+            let duty = service.claim.duty();
+            let Self { place, claim, received, tools } = service;
+            if !claim.release() {
+                return duty;
+            }
+            // Somebody left something, or finished copying. Who has the claim now sees to it, and to all that waits.
+            let Some(claim) = place.desk.claim() else { return Duty::None };
+            service = Self { place, claim, received, tools };
+            service.serve();
+        }
+        service.publish();
+        let duty = service.claim.duty();
+        if service.claim.release() { Duty::Now } else { duty }
+    }
+}
+
+impl Received {
+    /// What became of a packet that waited.
+    pub(crate) fn enter(&mut self, outcome: Outcome, delivered: &Delivered) {
+        self.delivered.add(delivered);
+        if let Outcome::Drop(reason) = outcome {
+            self.drops.count(reason);
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Two workers at one ring, in the orders that matter.
+
+use std::sync::Arc;
+
+use lasthop_fabric::{Fabric, PortCounters};
+use lasthop_verdict::{DropReason, Module, PortId};
+use lasthop_wire::Offload;
+
+use crate::support::{Everywhere, TestGuest, everything, frame, memory};
+
+const RECEIVER: PortId = PortId(1);
+
+/// A receiver at home at worker 0, and a sender to it for each of `homes`, as ports 2, 3, ...
+fn fan_in(workers: usize, homes: &[usize], rx_entries: u32) -> (Vec<Fabric>, TestGuest, Vec<TestGuest>) {
+    let module: Arc<dyn Module> = Arc::new(Everywhere(vec![RECEIVER]));
+    let mut crew = Fabric::crew(&module, workers).unwrap();
+    let mut guest = |port: u16, home: usize, entries| {
+        let map = memory(1);
+        let mut guest = TestGuest::pair(PortId(port), 0, Arc::clone(&map), everything(), entries, 2048);
+        for fabric in &mut crew {
+            fabric.add_port(guest.port, 1);
+            fabric.set_capabilities(guest.port, everything());
+            fabric.set_memory(guest.port, &map);
+        }
+        for index in 0..2 {
+            let part = crew[home].prepare_ring(guest.port, index, guest.device_ring(index, 0)).unwrap();
+            crew.iter_mut().for_each(|fabric| fabric.join_ring(guest.port, index, &part));
+            assert!(crew[home].set_ring_enabled(guest.port, index, true));
+        }
+        guest.post(if port == 1 { entries } else { 0 });
+        guest
+    };
+    let receiver = guest(1, 0, rx_entries);
+    let senders = homes.iter().zip(2..).map(|(home, port)| guest(port, *home, 64)).collect();
+    (crew, receiver, senders)
+}
+
+fn send(guest: &mut TestGuest, count: u8) {
+    for number in 0..count {
+        assert!(guest.queue(&frame(number, guest.port.0 as u8, 60), Offload::default()));
+    }
+}
+
+/// Numbers and senders of what has arrived.
+fn arrived(receiver: &mut TestGuest) -> Vec<(u8, u8)> {
+    std::iter::from_fn(|| receiver.receive())
+        .map(|received| (received.frame[11], received.frame[5]))
+        .collect()
+}
+
+fn counters(crew: &[Fabric], port: PortId) -> PortCounters {
+    let mut sum = PortCounters::default();
+    crew.iter().for_each(|fabric| sum.merge(&fabric.counters(port).unwrap()));
+    assert!(sum.is_conserved(), "{sum:?}");
+    sum
+}
+
+/// Has worker 1's sender find the claim taken once.
+fn collide(crew: &mut [Fabric], receiver: &TestGuest, sender: &mut TestGuest) {
+    send(sender, 1);
+    let (first, others) = crew.split_first_mut().unwrap();
+    first.while_serving(receiver.tx_ring(), || others[0].visit(sender.tx_ring(), 0)).unwrap();
+}
+
+#[test]
+fn what_is_left_is_delivered_by_the_holder_and_completed_at_home() {
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[1], 64);
+    collide(&mut crew, &receiver, &mut senders[0]);
+    assert_eq!(arrived(&mut receiver), [(2, 0)]);
+    assert_eq!(senders[0].reclaim(), 0, "only its home completes it");
+    assert_eq!((counters(&crew, PortId(2)).waiting, counters(&crew, RECEIVER).tx_packets), (1, 0));
+    assert_eq!(crew[0].wakes(), 0, "nobody has lain down");
+    assert!(crew[1].take_returns());
+    assert_eq!(senders[0].reclaim(), 1);
+    assert_eq!((counters(&crew, PortId(2)).forwarded, counters(&crew, RECEIVER).tx_packets), (1, 1));
+}
+
+#[test]
+fn a_home_that_sleeps_is_woken_once_for_a_batch() {
+    let (mut crew, receiver, mut senders) = fan_in(2, &[1], 64);
+    send(&mut senders[0], 5);
+    let (first, others) = crew.split_first_mut().unwrap();
+    first.while_serving(receiver.tx_ring(), || {
+        others[0].visit(senders[0].tx_ring(), 0);
+        others[0].lie_down();
+    });
+    assert_eq!((first.wakes(), first.wakes()), (0b10, 0));
+}
+
+#[test]
+fn copies_are_made_side_by_side_and_shown_in_the_order_of_reservation() {
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[0, 1], 64);
+    collide(&mut crew, &receiver, &mut senders[1]);
+    arrived(&mut receiver);
+    senders.iter_mut().for_each(|sender| send(sender, 2));
+    for worker in [0, 1] {
+        assert_eq!(crew[worker].begin_visit(senders[worker].tx_ring(), 0), 2);
+    }
+    crew[1].copy_visit();
+    crew[1].finish_visit();
+    assert_eq!(arrived(&mut receiver), [], "what is before it is not copied yet");
+    assert_eq!(senders[1].reclaim(), 2, "its sender need not wait for that");
+    crew[0].copy_visit();
+    assert_eq!(arrived(&mut receiver), []);
+    crew[0].finish_visit();
+    assert_eq!(arrived(&mut receiver), [(2, 0), (2, 1), (3, 0), (3, 1)]);
+}
+
+#[test]
+fn a_ring_is_not_stopped_while_somebody_copies_into_it() {
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[1], 64);
+    collide(&mut crew, &receiver, &mut senders[0]);
+    arrived(&mut receiver);
+    send(&mut senders[0], 2);
+    crew[1].begin_visit(senders[0].tx_ring(), 0);
+    assert_eq!(crew[0].stop_step(RECEIVER, 0), lasthop_fabric::Stopping::Busy);
+    crew[1].copy_visit();
+    crew[1].finish_visit();
+    assert_eq!(crew[0].stop_step(RECEIVER, 0), lasthop_fabric::Stopping::Done(Some(3)));
+    assert_eq!(arrived(&mut receiver).len(), 2);
+    send(&mut senders[0], 1);
+    crew[1].visit(senders[0].tx_ring(), 0);
+    assert_eq!(counters(&crew, PortId(2)).rx_drops.of(DropReason::PortDown), 1);
+}
+
+#[test]
+fn a_sender_that_stops_gets_back_what_others_hold() {
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[1], 64);
+    send(&mut senders[0], 3);
+    let (first, others) = crew.split_first_mut().unwrap();
+    first.while_serving(receiver.tx_ring(), || {
+        others[0].visit(senders[0].tx_ring(), 0);
+        assert_eq!(others[0].stop_step(PortId(2), 1), lasthop_fabric::Stopping::Busy);
+    });
+    assert_eq!(arrived(&mut receiver).len(), 3, "the holder was faster");
+    assert_eq!(crew[1].stop_step(PortId(2), 1), lasthop_fabric::Stopping::Done(Some(3)));
+    assert_eq!(senders[0].reclaim(), 3);
+}
+
+#[test]
+fn a_holder_hands_over_after_a_while_and_nothing_is_forgotten() {
+    // Each sender may have 48 of its 64 chains waiting: far more than a holder delivers for others at a time.
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[1; 5], 256);
+    let (first, others) = crew.split_first_mut().unwrap();
+    first.while_serving(receiver.tx_ring(), || {
+        for sender in &mut senders {
+            send(sender, 48);
+            while others[0].visit(sender.tx_ring(), 0) > 0 {}
+        }
+    });
+    let before = arrived(&mut receiver).len();
+    assert!((1..240).contains(&before), "{before} of 240 at a time");
+    assert_eq!(first.deadline_ns(), Some(0), "there is more, and it sees to it");
+    while first.deadline_ns().is_some() {
+        assert!(first.drain_waiting());
+    }
+    let rest = arrived(&mut receiver);
+    assert_eq!(before + rest.len(), 240);
+    assert!(others[0].take_returns());
+    assert!(senders.iter_mut().all(|sender| sender.reclaim() == 48));
+}

@@ -1,0 +1,358 @@
+//! A switch with several workers and its guests, one step at a time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lasthop_fabric::{Capabilities, Fabric, PortCounters, RingId, Stopping};
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_wire::vnet::HEADER_BYTES;
+
+use crate::frames::{frame, judge};
+use crate::support::{TestGuest, memory};
+
+/// Sends to the port that the last byte of the destination names; 0xff is all others.
+struct ByLastByte(u16);
+
+impl Module for ByLastByte {
+    fn name(&self) -> &'static str {
+        "by-last-byte"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        for (index, header) in batch.headers.iter().enumerate() {
+            match header.bytes()[5] {
+                0xff => {
+                    let others = (1..=self.0).map(PortId).filter(|port| *port != batch.port);
+                    others.for_each(|port| verdicts.output(index, port));
+                }
+                0 => verdicts.drop_packet(index, DropReason::NoDestination),
+                port => verdicts.output(index, PortId(u16::from(port))),
+            }
+        }
+    }
+
+    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn port_removed(&self, _: PortId) {}
+}
+
+/// Workers; of each guest its queue pairs, whether it merges buffers, takes partial checksums, takes GSO, and the size of
+/// its buffers.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) workers: usize,
+    pub(crate) guests: Vec<(u16, bool, bool, bool, u8)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    Begun(usize),
+    Copied(usize),
+}
+
+/// One queue pair: its guest's side, its home, and where its rings would go on if they are stopped.
+struct Pair {
+    guest: TestGuest,
+    home: usize,
+    next_number: u32,
+    stopped: [Option<u16>; 2],
+    /// A stop has begun, and was told to ask again.
+    stopping: [bool; 2],
+}
+
+pub(crate) struct Crew {
+    /// `None`: at work further down the stack.
+    workers: Vec<Option<Fabric>>,
+    visits: Vec<Option<Visit>>,
+    pairs: Vec<Pair>,
+    ports: Vec<PortId>,
+    /// Last position by receiving pair and sender.
+    seen: HashMap<(usize, [u8; 2]), u32>,
+    received: u64,
+    now_ns: u64,
+}
+
+impl Crew {
+    pub(crate) fn new(setup: &Setup) -> Self {
+        let module: Arc<dyn Module> = Arc::new(ByLastByte(setup.guests.len() as u16));
+        let mut fabrics = Fabric::crew(&module, setup.workers).unwrap();
+        let mut pairs = Vec::new();
+        let mut ports = vec![PortId::INTERNAL];
+        for (number, &(count, mergeable, csum, tso, size)) in setup.guests.iter().enumerate() {
+            let port = PortId(number as u16 + 1);
+            ports.push(port);
+            let capabilities = Capabilities {
+                mergeable,
+                csum,
+                tso4: csum && tso,
+                tso6: false,
+                ecn: false,
+                header_bytes: HEADER_BYTES,
+            };
+            let map = memory(usize::from(count));
+            for fabric in &mut fabrics {
+                fabric.add_port(port, count);
+                fabric.set_capabilities(port, capabilities);
+                fabric.set_memory(port, &map);
+                fabric.set_flow_key(7);
+            }
+            for queue in 0..count {
+                let rx_bytes = [600, 2048, 4096][usize::from(size)];
+                let guest = TestGuest::pair(port, queue, Arc::clone(&map), capabilities, 64, rx_bytes);
+                let home = pairs.len() % setup.workers;
+                pairs.push(Pair {
+                    guest,
+                    home,
+                    next_number: 0,
+                    stopped: [Some(0), Some(0)],
+                    stopping: [false; 2],
+                });
+            }
+        }
+        let workers = fabrics.into_iter().map(Some).collect();
+        let visits = vec![None; setup.workers];
+        let (seen, received, now_ns) = (HashMap::new(), 0, 0);
+        let mut crew = Self { workers, visits, pairs, ports, seen, received, now_ns };
+        for pair in 0..crew.pairs.len() {
+            crew.start(pair, 0);
+            crew.start(pair, 1);
+        }
+        crew
+    }
+
+    fn pick(&self, from: u16) -> usize {
+        usize::from(from) % self.pairs.len()
+    }
+
+    /// A worker that can do something new: neither amid a visit nor without its core.
+    fn free(&mut self, worker: usize) -> Option<&mut Fabric> {
+        self.visits[worker].is_none().then_some(self.workers[worker].as_mut()).flatten()
+    }
+
+    /// One step, chosen by three numbers.
+    pub(crate) fn step(&mut self, [what, which, how]: [u16; 3]) {
+        let pair = self.pick(which);
+        let worker = usize::from(which) % self.workers.len();
+        match what % 32 {
+            0..=8 => self.send(pair, how),
+            9..=11 => self.pairs[pair].guest.post(u32::from(how % 24)),
+            12..=16 => self.visit(pair, how % 3 == 0),
+            17..=20 => self.go_on(worker),
+            21..=23 => self.lose_core(pair, how),
+            24 => self.on(worker, |fabric, _| fabric.take_returns()),
+            25 => self.on(worker, |fabric, _| fabric.drain_waiting()),
+            26 => {
+                let ring = self.pairs[pair].guest.tx_ring();
+                self.on(usize::from(how) % self.workers.len(), |fabric, _| fabric.drain(ring));
+            }
+            27 => self.receive(pair),
+            28 if how % 4 == 0 => {
+                self.now_ns += 150_000_000;
+                self.on(worker, |fabric, now_ns| fabric.expire(now_ns));
+            }
+            29 => self.stop(pair, how % 2),
+            30 => (0..2).for_each(|index| self.start(pair, index)),
+            31 => self.enable(pair, how % 2, how / 2 % 4 > 0),
+            _ => self.check(),
+        }
+    }
+
+    fn on<R>(&mut self, worker: usize, work: impl FnOnce(&mut Fabric, u64) -> R) {
+        let now_ns = self.now_ns;
+        if let Some(fabric) = self.free(worker) {
+            work(fabric, now_ns);
+        }
+    }
+
+    fn send(&mut self, pair: usize, how: u16) {
+        let Pair { guest, next_number, .. } = &mut self.pairs[pair];
+        for _ in 0..1 + how % 7 {
+            let from = [guest.queue as u8, guest.port.0 as u8];
+            let to = match how % 5 {
+                0 => 0xff,
+                _ => 1 + (how / 5 % (self.ports.len() as u16 - 1)) as u8,
+            };
+            let len = [10, 200, 1400, 5000, 20_000][usize::from(how / 64 % 5)];
+            let (bytes, offload) = frame(to, from, *next_number, len, !how.is_multiple_of(3));
+            let cuts: Vec<usize> = (1..usize::from(how / 256 % 8)).map(|cut| cut * 50).collect();
+            if guest.queue_cut(&bytes, offload, &cuts) {
+                *next_number += 1;
+            }
+        }
+    }
+
+    fn visit(&mut self, pair: usize, whole: bool) {
+        let Pair { guest, home, .. } = &self.pairs[pair];
+        let (ring, home, now_ns) = (guest.tx_ring(), *home, self.now_ns);
+        let Some(fabric) = self.free(home) else { return };
+        if whole {
+            fabric.visit(ring, now_ns);
+        } else {
+            let taken = fabric.begin_visit(ring, now_ns);
+            self.visits[home] = Some(Visit::Begun(taken));
+        }
+    }
+
+    /// The next part of the visit that a worker is in.
+    fn go_on(&mut self, worker: usize) {
+        let (Some(visit), Some(fabric)) = (self.visits[worker], self.workers[worker].as_mut()) else {
+            return;
+        };
+        self.visits[worker] = match visit {
+            Visit::Begun(taken) => {
+                fabric.copy_visit();
+                Some(Visit::Copied(taken))
+            }
+            Visit::Copied(_) => {
+                fabric.finish_visit();
+                None
+            }
+        };
+    }
+
+    /// A worker serves a ring and loses its core amid it; others go on meanwhile.
+    fn lose_core(&mut self, pair: usize, how: u16) {
+        let worker = usize::from(how) % self.workers.len();
+        let ring = self.pairs[pair].guest.tx_ring();
+        if self.free(worker).is_none() {
+            return;
+        }
+        let Some(mut fabric) = self.workers[worker].take() else { return };
+        fabric.while_serving(ring, || {
+            for step in 0..how / 8 % 8 {
+                let what = [12, 0, 12, 29, 12, 17, 9, 29][usize::from(step)];
+                self.step([what, how.wrapping_mul(7919).wrapping_add(step * 13), how.rotate_left(3) ^ step]);
+            }
+        });
+        self.workers[worker] = Some(fabric);
+    }
+
+    fn start(&mut self, pair: usize, index: u16) {
+        let Pair { guest, home, stopped, .. } = &mut self.pairs[pair];
+        let Some(position) = stopped[usize::from(index)] else { return };
+        let (port, index_of_port) = (guest.port, 2 * guest.queue + index);
+        if self.workers.iter().any(Option::is_none) {
+            return; // all have to hear of it
+        }
+        let ring = guest.device_ring(index, position);
+        let home = *home;
+        stopped[usize::from(index)] = None;
+        let fabric = self.workers[home].as_mut().unwrap();
+        let part = fabric.prepare_ring(port, index_of_port, ring).unwrap();
+        for (worker, fabric) in self.workers.iter_mut().enumerate() {
+            if worker != home {
+                fabric.as_mut().unwrap().join_ring(port, index_of_port, &part);
+            }
+        }
+        assert!(self.workers[home].as_mut().unwrap().set_ring_enabled(port, index_of_port, true));
+    }
+
+    fn stop(&mut self, pair: usize, index: u16) {
+        let Pair { guest, home, stopped, .. } = &self.pairs[pair];
+        let (port, queue, home) = (guest.port, guest.queue, *home);
+        if stopped[usize::from(index)].is_some() {
+            return;
+        }
+        self.receive(pair);
+        let Some(fabric) = self.free(home) else { return };
+        match fabric.stop_step(port, 2 * queue + index) {
+            Stopping::Busy => self.pairs[pair].stopping[usize::from(index)] = true,
+            Stopping::Done(base) => {
+                self.pairs[pair].stopping[usize::from(index)] = false;
+                let base = base.expect("it was running");
+                self.pairs[pair].stopped[usize::from(index)] = Some(base);
+                for fabric in self.workers.iter_mut().flatten() {
+                    fabric.leave_ring(port, 2 * queue + index);
+                }
+                self.receive(pair);
+                let Pair { guest, .. } = &mut self.pairs[pair];
+                if index == 1 {
+                    guest.reclaim();
+                    assert_eq!(guest.tx.used_position(), base, "base = last fetched = last completed");
+                }
+            }
+        }
+    }
+
+    fn enable(&mut self, pair: usize, index: u16, enabled: bool) {
+        let Pair { guest, home, .. } = &self.pairs[pair];
+        let (port, index, home) = (guest.port, 2 * guest.queue + index, *home);
+        self.on(home, |fabric, _| fabric.set_ring_enabled(port, index, enabled));
+    }
+
+    fn receive(&mut self, pair: usize) {
+        while let Some(received) = self.pairs[pair].guest.receive() {
+            let (from, position) = judge(&received);
+            let last = self.seen.insert((pair, from), position);
+            assert!(last.is_none_or(|last| last < position), "{last:?} then {position:#x} from {from:?}");
+            self.received += 1;
+        }
+    }
+
+    fn counters(&self, port: PortId) -> PortCounters {
+        let mut sum = PortCounters::default();
+        let fabrics = self.workers.iter().flatten();
+        fabrics.filter_map(|fabric| fabric.counters(port)).for_each(|counters| sum.merge(&counters));
+        sum
+    }
+
+    fn check(&self) {
+        // A worker in the middle of a visit or of serving is not at a moment at which its counters are read.
+        if self.visits.iter().any(Option::is_some) || self.workers.iter().any(Option::is_none) {
+            return;
+        }
+        let mut totals = (0, 0);
+        for &port in &self.ports {
+            let counters = self.counters(port);
+            assert!(counters.is_conserved(), "port {port}: {counters:?}");
+            totals = (totals.0 + counters.forwarded, totals.1 + counters.tx_packets);
+        }
+        assert_eq!(totals.0, totals.1, "forwarded = delivered");
+    }
+
+    /// Everybody finishes what was begun, by what they look after themselves: nothing stays behind.
+    pub(crate) fn settle(&mut self) {
+        for worker in 0..self.workers.len() {
+            while self.visits[worker].is_some() {
+                self.go_on(worker);
+            }
+        }
+        self.check();
+        for (pair, index) in (0..self.pairs.len()).flat_map(|pair| [(pair, 0), (pair, 1)]) {
+            if self.pairs[pair].stopping[usize::from(index)] {
+                self.stop(pair, index);
+                assert!(!self.pairs[pair].stopping[usize::from(index)], "nobody is at the ring any more");
+            }
+        }
+        for round in 0.. {
+            for pair in 0..self.pairs.len() {
+                self.receive(pair);
+                self.pairs[pair].guest.post(64);
+                let ring: RingId = self.pairs[pair].guest.tx_ring();
+                let home = self.pairs[pair].home;
+                let now_ns = self.now_ns;
+                self.workers[home].as_mut().unwrap().visit(ring, now_ns);
+            }
+            for fabric in self.workers.iter_mut().flatten() {
+                fabric.take_returns();
+                fabric.drain_waiting();
+            }
+            let waiting: u64 = self.ports.iter().map(|port| self.counters(*port).waiting).sum();
+            if round > 3 && waiting == 0 {
+                break;
+            }
+            assert!(round < 1000, "{waiting} packets wait and nobody sees to them");
+        }
+        for pair in 0..self.pairs.len() {
+            self.receive(pair);
+            let Pair { guest, stopped, .. } = &mut self.pairs[pair];
+            guest.reclaim();
+            assert!(stopped[1].is_some() || guest.in_flight() == 0, "every chain comes back");
+        }
+        self.check();
+        let delivered: u64 = self.ports.iter().map(|port| self.counters(*port).tx_packets).sum();
+        assert_eq!(self.received, delivered, "what was counted as delivered has arrived, once");
+    }
+}

@@ -1,0 +1,35 @@
+//! Several workers, stepped in random order by one thread: visits are cut between reserving, copying and publishing, and
+//! workers lose their core while they serve a ring. Whatever the order: nothing is lost without a name, nothing comes
+//! twice, each sender's order is kept, and every byte is right.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod contention;
+mod crew;
+mod frames;
+
+use crew::{Crew, Setup};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+fn setups() -> impl Strategy<Value = Setup> {
+    let guest = (1..=2_u16, any::<bool>(), any::<bool>(), any::<bool>(), 0..3_u8);
+    (1..=4_usize, vec(guest, 2..=4)).prop_map(|(workers, guests)| Setup { workers, guests })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_order_of_workers_conserves_order_bytes_and_counts(
+        setup in setups(),
+        steps in vec(any::<[u16; 3]>(), 1..400),
+    ) {
+        let mut crew = Crew::new(&setup);
+        for step in steps {
+            crew.step(step);
+        }
+        crew.settle();
+    }
+}
