@@ -1,28 +1,23 @@
 use std::mem::MaybeUninit;
 
-use crate::sync::{AtomicUsize, Cell, Ordering};
+use crate::sync::{AtomicUsize, Cell, Ordering, places};
 
-/// A bounded queue for any number of threads (Vyukov's: one turn number per slot, no thread waits for another).
+/// A bounded queue for any number of threads (Vyukov's: one turn number per place, no thread waits for another).
 ///
 /// ```text
-///   slot.turn == position        free for the push of that position
-///   slot.turn == position + 1    filled, for the pop of that position
-///   slot.turn == position + len  free for the next lap
+///   turn == position        free for the push of that position
+///   turn == position + 1    filled, for the pop of that position
+///   turn == position + len  free for the next lap
 /// ```
 ///
 /// What one thread pushes is popped in its order.
 #[derive(Debug)]
 pub struct Bounded<T> {
-    slots: Box<[Slot<T>]>,
+    turns: Box<[AtomicUsize]>,
+    values: Box<[Cell<MaybeUninit<T>>]>,
     /// Position of the next push; on a cache line of its own, since pushers and the popper are different cores.
     push_at: Padded,
     pop_at: Padded,
-}
-
-#[derive(Debug)]
-struct Slot<T> {
-    turn: AtomicUsize,
-    value: Cell<MaybeUninit<T>>,
 }
 
 #[derive(Debug)]
@@ -40,14 +35,19 @@ impl<T> Bounded<T> {
     #[must_use]
     pub fn new(entries: usize) -> Self {
         let entries = entries.max(2).next_power_of_two();
-        let slot = |at| Slot { turn: AtomicUsize::new(at), value: Cell::new(MaybeUninit::uninit()) };
+        let turns = (0..entries).map(AtomicUsize::new).collect();
         let position = || Padded(AtomicUsize::new(0));
-        Self { slots: (0..entries).map(slot).collect(), push_at: position(), pop_at: position() }
+        Self { turns, values: places(entries), push_at: position(), pop_at: position() }
     }
 
     #[inline]
-    fn slot(&self, position: usize) -> &Slot<T> {
-        &self.slots[position & (self.slots.len() - 1)]
+    fn turn(&self, position: usize) -> &AtomicUsize {
+        &self.turns[position & (self.turns.len() - 1)]
+    }
+
+    #[inline]
+    fn value(&self, position: usize) -> &Cell<MaybeUninit<T>> {
+        &self.values[position & (self.values.len() - 1)]
     }
 
     /// Appends a value.
@@ -58,14 +58,13 @@ impl<T> Bounded<T> {
     pub fn push(&self, value: T) -> Result<(), T> {
         let mut at = self.push_at.0.load(Ordering::Relaxed);
         loop {
-            let slot = self.slot(at);
-            let turn = slot.turn.load(Ordering::Acquire);
+            let turn = self.turn(at).load(Ordering::Acquire);
             if turn == at {
                 match advance(&self.push_at, at) {
                     Ok(()) => {
                         // SAFETY: this thread won position `at`, and the slot is free until its turn is stored.
-                        slot.value.with_mut(|place| unsafe { (*place).write(value) });
-                        slot.turn.store(at.wrapping_add(1), Ordering::Release);
+                        self.value(at).with_mut(|place| unsafe { (*place).write(value) });
+                        self.turn(at).store(at.wrapping_add(1), Ordering::Release);
                         return Ok(());
                     }
                     Err(now) => at = now,
@@ -83,14 +82,13 @@ impl<T> Bounded<T> {
     pub fn pop(&self) -> Option<T> {
         let mut at = self.pop_at.0.load(Ordering::Relaxed);
         loop {
-            let slot = self.slot(at);
-            let turn = slot.turn.load(Ordering::Acquire);
+            let turn = self.turn(at).load(Ordering::Acquire);
             if turn == at.wrapping_add(1) {
                 match advance(&self.pop_at, at) {
                     Ok(()) => {
                         // SAFETY: this thread won position `at`, which was filled by a push that the load acquired.
-                        let value = slot.value.with_mut(|place| unsafe { (*place).assume_init_read() });
-                        slot.turn.store(at.wrapping_add(self.slots.len()), Ordering::Release);
+                        let value = self.value(at).with_mut(|place| unsafe { (*place).assume_init_read() });
+                        self.turn(at).store(at.wrapping_add(self.turns.len()), Ordering::Release);
                         return Some(value);
                     }
                     Err(now) => at = now,
@@ -108,7 +106,7 @@ impl<T> Bounded<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let at = self.pop_at.0.load(Ordering::Relaxed);
-        self.slot(at).turn.load(Ordering::Acquire) != at.wrapping_add(1)
+        self.turn(at).load(Ordering::Acquire) != at.wrapping_add(1)
     }
 
     /// Whether everything was popped that this thread has pushed. Unlike [`Self::is_empty`] this is false while a push that

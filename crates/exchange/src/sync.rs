@@ -1,9 +1,11 @@
 //! The primitives by the names that loom's have, so that the models run the very same code.
 
+use std::mem::MaybeUninit;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 
 /// Memory that one thread at a time uses.
 #[derive(Debug)]
+#[repr(transparent)]
 pub(crate) struct Cell<T>(std::cell::UnsafeCell<T>);
 
 impl<T> Cell<T> {
@@ -15,6 +17,13 @@ impl<T> Cell<T> {
     pub(crate) fn with_mut<R>(&self, work: impl FnOnce(*mut T) -> R) -> R {
         work(self.0.get())
     }
+}
+
+/// Places for `count` values. Their pages are not touched before they are used.
+pub(crate) fn places<T>(count: usize) -> Box<[Cell<MaybeUninit<T>>]> {
+    let places = Box::<[Cell<MaybeUninit<T>>]>::new_uninit_slice(count);
+    // SAFETY: a cell is nothing but its content, and this content may be uninitialised.
+    unsafe { places.assume_init() }
 }
 
 /// Stores before it are seen by whoever's loads come after another full fence that comes after this one.

@@ -39,6 +39,10 @@ mod sync {
         }
     }
 
+    pub(crate) fn places<T>(count: usize) -> Box<[Cell<std::mem::MaybeUninit<T>>]> {
+        (0..count).map(|_| Cell::new(std::mem::MaybeUninit::uninit())).collect()
+    }
+
     pub fn full_fence() {
         fence(Ordering::SeqCst);
     }
