@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::short::copy_short;
 use crate::{Mapping, REGIONS_MAX};
 
 /// A segment was used with a map that has no such range.
@@ -36,6 +37,19 @@ pub struct Segment {
     pub len: u32,
     /// Index of the region in its map.
     pub region: u16,
+}
+
+/// The part of a frame that is copied straight from its sender's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Rest<'a> {
+    /// The sender's memory.
+    pub map: &'a MemoryMap,
+    /// Where the whole frame lies, the sender's header in front.
+    pub segment: Segment,
+    /// Bytes in front of the rest.
+    pub skip: u32,
+    /// Bytes of the rest; may be 0.
+    pub len: usize,
 }
 
 /// The memory table of one guest. Immutable: a changed table is a new map, which keeps unchanged mappings.
@@ -178,6 +192,63 @@ impl MemoryMap {
         let target = self.host(segment, skip, bytes.len())?;
         // SAFETY: host checked the target; `bytes` is ours and not guest memory.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies the first bytes of a segment out: `header`, and behind it `image`. For frames in one piece.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when the segment is not of this map, or shorter.
+    #[inline]
+    pub fn read_start<const N: usize>(
+        &self,
+        segment: Segment,
+        header: &mut [u8; N],
+        image: &mut [u8],
+    ) -> Result<(), StaleSegment> {
+        let len = N + image.len();
+        if len > segment.len as usize {
+            return Err(StaleSegment);
+        }
+        let source = self.host(segment, 0, len)?.as_ptr();
+        // SAFETY: host checked N + image.len() bytes; both targets are ours. Each byte is read once but for up to 15 at the
+        // end of the image, which the second read replaces: one read counts.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source, header.as_mut_ptr(), N);
+            copy_short(source.add(N), image.as_mut_ptr(), image.len());
+        }
+        Ok(())
+    }
+
+    /// Writes a frame to the start of `target`: `header`, `image`, and what follows in its sender's memory. For frames in
+    /// one piece to buffers in one piece.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when a segment is not of its map, or too short; nothing is written then.
+    #[inline]
+    pub fn write_frame<const N: usize>(
+        &self,
+        target: Segment,
+        header: &[u8; N],
+        image: &[u8],
+        rest: Rest<'_>,
+    ) -> Result<(), StaleSegment> {
+        let len = N + image.len() + rest.len;
+        let source_end = rest.skip as usize + rest.len;
+        if len > target.len as usize || source_end > rest.segment.len as usize {
+            return Err(StaleSegment);
+        }
+        let out = self.host(target, 0, len)?.as_ptr();
+        let source = rest.map.host(rest.segment, rest.skip, rest.len)?.as_ptr();
+        // SAFETY: host checked both ranges; header and image are ours. Two guests' memories, or two segments of one, whose
+        // overlap would be its own fault: `copy` then, which allows it.
+        unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
+            copy_short(image.as_ptr(), out.add(N), image.len());
+            if rest.len > 0 {
+                std::ptr::copy(source, out.add(N + image.len()), rest.len);
+            }
+        }
         Ok(())
     }
 
