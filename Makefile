@@ -25,8 +25,9 @@ lint: ## formatting, clippy, the plan of the crates, licences
 	@tools/deps lint
 	@tools/lint
 
-bench: build ## throughput next to DPDK's vhost forwarder
+bench: build ## next to DPDK's vhost forwarder, OVS-DPDK and the bare algorithm; SUITE=quick for a first look
 	@tools/deps bench
+	@bench/run $(if $(SUITE),--suite $(SUITE) --rounds 3 --seconds 0.5)
 	@bench/uml-vs-testpmd
 
 install: build ## the binary, into $(DESTDIR)$(PREFIX)/bin

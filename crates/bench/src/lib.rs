@@ -7,8 +7,24 @@
 //! cores as probed before and after it, and only samples of one [`Placement`] are compared. Nothing is left running.
 #![forbid(unsafe_code)]
 
+mod backend;
+mod cores;
+mod error;
+mod machine;
+mod process;
+pub mod report;
+mod resident;
+mod run;
 mod sample;
+mod suite;
+mod work;
 mod workload;
 
+pub use backend::{BackendSpec, SocketRole};
+pub use cores::Cores;
+pub use error::BenchError;
+pub use machine::machine;
+pub use run::{Failure, Outcome, Plan, Progress, run};
 pub use sample::{MemoryUse, Placement, RoundTrip, Sample};
+pub use suite::Suite;
 pub use workload::{GRAMMAR, Kind, Metric, Workload};

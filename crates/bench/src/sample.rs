@@ -72,6 +72,9 @@ pub struct Sample {
     pub placement: Placement,
     /// How long it took.
     pub seconds: f64,
+    /// Processor time that the guests' thread had meanwhile: as much as it lasted, unless something else took its CPU or
+    /// guests slept.
+    pub generator_cpu_seconds: f64,
     /// Frames that guests sent.
     pub sent_frames: u64,
     /// Frames of theirs that guests received.
@@ -91,6 +94,12 @@ impl Sample {
     #[must_use]
     pub fn pps(&self) -> f64 {
         self.received_frames as f64 / self.seconds
+    }
+
+    /// Part of its CPU that the guests' thread had, 0 to 1.
+    #[must_use]
+    pub fn generator_share(&self) -> f64 {
+        self.generator_cpu_seconds / self.seconds
     }
 
     /// Percent of a core that the back end took.

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 pub enum Kind {
     /// Pairs of guests, each sending as fast as it can, one way or both.
     Stream {
-        /// Pairs, 1 to [`GUESTS_MAX`] / 2.
+        /// Pairs, 1 to 128.
         pairs: u16,
         /// Whether the second guest of each pair sends, too.
         both_ways: bool,
@@ -39,15 +39,15 @@ pub enum Kind {
 }
 
 /// Guests of one measurement.
-pub const GUESTS_MAX: u16 = 256;
+pub(crate) const GUESTS_MAX: u16 = 256;
 /// Different flows, or addresses.
-pub const FLOWS_MAX: u32 = 1 << 20;
+pub(crate) const FLOWS_MAX: u32 = 1 << 20;
 /// Least bytes of a frame: headers and the mark by which the receiver knows it.
-pub const FRAME_BYTES_MIN: u32 = 60;
+pub(crate) const FRAME_BYTES_MIN: u32 = 60;
 /// Most bytes of a frame: an IP packet of 65535 bytes behind its Ethernet header.
-pub const FRAME_BYTES_MAX: u32 = 65_549;
+pub(crate) const FRAME_BYTES_MAX: u32 = 65_549;
 /// Frames above this are TCP segments that the sender leaves to be cut (TSO).
-pub const UNCUT_FRAME_BYTES_MAX: u32 = 9_018;
+pub(crate) const UNCUT_FRAME_BYTES_MAX: u32 = 9_018;
 
 /// One piece of work. Its text form, as in `stream,size=64,flows=1000`, is its name in every report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +126,22 @@ impl Workload {
             Kind::Offered { .. } | Kind::RoundTrip { .. } => 2,
             Kind::Idle { guests } => guests,
         }
+    }
+
+    /// Least time in which there is something to be seen.
+    #[must_use]
+    pub fn least_duration(&self) -> Duration {
+        match self.kind {
+            Kind::Idle { .. } => Duration::from_secs(3),
+            Kind::RoundTrip { pause, .. } => 10 * pause,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether guests look for frames without end, so that they take all of their CPU.
+    #[must_use]
+    pub fn guests_poll(&self) -> bool {
+        !matches!(self.kind, Kind::Idle { .. } | Kind::RoundTrip { sleeping: true, .. })
     }
 
     /// Whether frames go out as TCP segments to be cut.

@@ -53,7 +53,8 @@ fn visit_and_drain(fabric: &mut Fabric, sender: &TestGuest, receiver: &TestGuest
 
 #[test]
 fn a_visit_allocates_nothing() {
-    let module: Arc<dyn lasthop_verdict::Module> = lasthop_modules::by_name("bridge").unwrap().into();
+    let module: Arc<dyn lasthop_verdict::Module> =
+        lasthop_modules::by_name("bridge", &lasthop_modules::BridgeSettings::default()).unwrap().into();
     for port in 1..=2 {
         let settings = PortSettings { name: format!("p{port}"), ..PortSettings::default() };
         module.port_added(PortId(port), &settings).unwrap();

@@ -32,20 +32,20 @@ pub struct Counters {
 }
 
 #[derive(Debug)]
-struct QueuePair {
-    rx: RxQueue,
-    tx: TxQueue,
+pub(crate) struct QueuePair {
+    pub(crate) rx: RxQueue,
+    pub(crate) tx: TxQueue,
 }
 
 /// A guest with a connected network card. Queue pairs are numbered from 0.
 #[derive(Debug)]
 pub struct Guest {
-    front: FrontEnd,
-    options: GuestOptions,
-    agreement: Agreement,
-    layout: Layout,
-    memory: Memory,
-    pairs: Vec<QueuePair>,
+    pub(crate) front: FrontEnd,
+    pub(crate) options: GuestOptions,
+    pub(crate) agreement: Agreement,
+    pub(crate) layout: Layout,
+    pub(crate) memory: Memory,
+    pub(crate) pairs: Vec<QueuePair>,
 }
 
 impl Guest {
@@ -138,11 +138,14 @@ impl Guest {
         self.pairs.iter_mut().try_for_each(|pair| pair.rx.flush().map(drop))
     }
 
-    fn ring(&self, index: u16) -> Result<DriverRing, GuestError> {
+    pub(crate) fn ring_memory(&self, index: u16) -> Result<RingMemory, GuestError> {
         let entries = u32::from(self.options.ring_entries);
-        let memory = RingMemory::new(&self.memory.map, entries, self.layout.rings[usize::from(index)])?;
+        Ok(RingMemory::new(&self.memory.map, entries, self.layout.rings[usize::from(index)])?)
+    }
+
+    fn ring(&self, index: u16) -> Result<DriverRing, GuestError> {
         let event_idx = self.agreement.has(features::EVENT_IDX);
-        Ok(DriverRing::starting_at(memory, event_idx, self.options.start_position))
+        Ok(DriverRing::starting_at(self.ring_memory(index)?, event_idx, self.options.start_position))
     }
 
     fn queue_pair(&self, pair: u16) -> Result<QueuePair, GuestError> {
@@ -229,26 +232,6 @@ impl Guest {
         pair.tx.send(map, frame, offload, cuts)
     }
 
-    /// Writes a frame into all free transmit buffers of a queue, for [`Self::send_prepared`].
-    ///
-    /// # Errors
-    /// As [`Self::send`].
-    pub fn prepare(&mut self, queue: u16, frame: &[u8], offload: Offload) -> Result<(), GuestError> {
-        let (map, pair) = self.pair(queue)?;
-        pair.tx.prepare(map, frame, offload)
-    }
-
-    /// As [`Self::send`], with what is in the buffer already: nothing is copied. Back ends do not write to transmit
-    /// buffers, so a frame can be sent again and again.
-    ///
-    /// # Errors
-    /// As [`Self::send`].
-    #[inline]
-    pub fn send_prepared(&mut self, queue: u16, frame_bytes: usize) -> Result<bool, GuestError> {
-        let (map, pair) = self.pair(queue)?;
-        pair.tx.send_prepared(map, frame_bytes)
-    }
-
     /// Shows the back end what was put into the transmit ring of a queue since the last time, and kicks it if it wants
     /// that; whether it did.
     ///
@@ -284,17 +267,7 @@ impl Guest {
     #[inline]
     pub fn recv(&mut self, queue: u16, into: &mut Vec<u8>) -> Result<Option<ReceivedFrame>, GuestError> {
         let (map, pair) = self.pair(queue)?;
-        pair.rx.receive(map, Some(into))
-    }
-
-    /// As [`Self::recv`], without copying the frame out.
-    ///
-    /// # Errors
-    /// As [`Self::recv`].
-    #[inline]
-    pub fn recv_discard(&mut self, queue: u16) -> Result<Option<ReceivedFrame>, GuestError> {
-        let (map, pair) = self.pair(queue)?;
-        pair.rx.receive(map, None)
+        pair.rx.receive(map, into)
     }
 
     /// Sleeps until a frame was received on any queue, but not longer than `timeout`; whether there is one.

@@ -26,6 +26,11 @@ impl Slots {
         self.len_bytes
     }
 
+    /// From one slot to the next.
+    pub(crate) fn stride_bytes(&self) -> u32 {
+        self.stride_bytes
+    }
+
     /// Slot `index`, as a segment of the guest's own map (one region).
     #[inline]
     pub(crate) fn segment(&self, index: u32) -> Segment {

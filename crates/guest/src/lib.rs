@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod bells;
+mod burst;
 mod config;
 mod error;
 mod guest;
@@ -41,6 +42,7 @@ mod sleep;
 mod tests;
 mod tx;
 
+pub use burst::{BurstGuest, ReadDepth, START_BYTES};
 pub use config::DeviceConfig;
 pub use error::GuestError;
 pub use guest::{Counters, Guest};

@@ -90,12 +90,12 @@ impl RxQueue {
         Ok(wanted)
     }
 
-    /// The next frame into `into`, which takes its length; without `into`, the frame is passed over.
+    /// The next frame into `into`, which takes its length.
     #[inline]
     pub(crate) fn receive(
         &mut self,
         map: &MemoryMap,
-        mut into: Option<&mut Vec<u8>>,
+        into: &mut Vec<u8>,
     ) -> Result<Option<ReceivedFrame>, GuestError> {
         let Some(first) = self.take()? else {
             if self.unpublished > 0 {
@@ -104,14 +104,12 @@ impl RxQueue {
             return Ok(None);
         };
         let (offload, num_buffers) = self.header(map, first)?;
-        let mut len = self.payload(map, first, self.shape.header_bytes, 0, &mut into)?;
+        let mut len = self.payload(map, first, self.shape.header_bytes, 0, into)?;
         for _ in 1..if self.shape.mergeable { num_buffers } else { 1 } {
             let next = self.take()?.ok_or(self.broken("it has fewer buffers than its header says"))?;
-            len = self.payload(map, next, 0, len, &mut into)?;
+            len = self.payload(map, next, 0, len, into)?;
         }
-        if let Some(into) = into {
-            into.truncate(len);
-        }
+        into.truncate(len);
         (self.frames, self.bytes) = (self.frames + 1, self.bytes + len as u64);
         Ok(Some(ReceivedFrame { offload, num_buffers, len }))
     }
@@ -154,15 +152,13 @@ impl RxQueue {
         used: Used,
         skip: usize,
         at: usize,
-        into: &mut Option<&mut Vec<u8>>,
+        into: &mut Vec<u8>,
     ) -> Result<usize, GuestError> {
         let end = at + used.len as usize - skip; // header() checked the first one, others skip nothing
-        if let Some(into) = into {
-            if into.len() < end {
-                into.resize(end, 0);
-            }
-            map.read(self.slots.segment(used.token), skip as u32, &mut into[at..end])?;
+        if into.len() < end {
+            into.resize(end, 0);
         }
+        map.read(self.slots.segment(used.token), skip as u32, &mut into[at..end])?;
         self.add(used.token);
         if self.unpublished >= PUBLISH_BATCH {
             self.flush()?;

@@ -41,7 +41,7 @@ impl World {
     }
 
     fn error(&mut self) -> GuestError {
-        self.queue.receive(&self.memory.map, Some(&mut Vec::new())).unwrap_err()
+        self.queue.receive(&self.memory.map, &mut Vec::new()).unwrap_err()
     }
 }
 
@@ -68,9 +68,9 @@ fn buffers_are_available_again_once_read() {
     for round in 0..100 {
         world.deliver(2, 256);
         world.deliver(7, 20);
-        let received = world.queue.receive(&world.memory.map, Some(&mut into)).unwrap().unwrap();
+        let received = world.queue.receive(&world.memory.map, &mut into).unwrap().unwrap();
         assert_eq!((received.len, received.num_buffers, into.len()), (264, 2, 264));
-        assert_eq!(world.queue.receive(&world.memory.map, Some(&mut into)).unwrap(), None);
+        assert_eq!(world.queue.receive(&world.memory.map, &mut into).unwrap(), None);
         assert_eq!(world.device.pending(), Ok(8), "round {round}");
     }
 }

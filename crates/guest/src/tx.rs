@@ -13,8 +13,7 @@ pub(crate) struct TxQueue {
     pub(crate) index: u16,
     pub(crate) ring: DriverRing,
     pub(crate) bells: Bells,
-    /// Slots not in flight, the one used last on top.
-    free: Vec<u32>,
+    /// One for each descriptor: a frame lies in the slot of its chain's head.
     slots: Slots,
     /// One for each slot.
     tables: Slots,
@@ -64,7 +63,6 @@ impl TxQueue {
     ) -> Self {
         Self {
             index,
-            free: (0..u32::from(ring.entries())).rev().collect(),
             ring,
             bells,
             slots: slots.tx,
@@ -84,27 +82,9 @@ impl TxQueue {
         offload: Offload,
         cuts: &[u32],
     ) -> Result<bool, GuestError> {
-        let Some(slot) = self.free.last().copied() else { return Ok(false) };
+        let Some(slot) = self.ring.next_head().map(u32::from) else { return Ok(false) };
         self.fill(map, slot, frame, offload)?;
         self.send_slot(map, slot, frame.len(), cuts)
-    }
-
-    /// As `send`, with what an earlier frame or [`Self::prepare`] left in the slot.
-    pub(crate) fn send_prepared(&mut self, map: &MemoryMap, frame_bytes: usize) -> Result<bool, GuestError> {
-        match self.free.last().copied() {
-            Some(slot) => self.send_slot(map, slot, frame_bytes, &[]),
-            None => Ok(false),
-        }
-    }
-
-    /// Puts a frame into all free slots.
-    pub(crate) fn prepare(
-        &mut self,
-        map: &MemoryMap,
-        frame: &[u8],
-        offload: Offload,
-    ) -> Result<(), GuestError> {
-        self.free.iter().try_for_each(|slot| self.fill(map, *slot, frame, offload))
     }
 
     #[inline]
@@ -137,7 +117,6 @@ impl TxQueue {
             _ => self.add_parts(map, slot, &Parts::cut(whole.0, len, cuts)?)?,
         };
         if head.is_some() {
-            self.free.pop();
             self.frames += 1;
             self.bytes += frame_bytes as u64;
         }
@@ -156,8 +135,7 @@ impl TxQueue {
     #[inline]
     pub(crate) fn reclaim(&mut self) -> Result<usize, GuestError> {
         let mut count = 0;
-        while let Some(used) = self.ring.take_used().map_err(|error| GuestError::Ring(self.index, error))? {
-            self.free.push(used.token);
+        while self.ring.take_used().map_err(|error| GuestError::Ring(self.index, error))?.is_some() {
             count += 1;
         }
         Ok(count)

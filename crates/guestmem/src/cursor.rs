@@ -1,5 +1,6 @@
 use std::ptr::NonNull;
 
+use crate::sum::copy_piece_and_sum;
 use crate::{MemoryMap, Segment, StaleSegment};
 
 /// A position in a list of segments of one guest.
@@ -164,40 +165,6 @@ fn pieces(
     Ok(done)
 }
 
-/// Copies and sums in one pass. Volatile reads, so that the compiler cannot read a guest's byte a second time.
-///
-/// # Safety
-/// `source` is readable and `target` writable for `len` bytes; neither needs alignment.
-unsafe fn copy_piece_and_sum(source: *const u8, target: *mut u8, len: usize) -> u64 {
-    let mut sum = 0_u64;
-    let words = len / 8;
-    for word in 0..words {
-        // SAFETY: word * 8 + 8 <= len; [u8; 8] has no alignment.
-        let bytes = unsafe { source.cast::<Unaligned>().add(word).read_volatile() };
-        // SAFETY: as above, for the target.
-        unsafe { target.cast::<Unaligned>().add(word).write(bytes) };
-        let value = bytes.0;
-        // Two 32-bit halves: 2^32 such additions would be needed to overflow 64 bits.
-        sum += (value & 0xffff_ffff) + (value >> 32);
-    }
-    let mut tail = [0_u8; 8];
-    for (byte, at) in tail.iter_mut().zip(words * 8..len) {
-        // SAFETY: at < len.
-        *byte = unsafe { source.add(at).read_volatile() };
-        // SAFETY: as above, for the target.
-        unsafe { target.add(at).write(*byte) };
-    }
-    let value = u64::from_le_bytes(tail);
-    sum += (value & 0xffff_ffff) + (value >> 32);
-    // 32-bit halves hold 16-bit words of two weights: folding them once makes the sum one of 16-bit words.
-    (sum & 0xffff) + ((sum >> 16) & 0xffff) + ((sum >> 32) & 0xffff) + (sum >> 48)
-}
-
-/// Eight bytes at any address, read little endian.
-#[derive(Clone, Copy)]
-#[repr(C, packed)]
-struct Unaligned(u64);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,10 +207,10 @@ mod tests {
 
     #[test]
     fn sums_the_bytes_as_copied() {
-        let (from, to) = (memory(4096), memory(4096));
-        for len in [0_usize, 1, 2, 7, 8, 9, 63, 64, 65, 1499, 1500] {
+        let (from, to) = (memory(1 << 17), memory(1 << 17));
+        for len in (0_usize..130).chain([1447, 1499, 1500, 65_535]) {
             let bytes: Vec<u8> = (0..len).map(|value| (value * 31 + 255) as u8).collect();
-            from.write(segment(3, 2000), 0, &bytes).unwrap();
+            from.write(segment(3, 1 << 16), 0, &bytes).unwrap();
             let mut sums = Vec::new();
             let (source, target) = ([segment(3, len as u32)], [segment(1, len as u32)]);
             copy_and_sum(

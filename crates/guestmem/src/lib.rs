@@ -26,10 +26,13 @@ mod cursor;
 pub mod guard;
 mod map;
 mod mapping;
+mod slots;
+mod sum;
 
 pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Segment, StaleSegment};
 pub use mapping::{FileRange, Mapping, MappingError, memfd};
+pub use slots::SlotArray;
 
 /// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS; what QEMU asks for at most).
 pub const REGIONS_MAX: usize = 509;

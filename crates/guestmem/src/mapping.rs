@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{fstat, fstatfs};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+#[cfg(not(miri))]
+use rustix::mm::{mmap_anonymous, munmap};
 use thiserror::Error;
 
 use crate::{REGION_BYTES_MAX, guard};
@@ -131,15 +133,7 @@ impl Mapping {
             return Err(MappingError::BadLength(len_bytes as u64));
         }
         let mapped_bytes = len_bytes.next_multiple_of(4096);
-        // SAFETY: as above; private anonymous memory at an address that the kernel chooses.
-        let base = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                mapped_bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
+        let base = zeroes(mapped_bytes)?;
         Ok(Self::adopt(base, mapped_bytes, 0, len_bytes, None))
     }
 
@@ -194,8 +188,42 @@ impl Drop for Mapping {
             guard::unwatch(slot);
         }
         // SAFETY: base and mapped_bytes are what mmap gave; whoever uses pointers into it holds the Arc of this mapping.
-        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.mapped_bytes) };
+        unsafe { release(self.base.as_ptr().cast::<c_void>(), self.mapped_bytes) };
     }
+}
+
+/// Private memory of whole pages, zeroed.
+#[cfg(not(miri))]
+fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+    // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
+    unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }
+}
+
+/// # Safety
+/// The whole of one range that mmap gave, which nobody uses any more.
+#[cfg(not(miri))]
+unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
+    // SAFETY: the caller's promise.
+    let _ = unsafe { munmap(base, mapped_bytes) };
+}
+
+/// Miri, which checks the accesses to this memory, makes no system calls: pages from the heap.
+#[cfg(miri)]
+fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
+    let layout = std::alloc::Layout::from_size_align(mapped_bytes, 4096).expect("a mapping has a layout");
+    // SAFETY: a mapping has at least one page.
+    Ok(unsafe { std::alloc::alloc_zeroed(layout) }.cast())
+}
+
+/// # Safety
+/// The whole of one range that `zeroes` gave, which nobody uses any more.
+#[cfg(miri)]
+unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
+    let layout = std::alloc::Layout::from_size_align(mapped_bytes, 4096).expect("a mapping has a layout");
+    // SAFETY: the caller's promise; the layout is that of `zeroes`.
+    unsafe { std::alloc::dealloc(base.cast(), layout) };
 }
 
 /// A memfd of `len_bytes`, as a guest or the switch makes for memory to be shared.

@@ -8,12 +8,16 @@ use lasthop_guestmem::{Cursor, Mapping, MappingError, MemoryMap, Region, Segment
 const MIB: u64 = 1 << 20;
 
 fn region(guest_addr: u64, len: u64) -> Region {
-    let fd = memfd("guest", len).unwrap();
-    let mapping = Arc::new(Mapping::of_file(fd.as_fd(), 0, len).unwrap());
+    let mapping = Arc::new(if cfg!(miri) {
+        Mapping::anonymous(len as usize).unwrap()
+    } else {
+        Mapping::of_file(memfd("guest", len).unwrap().as_fd(), 0, len).unwrap()
+    });
     Region { guest_addr, user_addr: guest_addr.wrapping_add(1 << 40), mapping }
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs files")]
 fn a_file_that_shrinks_reads_as_zeroes_and_is_marked_while_its_neighbour_goes_on() {
     guard::install().unwrap();
     let fd = memfd("shrinking", MIB).unwrap();
@@ -37,6 +41,7 @@ fn a_file_that_shrinks_reads_as_zeroes_and_is_marked_while_its_neighbour_goes_on
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs files")]
 fn only_shared_memory_inside_its_file_is_mapped() {
     let fd = memfd("small", MIB).unwrap();
     for (offset, len) in [(0, MIB + 1), (MIB, 1), (u64::MAX, 2), (1, MIB)] {
@@ -50,6 +55,7 @@ fn only_shared_memory_inside_its_file_is_mapped() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "needs files")]
 fn a_region_at_a_large_odd_offset_is_mapped_there() {
     let offset = (1 << 30) + 12_345;
     let fd = memfd("sparse", offset + MIB).unwrap();

@@ -15,6 +15,8 @@ use std::path::Path;
 use serde::Deserialize;
 use toml::Spanned;
 
+use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
+
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::names;
@@ -24,11 +26,49 @@ use crate::workers::Workers;
 /// Largest file, in bytes: room for 1024 vnics with everything said.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
+/// How the switch process is to run.
+#[derive(Clone, Debug)]
+pub(crate) struct SwitchSettings {
+    pub(crate) module: ModuleName,
+    pub(crate) cpus: Option<CpuList>,
+    pub(crate) fdb_entries: Option<FdbEntries>,
+    pub(crate) workers: Workers,
+}
+
+/// Slots of the bridge's forwarding table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "i64")]
+pub(crate) struct FdbEntries(pub(crate) usize);
+
+impl TryFrom<i64> for FdbEntries {
+    type Error = Fault;
+
+    fn try_from(entries: i64) -> Result<Self, Fault> {
+        let range = FDB_ENTRIES_MIN..=FDB_ENTRIES_LIMIT;
+        let fitting = usize::try_from(entries).ok().filter(|entries| range.contains(entries));
+        fitting.map(Self).ok_or_else(|| {
+            Fault::params(format!(
+                "fdb-entries={entries} is out of range; a forwarding table has {FDB_ENTRIES_MIN} to {FDB_ENTRIES_LIMIT}"
+            ))
+        })
+    }
+}
+
+impl std::str::FromStr for FdbEntries {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let number = text.parse::<i64>();
+        number.map_err(|_| Fault::params(format!("fdb-entries={text} is not a whole number")))?.try_into()
+    }
+}
+
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) module: Option<ModuleName>,
     pub(crate) cpus: Option<CpuList>,
+    pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Option<Workers>,
     pub(crate) vnics: Vec<VnicSpec>,
 }
@@ -38,6 +78,8 @@ pub(crate) struct Config {
 struct File {
     module: Option<ModuleName>,
     cpus: Option<CpuList>,
+    #[serde(rename = "fdb-entries")]
+    fdb_entries: Option<FdbEntries>,
     workers: Option<Workers>,
     #[serde(default)]
     vnic: Vec<Spanned<VnicSpec>>,
@@ -108,7 +150,8 @@ fn parse(text: &str) -> Result<Config, (usize, String)> {
         }
         vnics.push(vnic.into_inner());
     }
-    Ok(Config { module: file.module, cpus: file.cpus, workers: file.workers, vnics })
+    let File { module, cpus, fdb_entries, workers, .. } = file;
+    Ok(Config { module, cpus, fdb_entries, workers, vnics })
 }
 
 fn mistake(text: &str, error: &toml::de::Error) -> (usize, String) {
@@ -126,11 +169,12 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\ncpus = \"0-1\"\nworkers = 2\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
+        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\n";
         let config = parse(text).expect("a good file");
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
+        assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
         assert_eq!(config.workers, Some(Workers(2)));
         let specs: Vec<VnicSpec> =
             ["a", "b,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO"]
@@ -150,6 +194,9 @@ mod tests {
             ("modul = \"bridge\"", 1, "did you mean \"module\""),
             ("\nmodule = \"brige\"", 2, "did you mean \"bridge\""),
             ("cpus = \"3-1\"", 1, "not a list of CPUs"),
+            ("fdb-entries = 63", 1, "64 to 1048576"),
+            ("fdb-entries = -1", 1, "64 to 1048576"),
+            ("fdb_entries = 100", 1, "did you mean \"fdb-entries\""),
             ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
             ("worker = 2", 1, "did you mean \"workers\""),
             ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),

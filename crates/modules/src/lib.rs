@@ -29,7 +29,7 @@ mod testing;
 
 pub use bridge::{
     AGEING_NS_DEFAULT, Bridge, BridgeSettings, BridgeStats, FDB_ENTRIES_LIMIT, FDB_ENTRIES_MAX,
-    MACS_MAX_DEFAULT, random_key,
+    FDB_ENTRIES_MIN, random_key,
 };
 pub use dummy::Dummy;
 
@@ -38,11 +38,11 @@ use lasthop_verdict::Module;
 /// The names that [`by_name`] knows.
 pub const NAMES: &[&str] = &["bridge", "dummy"];
 
-/// A module with its default settings; `None` if `name` is not one of [`NAMES`].
+/// A module; `None` if `name` is not one of [`NAMES`]. The settings are the bridge's.
 #[must_use]
-pub fn by_name(name: &str) -> Option<Box<dyn Module>> {
+pub fn by_name(name: &str, bridge: &BridgeSettings) -> Option<Box<dyn Module>> {
     match name {
-        "bridge" => Some(Box::new(Bridge::new(&BridgeSettings::default()))),
+        "bridge" => Some(Box::new(Bridge::new(bridge))),
         "dummy" => Some(Box::new(Dummy::default())),
         _ => None,
     }
@@ -54,9 +54,10 @@ mod tests {
 
     #[test]
     fn every_name_makes_the_module_of_that_name() {
+        let settings = BridgeSettings::default();
         for name in NAMES {
-            assert_eq!(by_name(name).expect("a listed name is known").name(), *name);
+            assert_eq!(by_name(name, &settings).expect("a listed name is known").name(), *name);
         }
-        assert!(by_name("router").is_none());
+        assert!(by_name("router", &settings).is_none());
     }
 }

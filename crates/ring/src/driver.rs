@@ -6,8 +6,8 @@ use thiserror::Error;
 use crate::device::crossed;
 use crate::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, RingMemory, arm_and_recheck};
 
-const USED_NO_NOTIFY: u16 = 1;
-const AVAIL_NO_INTERRUPT: u16 = 1;
+pub(crate) const USED_NO_NOTIFY: u16 = 1;
+pub(crate) const AVAIL_NO_INTERRUPT: u16 = 1;
 
 /// What a device did wrong; the ring is to be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -37,6 +37,8 @@ pub struct Used {
 /// What the driver itself remembers of a descriptor: the table is shared, so nothing is read back from it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
+    /// As it stands in the table. A store of the same again would take the cache line away from the device for nothing.
+    written: Descriptor,
     /// The next descriptor of the chain, or of the free list.
     next: u16,
     /// Of a head in flight: its last descriptor.
@@ -49,7 +51,8 @@ struct Slot {
 /// The driver's side of one split ring.
 ///
 /// ```text
-///   free_head -> [3] -> [1] -> [7] -> ...          free_count of them, linked by Slot::next
+///   free_head -> [3] -> [1] -> [7] <- free_tail     free_count of them, linked by Slot::next; first in, first out,
+///                                                  so that a device which works in order sees the same table for ever
 ///   chain     -> [4] -> [5]                        Slot[4] { tail: 5, count: 2 }, given back in one step
 ///
 ///   avail.ring [ . . p p p|n n|. . ]    used.ring [ . . u u|. . . ]
@@ -59,7 +62,11 @@ struct Slot {
 pub struct DriverRing {
     memory: RingMemory,
     slots: Box<[Slot]>,
+    /// The available entries as they stand in the ring.
+    heads: Box<[u16]>,
     free_head: u16,
+    /// Means something while `free_count` is not 0.
+    free_tail: u16,
     free_count: u16,
     /// Position of the next head to add; avail.idx follows at `publish`.
     next_avail: u16,
@@ -76,7 +83,7 @@ pub struct DriverRing {
 }
 
 impl DriverRing {
-    /// A fresh ring: indices, flags and events in `memory` are zeroed. The device must not be running on it.
+    /// A fresh ring: everything in `memory` is zeroed. The device must not be running on it.
     #[must_use]
     pub fn new(memory: RingMemory, event_idx: bool) -> Self {
         Self::starting_at(memory, event_idx, 0)
@@ -92,10 +99,16 @@ impl DriverRing {
         memory.set_used_flags(0);
         memory.set_used_index(position);
         memory.set_available_event(position);
+        for index in 0..entries {
+            memory.set_descriptor(index, Descriptor::default());
+            memory.set_available_entry(index, 0);
+        }
         Self {
             memory,
             slots: (1..=entries).map(|next| Slot { next, ..Slot::default() }).collect(),
+            heads: vec![0; usize::from(entries)].into(),
             free_head: 0,
+            free_tail: entries - 1,
             free_count: entries,
             next_avail: position,
             published: position,
@@ -118,6 +131,13 @@ impl DriverRing {
     #[must_use]
     pub fn free_descriptors(&self) -> u16 {
         self.free_count
+    }
+
+    /// The head that the next chain will have; `None` when no descriptor is free.
+    #[inline]
+    #[must_use]
+    pub fn next_head(&self) -> Option<u16> {
+        (self.free_count > 0).then_some(self.free_head)
     }
 
     /// Chains that were published and not yet taken back.
@@ -150,9 +170,9 @@ impl DriverRing {
         let (mut index, mut tail) = (head, head);
         for (number, (addr, len)) in readable.iter().chain(writable).copied().enumerate() {
             let next = self.slots[usize::from(index)].next;
-            let more = if number + 1 < count { DESC_NEXT } else { 0 };
+            let (more, link) = if number + 1 < count { (DESC_NEXT, next) } else { (0, 0) };
             let direction = if number < readable.len() { 0 } else { DESC_WRITE };
-            self.memory.set_descriptor(index, Descriptor { addr, len, flags: more | direction, next });
+            self.write(index, Descriptor { addr, len, flags: more | direction, next: link });
             (tail, index) = (index, next);
         }
         self.enter(head, tail, count as u16, token, index); // count is at most free_count
@@ -168,7 +188,7 @@ impl DriverRing {
         }
         let head = self.free_head;
         let next = self.slots[usize::from(head)].next;
-        self.memory.set_descriptor(head, Descriptor { addr, len, flags: DESC_INDIRECT, next: 0 });
+        self.write(head, Descriptor { addr, len, flags: DESC_INDIRECT, next: 0 });
         self.enter(head, head, 1, token, next);
         Some(head)
     }
@@ -184,8 +204,21 @@ impl DriverRing {
     }
 
     #[inline]
+    fn write(&mut self, index: u16, descriptor: Descriptor) {
+        let slot = &mut self.slots[usize::from(index)];
+        if slot.written != descriptor {
+            slot.written = descriptor;
+            self.memory.set_descriptor(index, descriptor);
+        }
+    }
+
+    #[inline]
     fn append(&mut self, head: u16) {
-        self.memory.set_available_entry(self.next_avail, head);
+        let entry = &mut self.heads[usize::from(self.next_avail & (self.memory.entries() - 1))];
+        if *entry != head {
+            *entry = head;
+            self.memory.set_available_entry(self.next_avail, head);
+        }
         self.next_avail = self.next_avail.wrapping_add(1);
     }
 
@@ -263,8 +296,12 @@ impl DriverRing {
             return Err(DriverError::NotInFlight(head));
         }
         self.slots[usize::from(head)].count = 0;
-        self.slots[usize::from(tail)].next = self.free_head;
-        self.free_head = head;
+        if self.free_count == 0 {
+            self.free_head = head;
+        } else {
+            self.slots[usize::from(self.free_tail)].next = head;
+        }
+        self.free_tail = tail;
         self.free_count += count;
         Ok(token)
     }
@@ -311,6 +348,7 @@ impl DriverRing {
 
     /// For tests of back ends: writes descriptor `index` (modulo the table) whatever the free list says.
     pub fn set_raw_descriptor(&mut self, index: u16, descriptor: Descriptor) {
+        self.slots[usize::from(index & (self.entries() - 1))].written = descriptor;
         self.memory.set_descriptor(index, descriptor);
     }
 

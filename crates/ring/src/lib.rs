@@ -1,7 +1,8 @@
 //! Split virtqueues (virtio 1.2, 2.7) in memory that somebody else writes too: the device's side and the driver's side.
 //!
 //! **Purpose.** [`DeviceRing`] is what a back end does with a ring: take heads, walk chains, write used entries, publish,
-//! and the notification suppression of both directions. [`DriverRing`] is the other side, for guests in user space.
+//! and the notification suppression of both directions. [`DriverRing`] is the other side, for guests in user space, and
+//! [`Carousel`] the same for those that need speed and little else.
 //!
 //! **Contract.** Whatever the other side writes, a call ends in bounded time and yields a value or a [`RingError`]; after
 //! an error the ring is to be stopped. Entries are written first and published by one index store ([`DeviceRing::publish`]).
@@ -24,6 +25,7 @@
 //!   avail.used_event: "signal me past this"      used.avail_event: "kick me past this"
 //! ```
 
+mod carousel;
 mod chain;
 mod device;
 mod driver;
@@ -32,6 +34,7 @@ mod rendezvous;
 #[cfg(test)]
 mod tests;
 
+pub use carousel::{Carousel, Returned};
 pub use chain::{Direction, walk};
 pub use device::DeviceRing;
 pub use driver::*;

@@ -147,6 +147,14 @@ impl RingMemory {
         }
     }
 
+    /// Changes the bytes of a descriptor; the rest stays as it is in the table.
+    #[inline]
+    pub(crate) fn set_descriptor_len(&self, index: u16, len: u32) {
+        let rest = u64::from_le(self.descriptor_word(index, 1).load(Ordering::Relaxed));
+        let rest = rest & !u64::from(u32::MAX) | u64::from(len);
+        self.descriptor_word(index, 1).store(rest.to_le(), Ordering::Relaxed);
+    }
+
     #[inline]
     pub(crate) fn prefetch_descriptor(&self, index: u16) {
         #[cfg(target_arch = "x86_64")]

@@ -28,7 +28,8 @@ pub fn config(name: &str) -> PortConfig {
 
 impl TestSwitch {
     pub fn start(module: &str, workers: usize) -> Self {
-        let module: Arc<dyn Module> = lasthop_modules::by_name(module).unwrap().into();
+        let module: Arc<dyn Module> =
+            lasthop_modules::by_name(module, &lasthop_modules::BridgeSettings::default()).unwrap().into();
         let settings = EngineSettings { workers, ..EngineSettings::default() };
         Self { engine: Engine::start(module, &settings).unwrap(), sessions: Vec::new() }
     }

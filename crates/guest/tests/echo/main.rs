@@ -7,7 +7,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use backend::{MAC, Seen};
-use lasthop_guest::{ALL_FEATURES, DeviceConfig, Guest, GuestError, GuestListener, GuestOptions};
+use lasthop_guest::{
+    ALL_FEATURES, BurstGuest, DeviceConfig, Guest, GuestError, GuestListener, GuestOptions, ReadDepth,
+    START_BYTES,
+};
 use lasthop_vhost::features::{self, protocol};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, Offload};
 
@@ -226,11 +229,9 @@ fn works_without_acknowledgements_or_any_protocol_feature() {
 fn a_full_ring_says_so_and_empties() {
     let options = GuestOptions { ring_entries: 8, rx_buffers: 2, ..GuestOptions::default() };
     let (mut guest, backend) = pair(options);
-    guest.prepare(0, &frame(200, 5), offload(1)).unwrap();
     for _ in 0..8 {
-        assert!(guest.send_prepared(0, 200).unwrap());
+        assert!(guest.send(0, &frame(200, 5), offload(1)).unwrap());
     }
-    assert!(!guest.send_prepared(0, 200).unwrap());
     assert!(!guest.send(0, &[0; 60], Offload::default()).unwrap());
     guest.flush(0).unwrap();
     let (mut received, mut reclaimed, mut into) = (0, 0, Vec::new());
@@ -243,11 +244,46 @@ fn a_full_ring_says_so_and_empties() {
         }
     }
     while received < 8 {
-        assert!(guest.recv_discard(0).unwrap().is_some() || guest.wait(HANG).unwrap());
-        received = guest.counters().received_frames;
+        receive(&mut guest, 0, &mut into);
+        received += 1;
     }
-    assert!(guest.send_prepared(0, 200).unwrap());
     end(guest, backend);
+}
+
+#[test]
+fn bursts_go_round_and_come_back_in_order() {
+    for (features, depth) in [(ALL_FEATURES, ReadDepth::All), (features::VERSION_1, ReadDepth::Start)] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let backend = backend::spawn(theirs, ALL_FEATURES, 1);
+        let options =
+            GuestOptions { features, ring_entries: 16, start_position: 65_530, ..GuestOptions::default() };
+        let mut guest = BurstGuest::over(ours, options).unwrap();
+        let (mut sent, mut seen) = (0_usize, 0_usize);
+        while seen < 1000 {
+            for _ in 0..guest.room().unwrap().min(1000 - sent) {
+                let bytes = [vec![0; 12], frame(60 + sent % 1000, sent)].concat();
+                match sent % 2 {
+                    0 => guest.put(&bytes).unwrap(),
+                    _ => guest.put_start(bytes.first_chunk().unwrap(), bytes.len()).unwrap(),
+                }
+                sent += 1;
+            }
+            guest.flush().unwrap();
+            assert!(guest.wait(HANG).unwrap(), "no frame came");
+            let each = |start: &[u8; START_BYTES], len: usize| {
+                assert_eq!(len, 60 + seen % 1000);
+                assert!(start[12..] == frame(len, seen)[..52], "frame {seen}");
+                seen += 1;
+            };
+            guest.recv(32, depth, each).unwrap();
+        }
+        while guest.in_flight() > 0 {
+            guest.room().unwrap();
+        }
+        assert_eq!(guest.room().unwrap(), 16);
+        drop(guest);
+        assert_eq!(backend.join().unwrap().frames, 1000);
+    }
 }
 
 #[test]
@@ -255,7 +291,6 @@ fn what_cannot_be_is_refused() {
     let (mut guest, backend) = pair(GuestOptions::plain());
     let long = vec![0; 2037];
     assert!(matches!(guest.send(0, &long, Offload::default()), Err(GuestError::FrameTooLong(2037))));
-    assert!(matches!(guest.send_prepared(0, 2037), Err(GuestError::FrameTooLong(2037))));
     assert!(guest.send(0, &long[1..], Offload::default()).unwrap());
     let parts = guest.send_parts(0, &long[..100], Offload::default(), &[1; 64]);
     assert!(matches!(parts, Err(GuestError::TooManyParts(65))));

@@ -1,6 +1,7 @@
 //! The command line: its words, and which of the binary's roles they ask for.
 
 mod ask;
+mod bench;
 mod client;
 mod run;
 
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::ModuleName;
+use crate::config::{FdbEntries, ModuleName, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::vnic::{Name, VnicSpec};
@@ -49,6 +50,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
+    Bench(bench::BenchArgs),
     /// Show the version of this program and of the running switch
     Version,
     /// The switch process (for `lasthop run` only)
@@ -58,6 +61,8 @@ enum Command {
         module: ModuleName,
         #[arg(long)]
         cpus: Option<CpuList>,
+        #[arg(long)]
+        fdb_entries: Option<FdbEntries>,
         #[arg(long, default_value = "1")]
         workers: Workers,
     },
@@ -78,6 +83,10 @@ struct RunArgs {
     /// CPUs that workers may use, as in 0-3,6 [default: all]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
+    /// Slots of the bridge's forwarding table, of which the addresses behind one port take a quarter at most
+    /// [default: 16384]
+    #[arg(long, value_name = "N")]
+    fdb_entries: Option<FdbEntries>,
     /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     workers: Option<Workers>,
@@ -117,8 +126,12 @@ enum FdbCommand {
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
-    if let Command::Switch { module, cpus, workers } = command {
-        return switch::run(&module, &cpus.unwrap_or_default(), workers).map(|()| ExitCode::SUCCESS);
+    if let Command::Switch { module, cpus, fdb_entries, workers } = command {
+        let settings = SwitchSettings { module, cpus, fdb_entries, workers };
+        return switch::run(&settings).map(|()| ExitCode::SUCCESS);
+    }
+    if let Command::Bench(args) = command {
+        return bench::run(args, json);
     }
     let dir = match (&command, rundir::choose(dir.as_deref())) {
         // The version is known without a switch.
@@ -131,7 +144,7 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
         Command::Vnic(command) => question.vnic(command),
         Command::Fdb(FdbCommand::Show) => question.fdb(),
         Command::Stats { name, check } => question.stats(name.as_deref(), check),
-        Command::Version | Command::Switch { .. } => question.version(),
+        Command::Version | Command::Bench(_) | Command::Switch { .. } => question.version(),
     }
 }
 

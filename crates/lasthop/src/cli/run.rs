@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::config::{self, Config};
+use crate::config::{self, Config, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
-use crate::supervisor::{self, RunSettings, SwitchSettings};
+use crate::supervisor::{self, RunSettings};
 use crate::vnic::check_unique;
 use crate::workers::Workers;
 
@@ -17,17 +17,18 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let flags = Config { module: args.module, cpus: args.cpus, workers: args.workers, vnics: flags };
+    let RunArgs { module, cpus, fdb_entries, workers, .. } = args;
+    let flags = Config { module, cpus, fdb_entries, workers, vnics: flags };
     supervisor::run(settings(dir, file, flags)?)
 }
 
 /// Flags win over the file, and their vnics come after its.
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let module = flags.module.or(file.module).unwrap_or_default();
-    let cpus = flags.cpus.or(file.cpus);
+    let (cpus, fdb_entries) = (flags.cpus.or(file.cpus), flags.fdb_entries.or(file.fdb_entries));
     cpus.as_ref().map_or(Ok(()), CpuList::check)?;
     let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
-    let switch = SwitchSettings { module, cpus, workers };
+    let switch = SwitchSettings { module, cpus, fdb_entries, workers };
     let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
     check_unique(&vnics)?;
     Ok(RunSettings { dir, switch, vnics })

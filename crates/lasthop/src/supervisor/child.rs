@@ -7,26 +7,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::clock::Pause;
-use crate::config::ModuleName;
-use crate::cpus::CpuList;
+use crate::config::SwitchSettings;
 use crate::fault::Fault;
 use crate::ipc::Channel;
 use crate::orders::{Report, Request};
-use crate::workers::Workers;
 
 /// Pause before a switch that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A switch that lived this long had no trouble with its start.
 const SOUND_LIFE: Duration = Duration::from_secs(10);
-
-/// How the switch process is to run.
-#[derive(Clone, Debug)]
-pub(crate) struct SwitchSettings {
-    pub(crate) module: ModuleName,
-    pub(crate) cpus: Option<CpuList>,
-    pub(crate) workers: Workers,
-}
 
 /// A running switch process.
 #[derive(Debug)]
@@ -50,6 +40,9 @@ impl Switch {
         command.arg("--workers").arg(settings.workers.0.to_string());
         if let Some(cpus) = &settings.cpus {
             command.arg("--cpus").arg(cpus.to_string());
+        }
+        if let Some(entries) = &settings.fdb_entries {
+            command.arg("--fdb-entries").arg(entries.0.to_string());
         }
         // A group of its own: Ctrl-C is for the supervisor, which ends the switch in order.
         let command = command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());

@@ -14,8 +14,6 @@ mod requests;
 mod sockets;
 mod source;
 
-pub(crate) use child::SwitchSettings;
-
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -23,6 +21,7 @@ use std::time::Instant;
 use rustix::fs::Mode;
 
 use crate::clock::earlier;
+use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
 use crate::poller::{Happening, Interest, Poller};

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use lasthop_engine::{Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingStats, WorkerStats};
 use lasthop_fabric::Drops as DropCounters;
-use lasthop_modules::by_name;
+use lasthop_modules::{BridgeSettings, FDB_ENTRIES_MAX, by_name};
 use lasthop_verdict::{FdbEntry, PortId};
 
+use crate::config::SwitchSettings;
 use crate::fault::{Fault, Kind};
 use crate::report::{Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, WorkerReport};
 use crate::vnic::{VnicSpec, describe_features};
-use crate::workers::Workers;
 
 /// The engine and the names of its ports.
 pub(super) struct Datapath {
@@ -21,10 +21,14 @@ pub(super) struct Datapath {
 
 impl Datapath {
     /// Starts the workers, which sleep until there is a port with a guest.
-    pub(super) fn start(module: &str, cpus: Vec<usize>, workers: Workers) -> Result<Self, Fault> {
+    pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
+        let module = settings.module.as_str();
         let unknown = || Fault::params(format!("there is no module \"{module}\""));
-        let module = by_name(module).ok_or_else(unknown)?;
-        let settings = EngineSettings { cpus, workers: workers.0, ..EngineSettings::default() };
+        let entries = settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0);
+        let bridge = BridgeSettings::with_entries(entries);
+        let module = by_name(module, &bridge).ok_or_else(unknown)?;
+        let cpus = settings.cpus.clone().unwrap_or_default().0;
+        let settings = EngineSettings { cpus, workers: settings.workers.0, ..EngineSettings::default() };
         let engine = Engine::start(Arc::from(module), &settings).map_err(refused)?;
         Ok(Self { engine, ports: BTreeMap::new() })
     }

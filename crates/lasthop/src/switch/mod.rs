@@ -9,15 +9,13 @@ mod sessions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::config::ModuleName;
-use crate::cpus::CpuList;
+use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
 use crate::ipc::Channel;
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::signals;
-use crate::workers::Workers;
 
 use datapath::Datapath;
 use sessions::{Served, Sessions};
@@ -26,14 +24,14 @@ use sessions::{Served, Sessions};
 const CHANNEL: u64 = 0;
 
 /// Runs until the supervisor says so or is gone.
-pub(crate) fn run(module: &ModuleName, cpus: &CpuList, workers: Workers) -> Result<(), Fault> {
+pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     // Signals to a whole group are for the supervisor.
     signals::ignore()?;
     descriptors::raise_limit();
     // Named, because it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-switch");
     let mut channel = take_channel()?;
-    let datapath = match Datapath::start(module.as_str(), cpus.0.clone(), workers) {
+    let datapath = match Datapath::start(settings) {
         Ok(datapath) => datapath,
         Err(fault) => {
             let _ = channel.send(&Report::Failed { why: fault.message }, None);

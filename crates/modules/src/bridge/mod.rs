@@ -39,15 +39,18 @@ pub const AGEING_NS_DEFAULT: u64 = 300_000_000_000;
 pub const FDB_ENTRIES_MAX: usize = 16_384;
 /// Largest table that can be asked for, in entries: 16 MiB.
 pub const FDB_ENTRIES_LIMIT: usize = 1 << 20;
-/// Addresses that are learned from one port unless its settings say otherwise: a quarter of the table, so
-/// that one guest cannot fill it.
-pub const MACS_MAX_DEFAULT: u32 = 4_096;
+/// Smallest table that a user may ask for, in entries: 16 for each of 4 ports.
+pub const FDB_ENTRIES_MIN: usize = 64;
+/// Part of the table that the addresses learned from one port may take: one guest cannot fill it.
+const PORT_SHARE: usize = 4;
 
 /// How a bridge is made.
 #[derive(Clone, Debug)]
 pub struct BridgeSettings {
     /// Slots of the address table; rounded up to a power of two, at most [`FDB_ENTRIES_LIMIT`].
     pub entries_max: usize,
+    /// Addresses that are learned from one port unless its settings say otherwise.
+    pub port_macs_max: u32,
     /// Time without a frame after which an address counts as absent, in nanoseconds; exact to 134 ms.
     pub ageing_ns: u64,
     /// Secret of the hash; from [`random_key`] unless everything is to be repeatable.
@@ -56,7 +59,17 @@ pub struct BridgeSettings {
 
 impl Default for BridgeSettings {
     fn default() -> Self {
-        Self { entries_max: FDB_ENTRIES_MAX, ageing_ns: AGEING_NS_DEFAULT, hash_key: random_key() }
+        Self::with_entries(FDB_ENTRIES_MAX)
+    }
+}
+
+impl BridgeSettings {
+    /// A table of `entries_max`, of which the addresses behind one port take a quarter at most.
+    #[must_use]
+    pub fn with_entries(entries_max: usize) -> Self {
+        let entries_max = entries_max.min(FDB_ENTRIES_LIMIT);
+        let port_macs_max = (entries_max / PORT_SHARE) as u32; // less than the limit
+        Self { entries_max, port_macs_max, ageing_ns: AGEING_NS_DEFAULT, hash_key: random_key() }
     }
 }
 
@@ -66,6 +79,7 @@ pub struct Bridge {
     table: Table,
     ports: Ports,
     counts: Counts,
+    port_macs_max: u32,
     /// When the table may be swept again.
     sweep_at_ns: AtomicU64,
     /// The writer lock of the table and of `ports`, and what only its holder needs.
@@ -87,6 +101,7 @@ impl Bridge {
             table: Table::new(entries, settings.hash_key, settings.ageing_ns),
             ports: Ports::default(),
             counts: Counts::default(),
+            port_macs_max: settings.port_macs_max,
             sweep_at_ns: AtomicU64::new(0),
             control: Mutex::default(),
         }
@@ -179,7 +194,11 @@ impl Module for Bridge {
         if let Some(mac) = settings.mac {
             self.configure(&control, mac, port, &settings.name)?;
         }
-        self.ports.open(port, settings.mac.map_or(0, key_of), settings.macs_max.unwrap_or(MACS_MAX_DEFAULT));
+        self.ports.open(
+            port,
+            settings.mac.map_or(0, key_of),
+            settings.macs_max.unwrap_or(self.port_macs_max),
+        );
         control.names.insert(port, settings.name.clone());
         Ok(())
     }

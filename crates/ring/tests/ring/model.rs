@@ -223,6 +223,7 @@ proptest! {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "too many steps")]
 fn goes_on_beyond_65536_chains() {
     let mut world = World::new(true, 0);
     let first = GUEST_ADDR + BUFFERS_AT;

@@ -8,7 +8,7 @@ use crate::fixture::{BUFFERS_AT, GUEST_ADDR, map, pair};
 use lasthop_ring::{DeviceRing, DriverRing};
 
 const ENTRIES: u16 = 4;
-const CHAINS: u32 = 200_000;
+const CHAINS: u32 = if cfg!(miri) { 40 } else { 200_000 };
 /// Fails instead of hanging for ever; no bound on speed.
 const HANG: Duration = Duration::from_secs(120);
 
@@ -78,7 +78,7 @@ fn nobody_sleeps_over_work() {
 }
 
 /// Often enough for a store buffer to hide a store where a fence is missing; how soon that shows depends on the machine.
-const ROUNDS: u32 = 100_000;
+const ROUNDS: u32 = if cfg!(miri) { 20 } else { 100_000 };
 
 /// Where both threads meet before each step of a round.
 #[derive(Default)]

@@ -34,7 +34,12 @@ fn may_be_at(mac: Mac, port: PortId) -> bool {
 }
 
 fn bridge() -> Bridge {
-    let settings = BridgeSettings { entries_max: 16, ageing_ns: SECOND_NS, hash_key: [5, 6] };
+    let settings = BridgeSettings {
+        entries_max: 16,
+        ageing_ns: SECOND_NS,
+        hash_key: [5, 6],
+        ..BridgeSettings::default()
+    };
     let bridge = Bridge::new(&settings);
     PORTS.iter().for_each(|port| add(&bridge, *port));
     bridge

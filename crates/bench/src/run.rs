@@ -1,0 +1,360 @@
+//! Back ends in turns: the plan of a whole run.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lasthop_guest::{GuestError, GuestOptions};
+use lasthop_vhost::features;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::backend::{Backend, Setup};
+use crate::cores::pin;
+use crate::process::Usage;
+use crate::work::{Done, FIRST_FRAME_SECONDS_MAX, Station};
+use crate::{BackendSpec, BenchError, Cores, Placement, Sample, Workload};
+
+/// Frames of Ethernet links as they are by default.
+const PLAIN_FRAME_BYTES_MAX: u32 = 1_518;
+/// Traffic before each measurement.
+const WARM_UP: Duration = Duration::from_millis(200);
+
+/// Measurements of which the least disturbed one counts, if something else takes the guests' CPU.
+const ATTEMPTS: u32 = 3;
+/// Part of the guests' CPU that is enough to count as undisturbed.
+const UNDISTURBED_SHARE: f64 = 0.97;
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Who.
+    pub backends: Vec<BackendSpec>,
+    /// What.
+    pub workloads: Vec<Workload>,
+    /// How often each.
+    pub rounds: u32,
+    /// How long each; longer where that is too short to see anything.
+    pub duration: Duration,
+    /// Where.
+    pub cores: Cores,
+    /// Whether peers may use huge pages.
+    pub huge_pages: bool,
+    /// The program `lasthop`.
+    pub program: PathBuf,
+}
+
+/// What came out.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Measurements, in the order in which they were made.
+    pub samples: Vec<Sample>,
+    /// How back ends are configured, by name.
+    pub settings: Vec<(String, String)>,
+    /// What could not be measured, and why.
+    pub failures: Vec<Failure>,
+}
+
+/// A back end that did not do a workload.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its name.
+    pub backend: String,
+    /// `None`: any of those with the same guests.
+    pub workload: Option<Workload>,
+    /// Why.
+    pub why: String,
+    /// Whether it is just not installed, or not possible here.
+    pub missing: bool,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.workload {
+            Some(workload) => write!(f, "{}, {workload}: {}", self.backend, self.why),
+            None => write!(f, "{}: {}", self.backend, self.why),
+        }
+    }
+}
+
+/// What a run tells while it goes on.
+#[derive(Debug)]
+pub enum Progress<'a> {
+    /// Back ends are being started for some of the workloads.
+    Starting(&'a str),
+    /// A measurement was made; how many there will be in all.
+    Sample(&'a Sample, usize),
+    /// Something could not be measured.
+    Failure(&'a Failure),
+}
+
+/// Workloads that the same guests can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    guests: u16,
+    ring_entries: u16,
+    frame_bytes_max: u32,
+}
+
+impl Shape {
+    fn of(workload: &Workload) -> Self {
+        let frame_bytes_max = match workload.frame_bytes {
+            ..=PLAIN_FRAME_BYTES_MAX => PLAIN_FRAME_BYTES_MAX,
+            _ if workload.uncut() => crate::workload::FRAME_BYTES_MAX,
+            _ => crate::workload::UNCUT_FRAME_BYTES_MAX,
+        };
+        Self { guests: workload.guests(), ring_entries: workload.ring_entries, frame_bytes_max }
+    }
+
+    /// Guests like Linux ones on a fast path: buffers that take a whole frame, and offloads where frames need them.
+    fn guest_options(&self) -> GuestOptions {
+        let uncut = self.frame_bytes_max == crate::workload::FRAME_BYTES_MAX;
+        let offloads = features::CSUM | features::GUEST_CSUM | features::HOST_TSO4 | features::GUEST_TSO4;
+        let basic = features::VERSION_1 | features::MRG_RXBUF | features::EVENT_IDX;
+        let slot_bytes = if uncut { 17 * 4096 } else { (self.frame_bytes_max + 12).next_multiple_of(2048) };
+        GuestOptions {
+            features: basic | if uncut { offloads } else { 0 },
+            ring_entries: self.ring_entries,
+            tx_slot_bytes: slot_bytes,
+            rx_buffer_bytes: slot_bytes,
+            ..GuestOptions::default()
+        }
+    }
+}
+
+/// Does what the plan says. What one back end cannot do keeps no other from being measured.
+///
+/// # Errors
+/// Only what ends the whole run: no cores, no room for sockets.
+pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> Result<Outcome, BenchError> {
+    let mut shapes: Vec<Shape> = Vec::new();
+    for shape in plan.workloads.iter().map(Shape::of) {
+        if !shapes.contains(&shape) {
+            shapes.push(shape);
+        }
+    }
+    let mut run = Run { plan, tell, outcome: Outcome::default() };
+    for shape in shapes {
+        run.shape(shape)?;
+    }
+    Ok(run.outcome)
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    tell: &'a mut dyn FnMut(Progress<'_>),
+    outcome: Outcome,
+}
+
+/// A back end with its guests, and the workloads that it turned out not to do.
+struct Competitor {
+    backend: Backend,
+    station: Station,
+    out_of: Vec<Workload>,
+}
+
+impl Run<'_> {
+    fn shape(&mut self, shape: Shape) -> Result<(), BenchError> {
+        let workloads: Vec<Workload> =
+            self.plan.workloads.iter().filter(|workload| Shape::of(workload) == shape).copied().collect();
+        let directory = tempfile::Builder::new().prefix("lasthop-bench-").tempdir()?;
+        let mut competitors = Vec::new();
+        for (number, spec) in self.plan.backends.iter().enumerate() {
+            (self.tell)(Progress::Starting(&spec.to_string()));
+            let dir = directory.path().join(number.to_string());
+            std::fs::create_dir(&dir)?;
+            match self.competitor(spec, shape, &workloads, dir) {
+                Ok(competitor) => competitors.push(competitor),
+                Err(error) => self.failed(&spec.to_string(), None, &error),
+            }
+        }
+        for workload in &workloads {
+            for round in 0..self.plan.rounds {
+                self.round(&mut competitors, workload, round)?;
+            }
+        }
+        for Competitor { backend, station, .. } in competitors {
+            backend.thaw();
+            drop(station);
+            let name = backend.name.clone();
+            backend.end().unwrap_or_else(|error| self.failed(&name, None, &error));
+        }
+        Ok(())
+    }
+
+    fn competitor(
+        &mut self,
+        spec: &BackendSpec,
+        shape: Shape,
+        workloads: &[Workload],
+        dir: PathBuf,
+    ) -> Result<Competitor, BenchError> {
+        let setup = Setup {
+            ports: shape.guests,
+            frame_bytes: workloads.iter().map(|workload| workload.frame_bytes).max().unwrap_or_default(),
+            macs: workloads.iter().map(|workload| workload.macs).max().unwrap_or_default(),
+            cores: self.plan.cores,
+            huge_pages: self.plan.huge_pages,
+            program: self.plan.program.clone(),
+            dir,
+        };
+        let backend = Backend::start(spec, &setup)?;
+        for setting in &backend.settings {
+            let line = (backend.name.clone(), setting.clone());
+            if !self.outcome.settings.contains(&line) {
+                self.outcome.settings.push(line);
+            }
+        }
+        backend.thaw();
+        let guests = backend.guests(&shape.guest_options())?;
+        let station = Station::new(guests);
+        backend.freeze();
+        Ok(Competitor { backend, station, out_of: Vec::new() })
+    }
+
+    /// One measurement on each back end.
+    fn round(
+        &mut self,
+        competitors: &mut [Competitor],
+        workload: &Workload,
+        round: u32,
+    ) -> Result<(), BenchError> {
+        for competitor in competitors.iter_mut().filter(|competitor| !competitor.out_of.contains(workload)) {
+            match self.measure_undisturbed(competitor, workload, round) {
+                Ok(sample) => {
+                    let total =
+                        self.plan.workloads.len() * self.plan.backends.len() * self.plan.rounds as usize;
+                    (self.tell)(Progress::Sample(&sample, total));
+                    self.outcome.samples.push(sample);
+                }
+                Err(error) => {
+                    competitor.backend.freeze();
+                    competitor.out_of.push(*workload);
+                    self.failed(&competitor.backend.name, Some(*workload), &error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures again if the machine was busy with something else, a few times.
+    fn measure_undisturbed(
+        &self,
+        competitor: &mut Competitor,
+        workload: &Workload,
+        round: u32,
+    ) -> Result<Sample, BenchError> {
+        let mut best = self.measure(competitor, workload, round)?;
+        for _ in 1..ATTEMPTS {
+            if !workload.guests_poll() || best.generator_share() > UNDISTURBED_SHARE {
+                break;
+            }
+            let next = self.measure(competitor, workload, round)?;
+            if next.generator_share() > best.generator_share() {
+                best = next;
+            }
+        }
+        Ok(best)
+    }
+
+    fn measure(
+        &self,
+        competitor: &mut Competitor,
+        workload: &Workload,
+        round: u32,
+    ) -> Result<Sample, BenchError> {
+        let before = self.plan.cores.distance_ns()?;
+        let backend = &competitor.backend;
+        backend.thaw();
+        let pinned = Pinned::to(self.plan.cores.generator)?;
+        let (done, usage) = self.exercise(&mut competitor.station, backend, workload)?;
+        drop(pinned);
+        let memory = backend.memory();
+        backend.freeze();
+        let core_to_core_ns = self.plan.cores.distance_ns()?.max(before);
+        Ok(Sample {
+            backend: backend.name.clone(),
+            workload: *workload,
+            round,
+            core_to_core_ns,
+            placement: Placement::of(core_to_core_ns),
+            seconds: done.seconds,
+            generator_cpu_seconds: done.cpu_seconds,
+            sent_frames: done.tally.sent,
+            received_frames: done.tally.received,
+            cpu_seconds: usage.map(|usage| usage.cpu_seconds),
+            sleeps: usage.map(|usage| usage.sleeps),
+            memory,
+            round_trip: done.round_trip,
+        })
+    }
+
+    /// The work itself, and what the back end took for it.
+    fn exercise(
+        &self,
+        station: &mut Station,
+        backend: &Backend,
+        workload: &Workload,
+    ) -> Result<(Done, Option<Usage>), BenchError> {
+        let failed = |error: GuestError| BenchError::Guest { backend: backend.name.clone(), error };
+        if !station.meet(workload).map_err(failed)? {
+            let (backend, workload) = (backend.name.clone(), workload.to_string());
+            return Err(BenchError::NothingPassed { backend, workload, seconds: FIRST_FRAME_SECONDS_MAX });
+        }
+        station.learn(workload).map_err(failed)?;
+        station.work(workload, WARM_UP).map_err(failed)?;
+        let duration = self.plan.duration.max(workload.least_duration());
+        let before = backend.usage();
+        let done = station.work(workload, duration).map_err(failed)?;
+        let usage = before.zip(backend.usage()).map(|(before, after)| Usage {
+            cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+            sleeps: after.sleeps.saturating_sub(before.sleeps),
+        });
+        Ok((done, usage))
+    }
+
+    fn failed(&mut self, backend: &str, workload: Option<Workload>, error: &BenchError) {
+        let (missing, why) = match error {
+            BenchError::Missing { why, .. } => (true, why.clone()),
+            other => (false, other.to_string()),
+        };
+        let failure = Failure { backend: backend.to_owned(), workload, why, missing };
+        (self.tell)(Progress::Failure(&failure));
+        self.outcome.failures.push(failure);
+    }
+}
+
+/// Keeps the calling thread on one CPU until it is dropped.
+struct Pinned(CpuSet);
+
+impl Pinned {
+    fn to(cpu: usize) -> Result<Self, BenchError> {
+        let before = sched_getaffinity(None)?;
+        pin(cpu)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // It was possible before.
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workloads_with_the_same_guests_share_them() {
+        let shape = |text: &str| Shape::of(&text.parse().expect(text));
+        assert_eq!(shape("size=64"), shape("size=1500,touched,flows=1000"));
+        assert_ne!(shape("size=64"), shape("size=64,ring=1024"));
+        assert_ne!(shape("size=64"), shape("size=9000"));
+        assert_ne!(shape("size=9000"), shape("size=65549"));
+        for text in ["size=64", "size=9000", "size=65549"] {
+            let (shape, options) = (shape(text), shape(text).guest_options());
+            assert!(options.rx_buffer_bytes >= shape.frame_bytes_max + 12, "{text}");
+        }
+    }
+}

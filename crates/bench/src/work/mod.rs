@@ -1,0 +1,8 @@
+//! Guests at work: what a workload makes them do.
+
+mod frames;
+mod round_trip;
+mod station;
+mod traffic;
+
+pub(crate) use station::{Done, FIRST_FRAME_SECONDS_MAX, Station};

@@ -1,0 +1,99 @@
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use lasthop_guest::{BurstGuest, GuestError, ReadDepth};
+
+use super::frames::is_ours;
+use super::traffic::Lane;
+use crate::RoundTrip;
+
+/// After this a packet counts as lost, and the next is sent.
+const LOST_AFTER: Duration = Duration::from_millis(500);
+/// Longest time that the histogram holds, in ns; longer ones count as this.
+const LONGEST_NS: u64 = 10_000_000_000;
+
+/// One packet there and back, again and again.
+#[derive(Debug)]
+pub(crate) struct PingPong {
+    pub(crate) there: Lane,
+    pub(crate) back: Lane,
+    pub(crate) sleeping: bool,
+    pub(crate) pause: Duration,
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    times: Histogram<u64>,
+}
+
+impl PingPong {
+    pub(crate) fn new(there: Lane, back: Lane, sleeping: bool, pause: Duration) -> Self {
+        let mut times = Histogram::new(3).unwrap_or_else(|_| unreachable!("3 digits are possible"));
+        times.auto(true);
+        Self { there, back, sleeping, pause, sent: 0, received: 0, times }
+    }
+
+    pub(crate) fn run(&mut self, guests: &mut [BurstGuest], duration: Duration) -> Result<(), GuestError> {
+        let start = Instant::now();
+        while start.elapsed() < duration {
+            let sent = Instant::now();
+            self.sent += 1;
+            if self.pass(guests, true)? && self.pass(guests, false)? {
+                self.received += 1;
+                self.times.saturating_record((sent.elapsed().as_nanos() as u64).clamp(1, LONGEST_NS));
+            }
+            self.rest();
+        }
+        Ok(())
+    }
+
+    /// One packet from one guest to the other; whether it arrived.
+    fn pass(&mut self, guests: &mut [BurstGuest], there: bool) -> Result<bool, GuestError> {
+        let (lane, to) =
+            if there { (&mut self.there, self.back.from) } else { (&mut self.back, self.there.from) };
+        lane.send(&mut guests[lane.from], 1)?;
+        arrived(&mut guests[to], self.sleeping)
+    }
+
+    fn rest(&self) {
+        if self.sleeping {
+            std::thread::sleep(self.pause);
+            return;
+        }
+        let start = Instant::now();
+        while start.elapsed() < self.pause {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// What it took.
+    pub(crate) fn result(&self) -> RoundTrip {
+        let at = |share| self.times.value_at_quantile(share);
+        RoundTrip {
+            count: self.times.len(),
+            p50_ns: at(0.5),
+            p90_ns: at(0.9),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: self.times.max(),
+        }
+    }
+}
+
+/// Waits for a frame of ours.
+fn arrived(guest: &mut BurstGuest, sleeping: bool) -> Result<bool, GuestError> {
+    let start = Instant::now();
+    let mut ours = 0;
+    loop {
+        for _ in 0..64 {
+            let count = guest.recv(1, ReadDepth::Start, |start, _| ours += u32::from(is_ours(start)))?;
+            if ours > 0 {
+                return Ok(true);
+            }
+            if count == 0 && sleeping && !guest.wait(Some(LOST_AFTER))? {
+                return Ok(false);
+            }
+        }
+        if start.elapsed() > LOST_AFTER {
+            return Ok(false);
+        }
+    }
+}

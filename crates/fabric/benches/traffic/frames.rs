@@ -1,0 +1,62 @@
+//! Frames to send: from the sender's address to those of the receivers.
+
+use lasthop_wire::Offload;
+use lasthop_wire::gso::TCP_CSUM_OFFSET;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
+
+use super::support;
+
+/// Payload of a TCP segment on an Ethernet with an MTU of 1500 bytes and timestamps, in bytes.
+pub const TCP_PAYLOAD_BYTES: u16 = 1448;
+/// Segments of the largest TCP frame.
+pub const TSO_SEGMENTS: usize = 45;
+const ETHERNET_BYTES: u16 = 14;
+const IPV4_BYTES: u16 = 20;
+const TCP_BYTES: u16 = 32;
+
+/// A frame and what its sender left to be done.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// From the Ethernet header on.
+    pub bytes: Vec<u8>,
+    /// The virtio-net header.
+    pub offload: Offload,
+}
+
+/// A frame of `len_bytes` to receiver `receiver`, counted from 0.
+pub fn plain(receiver: u8, len_bytes: usize) -> Frame {
+    Frame { bytes: support::frame(2 + receiver, 1, len_bytes), offload: Offload::default() }
+}
+
+/// `count` frames of `len_bytes` to the first receiver.
+pub fn one_flow(count: usize, len_bytes: usize) -> Vec<Frame> {
+    vec![plain(0, len_bytes); count]
+}
+
+/// An unsegmented TCP frame of `segments` segments' payload to the first receiver, its checksum not complete.
+pub fn tcp(segments: usize) -> Frame {
+    let payload_bytes = segments * usize::from(TCP_PAYLOAD_BYTES);
+    let headers_bytes = usize::from(ETHERNET_BYTES + IPV4_BYTES + TCP_BYTES);
+    let mut bytes = support::frame(2, 1, headers_bytes + payload_bytes);
+    let packet_bytes = (bytes.len() - usize::from(ETHERNET_BYTES)) as u16;
+    bytes[12..14].copy_from_slice(&[8, 0]);
+    let mut ip = [0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    ip[2..4].copy_from_slice(&packet_bytes.to_be_bytes());
+    bytes[14..34].copy_from_slice(&ip);
+    // Ports, sequence and acknowledgement numbers, eight words of header, ACK; checksum and urgent pointer; timestamps.
+    let tcp = [
+        0x9c, 0x40, 0, 80, 0, 15, 66, 64, 0, 0, 0, 77, 0x80, 0x10, 1, 0, 0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 1,
+        0, 0, 0, 2,
+    ];
+    bytes[34..66].copy_from_slice(&tcp);
+    let gso = segments > 1;
+    let offload = Offload {
+        flags: F_NEEDS_CSUM,
+        gso_type: if gso { GSO_TCPV4 } else { 0 },
+        hdr_len: headers_bytes as u16,
+        gso_size: if gso { TCP_PAYLOAD_BYTES } else { 0 },
+        csum_start: ETHERNET_BYTES + IPV4_BYTES,
+        csum_offset: TCP_CSUM_OFFSET,
+    };
+    Frame { bytes, offload }
+}

@@ -1,0 +1,232 @@
+//! Traffic between simulated guests, in batches whose making and clearing away can be kept out of a measurement.
+//!
+//! ```text
+//!   queue()  the sender's guest     chains that were laid out once are made available
+//!   visit()  the switch             what is to be measured
+//!   clear()  all guests             completed chains and received buffers are taken back; everything is checked
+//! ```
+#![allow(dead_code, unreachable_pub)] // each program uses its own part of this module
+
+pub mod frames;
+mod nowhere;
+pub mod scenarios;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+use std::sync::Arc;
+
+use lasthop_fabric::{Capabilities, Fabric, RingId};
+use lasthop_modules::{Bridge, BridgeSettings, Dummy};
+use lasthop_ring::write_table;
+use lasthop_verdict::{Batch, Header, Module, PortId, PortSettings, Verdicts};
+use lasthop_wire::Offload;
+
+use frames::Frame;
+pub use support::everything;
+use support::{RX_BUFFERS, TestGuest, assert_conserved};
+
+/// Entries of every ring: QEMU's default.
+const RING_ENTRIES: u32 = 256;
+/// The sender's guest.
+const SENDER: PortId = PortId(1);
+/// Where the sender's frames lie, in bytes, each at the start of its own room.
+const FRAMES_AT: u64 = 2 << 20;
+const FRAME_ROOM_BYTES: u64 = 68 << 10;
+/// Where the frames' indirect tables lie, in bytes.
+const TABLES_AT: u64 = 5 << 20;
+const TABLE_BYTES: u32 = 4096;
+/// Time between two visits.
+const VISIT_NS: u64 = 2_000;
+
+/// What decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decider {
+    /// The learning bridge; it knows every receiver's address.
+    Bridge,
+    /// Port pairs; with more or fewer than one receiver the sender has no partner.
+    Dummy,
+    /// Each packet goes to one of as many ports, or to all of them; none exists.
+    Nowhere {
+        /// Ports.
+        destinations: u16,
+        /// To all of them.
+        flood: bool,
+    },
+}
+
+/// How a chain of the sender is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Descriptors in the ring's own table.
+    Direct,
+    /// One descriptor in the ring, the others in an indirect table.
+    Indirect,
+}
+
+/// Who sends what to whom.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What decides.
+    pub decider: Decider,
+    /// Guests besides the sender, on ports 2 and up.
+    pub receivers: u16,
+    /// What the receivers negotiated. The sender negotiated everything.
+    pub capabilities: Capabilities,
+    /// Bytes of each of their buffers.
+    pub rx_buffer_bytes: u32,
+    /// The frames of one visit.
+    pub frames: Vec<Frame>,
+    /// Where each chain is cut, in bytes; the virtio-net header counts.
+    pub cuts: Vec<usize>,
+    /// How it is laid out.
+    pub layout: Layout,
+    /// Receive buffers that one visit's frames take, over all receivers.
+    pub buffers_expected: usize,
+}
+
+impl Plan {
+    /// `frames` through the bridge to one receiver that takes everything, one buffer for each.
+    pub fn bridged(frames: Vec<Frame>) -> Self {
+        Self {
+            decider: Decider::Bridge,
+            receivers: 1,
+            capabilities: everything(),
+            rx_buffer_bytes: 2048,
+            buffers_expected: frames.len(),
+            frames,
+            cuts: Vec::new(),
+            layout: Layout::Direct,
+        }
+    }
+}
+
+/// A frame as the sender made it available.
+struct Chain {
+    buffers: Vec<(u64, u32)>,
+    /// Guest address and bytes of the indirect table.
+    table: Option<(u64, u32)>,
+}
+
+/// A switch, its guests, and the frames that are sent over and over.
+pub struct Traffic {
+    fabric: Fabric,
+    sender: TestGuest,
+    receivers: Vec<TestGuest>,
+    chains: Vec<Chain>,
+    buffers_expected: usize,
+    now_ns: u64,
+}
+
+impl Traffic {
+    /// Guests with posted buffers and laid out frames.
+    pub fn new(plan: &Plan) -> Self {
+        let mut fabric = Fabric::new(module(plan)).unwrap();
+        let sender = TestGuest::attach(&mut fabric, SENDER.0, everything(), RING_ENTRIES, 2048);
+        let receivers = (0..plan.receivers).map(|number| {
+            let port = SENDER.0 + 1 + number;
+            let (capabilities, bytes) = (plan.capabilities, plan.rx_buffer_bytes);
+            let mut guest = TestGuest::attach(&mut fabric, port, capabilities, RING_ENTRIES, bytes);
+            guest.post(RING_ENTRIES);
+            guest
+        });
+        let receivers = receivers.collect();
+        let chains = (0..).zip(&plan.frames).map(|(number, frame)| lay_out(&sender, number, frame, plan));
+        let chains = chains.collect();
+        Self { fabric, sender, receivers, chains, buffers_expected: plan.buffers_expected, now_ns: 1 << 40 }
+    }
+
+    /// Frames of one visit.
+    pub fn packets(&self) -> usize {
+        self.chains.len()
+    }
+
+    /// The sender makes a batch available.
+    pub fn queue(&mut self) {
+        for chain in &self.chains {
+            let added = match chain.table {
+                Some((addr, len)) => self.sender.tx.add_indirect(addr, len, 0),
+                None => self.sender.tx.add(&chain.buffers, &[], 0),
+            };
+            assert!(added.is_some(), "the ring has room for a batch");
+        }
+        self.sender.tx.publish();
+        self.now_ns += VISIT_NS;
+    }
+
+    /// The switch takes the batch and sees it through.
+    pub fn visit(&mut self) -> usize {
+        self.fabric.visit(RingId { port: SENDER, queue: 0 }, self.now_ns)
+    }
+
+    /// The guests take back what is theirs; every frame went where it should.
+    pub fn clear(&mut self) {
+        let mut completed = 0;
+        while self.sender.tx.take_used().unwrap().is_some() {
+            completed += 1;
+        }
+        assert_eq!(completed, self.chains.len(), "all chains are completed");
+        let buffers: usize = self.receivers.iter_mut().map(take_back).sum();
+        assert_eq!(buffers, self.buffers_expected, "all copies are delivered");
+        self.fabric.signals().clear();
+    }
+
+    /// Nothing was lost uncounted.
+    pub fn check(&self) {
+        let ports: Vec<_> =
+            std::iter::once(&self.sender).chain(&self.receivers).map(|guest| guest.port).collect();
+        assert_conserved(&self.fabric, &ports);
+    }
+}
+
+/// Takes the used buffers from a receive ring and posts them again.
+fn take_back(guest: &mut TestGuest) -> usize {
+    let mut buffers = 0;
+    while let Some(used) = guest.rx.take_used().unwrap() {
+        let addr = RX_BUFFERS + u64::from(used.token) * u64::from(guest.rx_buffer_bytes);
+        guest.rx.add(&[], &[(addr, guest.rx_buffer_bytes)], used.token).unwrap();
+        buffers += 1;
+    }
+    guest.rx.publish();
+    buffers
+}
+
+/// Writes a frame and its virtio-net header into the sender's memory, and its table if it has one.
+fn lay_out(sender: &TestGuest, number: u64, frame: &Frame, plan: &Plan) -> Chain {
+    let addr = FRAMES_AT + number * FRAME_ROOM_BYTES;
+    let bytes = [&frame.offload.emit(0)[..], &frame.bytes].concat();
+    assert!(bytes.len() as u64 <= FRAME_ROOM_BYTES && number < 32, "the frame has room");
+    let segment = sender.map.translate(addr, bytes.len() as u32, &mut 0).unwrap();
+    sender.map.write(segment, 0, &bytes).unwrap();
+    let ends = plan.cuts.iter().copied().chain([bytes.len()]);
+    let starts = std::iter::once(0).chain(plan.cuts.iter().copied());
+    let buffers: Vec<_> =
+        starts.zip(ends).map(|(from, to)| (addr + from as u64, (to - from) as u32)).collect();
+    let table = (plan.layout == Layout::Indirect).then(|| {
+        let addr = TABLES_AT + number * u64::from(TABLE_BYTES);
+        let area = sender.map.translate(addr, TABLE_BYTES, &mut 0).unwrap();
+        (addr, write_table(&sender.map, area, &buffers, &[]).unwrap())
+    });
+    Chain { buffers, table }
+}
+
+/// The plan's module, told of its ports.
+fn module(plan: &Plan) -> Arc<dyn Module> {
+    let receivers = || (SENDER.0 + 1..).take(usize::from(plan.receivers)).map(PortId);
+    let module: Arc<dyn Module> = match plan.decider {
+        Decider::Bridge => Arc::new(Bridge::new(&BridgeSettings {
+            hash_key: [1, 2], // every run takes the same way
+            ..BridgeSettings::default()
+        })),
+        Decider::Dummy => Arc::new(Dummy::default()),
+        Decider::Nowhere { destinations, flood } => Arc::new(nowhere::Nowhere { destinations, flood }),
+    };
+    for port in std::iter::once(SENDER).chain(receivers()) {
+        module.port_added(port, &PortSettings { name: format!("p{port}"), ..Default::default() }).unwrap();
+    }
+    for port in receivers().filter(|_| plan.decider == Decider::Bridge) {
+        let hello = support::frame(SENDER.0 as u8, port.0 as u8, 64);
+        let headers = [Header::new(&hello, 64, Offload::default())];
+        module.decide(&Batch { port, headers: &headers }, 1 << 40, &mut Verdicts::default());
+    }
+    module
+}

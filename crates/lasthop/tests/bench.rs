@@ -1,0 +1,150 @@
+//! `lasthop bench`: every kind of work on every back end that needs no installation, and what it says of mistakes.
+
+mod support;
+
+use std::sync::{Mutex, PoisonError};
+
+use serde_json::Value;
+use support::{Answer, Switch, lasthop};
+
+/// Each run wants two CPUs for itself.
+static CPUS: Mutex<()> = Mutex::new(());
+
+/// A short run; how fast anything is does not matter here.
+fn bench(words: &[&str]) -> Answer {
+    let _alone = CPUS.lock().unwrap_or_else(PoisonError::into_inner);
+    lasthop(&[&["bench", "--rounds", "2", "--seconds", "0.1"], words].concat())
+}
+
+fn samples(words: &[&str]) -> Vec<Value> {
+    let answer: Value = serde_json::from_str(&bench(&[words, &["--json"]].concat()).ok()).expect("JSON");
+    assert_eq!(answer["settings"]["failures"], serde_json::json!([]));
+    answer["samples"].as_array().expect("samples").clone()
+}
+
+fn count(sample: &Value, key: &str) -> u64 {
+    sample[key].as_u64().unwrap_or_else(|| panic!("{key} in {sample}"))
+}
+
+#[test]
+fn back_ends_take_turns_and_frames_arrive() {
+    let backends = ["lasthop", "lasthop-dummy", "limit", "null"];
+    let flags = backends.iter().flat_map(|name| ["--backend", name]);
+    let work = ["stream,size=64,flows=100,macs=50", "both,size=1500,touched", "rtt", "rtt,sleep"];
+    let words: Vec<&str> = flags.chain(work.iter().flat_map(|work| ["--workload", work])).collect();
+    let samples = samples(&words);
+    assert_eq!(samples.len(), 2 * backends.len() * work.len());
+    for (at, sample) in samples.iter().enumerate() {
+        assert_eq!(sample["backend"], backends[at % backends.len()], "{sample}");
+        assert!(count(sample, "received_frames") > 0, "{sample}");
+        assert!(sample["core_to_core_ns"].as_f64().expect("a number") > 0.0, "{sample}");
+        let is_trip = sample["workload"].as_str().expect("text").starts_with("rtt");
+        assert_eq!(sample["round_trip"]["p50_ns"].as_u64().is_some(), is_trip, "{sample}");
+        let is_ours = sample["backend"].as_str().expect("text").starts_with("lasthop");
+        assert_eq!(sample["memory"]["rss_anon_kb"].as_u64().is_some(), is_ours, "{sample}");
+    }
+}
+
+#[test]
+fn many_guests_large_frames_and_a_set_rate() {
+    let work = ["pairs=3,size=64,ring=64", "fan-in=3,size=9000", "stream,size=65536", "offered=2000"];
+    let words: Vec<&str> = ["--backend", "lasthop"]
+        .into_iter()
+        .chain(work.iter().flat_map(|work| ["--workload", work]))
+        .collect();
+    let samples = samples(&words);
+    assert_eq!(samples.len(), 2 * work.len());
+    assert!(samples.iter().all(|sample| count(sample, "received_frames") > 0));
+    for sample in samples.iter().filter(|sample| sample["workload"] == "offered=2000,size=64,ring=256") {
+        assert_eq!(count(sample, "sent_frames"), count(sample, "received_frames"), "{sample}");
+    }
+}
+
+#[test]
+fn an_idle_switch_is_seen_to_sleep() {
+    let samples = samples(&["--backend", "lasthop", "--workload", "idle=4"]);
+    assert_eq!(samples.len(), 2);
+    for sample in samples {
+        assert_eq!((count(&sample, "sleeps"), sample["cpu_seconds"].as_f64()), (0, Some(0.0)), "{sample}");
+    }
+}
+
+#[test]
+fn results_are_written_where_they_are_wanted() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).to_str().expect("text").to_owned();
+    let names = ["tsv", "json-file", "markdown", "svg", "svg-round-trips"];
+    let flags: Vec<(String, String)> = names.iter().map(|name| (format!("--{name}"), path(name))).collect();
+    let mut words = vec!["--backend", "lasthop", "--backend", "null", "--workload", "rtt"];
+    words.extend(flags.iter().flat_map(|(flag, path)| [flag.as_str(), path]));
+    let table = bench(&words).ok();
+    assert!(table.contains("rtt,size=64,ring=256") && table.contains("reference"), "{table}");
+    let read = |name: &str| std::fs::read_to_string(path(name)).expect(name);
+    assert_eq!(read("tsv").lines().count(), 1 + 4);
+    assert!(read("json-file").starts_with('{'));
+    assert!(read("markdown").contains("rtt,size=64,ring=256"));
+    assert!(read("svg").starts_with("<svg") && read("svg-round-trips").starts_with("<svg"));
+}
+
+#[test]
+fn a_switch_that_runs_already_is_measured_over_its_sockets() {
+    let switch = Switch::start(&["--vnic", "a", "--vnic", "b"]);
+    let sockets = format!("{},{}", switch.path("a.sock").display(), switch.path("b.sock").display());
+    let samples = samples(&["--sockets", &sockets, "--workload", "stream"]);
+    assert_eq!(samples.len(), 2);
+    assert!(
+        samples.iter().all(|sample| sample["backend"] == "sockets" && count(sample, "received_frames") > 0)
+    );
+    let answer = bench(&["--sockets", &sockets, "--workload", "fan-in=3"]).refused();
+    assert!(answer.contains("2 sockets are given, the workload has 4 guests"), "{answer}");
+}
+
+#[test]
+fn a_command_that_fails_is_named_and_the_others_go_on() {
+    let words = ["--backend", "lasthop", "--backend", "gone=sh -c 'echo not here >&2; exit 77'"];
+    let answer = bench(
+        &[&words[..], &["--backend", "bad=sh -c 'echo broken >&2; exit 1'", "--workload", "stream"]].concat(),
+    );
+    assert_eq!(answer.code, Some(0), "{}", answer.err);
+    assert!(answer.err.contains("skip: gone: not here"), "{}", answer.err);
+    assert!(answer.err.contains("failed: bad: bad failed: broken"), "{}", answer.err);
+    let refused = bench(&["--backend", "bad=false", "--workload", "stream"]).refused();
+    assert!(refused.contains("failed: bad"), "{refused}");
+}
+
+#[test]
+fn a_command_is_told_what_to_be_ready_for() {
+    let program = env!("CARGO_BIN_EXE_lasthop");
+    let script = format!(
+        "own=sh -c 'trap \"kill \\$!; wait; exit\" TERM; d=$LASTHOP_BENCH_DIR; {program} --dir $d/run run \
+         --vnic port0,socket=$d/port0.sock,mode=connect --vnic port1,socket=$d/port1.sock,mode=connect & \
+         echo setting: $LASTHOP_BENCH_PORTS ports on $LASTHOP_BENCH_CPU; echo ready connect; wait'"
+    );
+    let answer =
+        bench(&["--backend", &script, "--workload", "stream", "--switch-cpu", "1", "--generator-cpu", "0"]);
+    assert!(answer.err.contains("setting: own: 2 ports on 1"), "{}", answer.err);
+    assert!(answer.ok().contains("stream,size=64,ring=256"));
+}
+
+#[test]
+fn mistakes_have_a_remedy() {
+    for (words, expected) in [
+        (["--workload", "stream,size=1"], "size is 60 to 65549"),
+        (["--workload", "sream"], "no part of a workload"),
+        (["--backend", "ovs"], "NAME=COMMAND starts another one"),
+        (["--suite", "all"], "there are quick, standard, full"),
+        (["--seconds", "0"], "0.01 to 3600"),
+    ] {
+        let answer = lasthop(&["bench", words[0], words[1]]);
+        assert_eq!(answer.code, Some(2));
+        assert!(answer.err.contains(expected), "{}", answer.err);
+    }
+    for (words, expected) in [
+        (["--backend", "null", "--backend", "null"], "two back ends \"null\""),
+        (["--reference", "x", "--backend", "null"], "--reference x is none of the back ends; there are null"),
+        (["--switch-cpu", "0", "--generator-cpu", "0"], "two different CPUs"),
+    ] {
+        let answer = lasthop(&[&["bench"], &words[..]].concat());
+        assert!(answer.refused().contains(expected));
+    }
+}

@@ -1,0 +1,73 @@
+//! What a receiver is to find, computed from the sender's memory the plainest way.
+
+use lasthop_fabric::Capabilities;
+use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES};
+use lasthop_wire::{Offload, Segmentation, check_partial};
+
+use crate::headers::checksum_of;
+
+use super::layout::Raw;
+
+/// Bytes of a frame that the switch looks at.
+const IMAGE_BYTES: usize = 128;
+/// Bytes of a virtio-net header that mean the same for all packets: all but the number of buffers.
+pub(super) const SHOWN_BYTES: usize = 10;
+
+/// The bytes of a chain's buffers, as far as they are in memory.
+pub(super) fn gather(memory: &[u8], buffers: &[Raw]) -> Vec<u8> {
+    buffers.iter().filter_map(|raw| raw.range()).flat_map(|range| memory[range].iter().copied()).collect()
+}
+
+/// The packets that a chain of these bytes may become at a receiver, each with its virtio-net header up to the number of
+/// buffers. None if it is not to be delivered.
+pub(super) fn packets(chain: &[u8], header_bytes: usize, receiver: Capabilities) -> Vec<Vec<u8>> {
+    let Some((header, frame)) = chain.split_at_checked(header_bytes) else { return Vec::new() };
+    let lengths = FRAME_BYTES_MIN as usize..=FRAME_BYTES_MAX as usize;
+    let mut vnet = [0; HEADER_BYTES];
+    vnet[..header_bytes].copy_from_slice(header);
+    let offload = Offload::parse(&vnet);
+    if !lengths.contains(&frame.len())
+        || (offload.needs_csum() && !check_partial(&offload, frame.len() as u32))
+    {
+        return Vec::new();
+    }
+    if !offload.is_gso() || takes(receiver, offload) {
+        return vec![shown(offload, frame.to_vec(), receiver)];
+    }
+    let head = &frame[..frame.len().min(IMAGE_BYTES)];
+    let Ok(plan) = Segmentation::plan(head, &offload, frame.len() as u32) else { return Vec::new() };
+    let segment = |index| {
+        let mut bytes = vec![0; plan.header_len() as usize];
+        let offload = plan.write_header(index, head, &mut bytes);
+        let payload = plan.payload(index);
+        bytes.extend(&frame[payload.start as usize..payload.end as usize]);
+        shown(offload, bytes, receiver)
+    };
+    (0..plan.count()).map(segment).collect()
+}
+
+fn takes(receiver: Capabilities, offload: Offload) -> bool {
+    let kind = match offload.gso_kind() {
+        GSO_TCPV4 => receiver.tso4,
+        GSO_TCPV6 => receiver.tso6,
+        _ => false,
+    };
+    kind && receiver.csum && (receiver.ecn || offload.gso_type & GSO_ECN == 0)
+}
+
+/// A packet as the receiver sees it: what it did not negotiate is made good.
+fn shown(offload: Offload, mut frame: Vec<u8>, receiver: Capabilities) -> Vec<u8> {
+    let mut told = Offload::default();
+    if offload.needs_csum() && receiver.csum {
+        told = Offload { flags: F_NEEDS_CSUM, ..offload };
+    } else if offload.needs_csum() {
+        let start = usize::from(offload.csum_start);
+        let field = start + usize::from(offload.csum_offset);
+        let sum = checksum_of(&frame[start..]);
+        // In UDP zero means that there is no checksum.
+        let sum = if sum == 0 && offload.csum_offset == 6 { 0xffff } else { sum };
+        frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+    [&told.emit(0)[..SHOWN_BYTES], &frame].concat()
+}

@@ -1,0 +1,65 @@
+//! Fuzz targets for everything that takes a stranger's bytes: as plain functions, with seeds and what they assert.
+//!
+//! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
+//! [`descriptor_tables`] and [`control_queue`] a guest's ring memory. Each has a `run`, which panics when something does not hold, and `seeds`,
+//! inputs made of what real senders send.
+//!
+//! **Contract.** A target is a pure function of its bytes: no clock, no thread, nothing random, so that an input that
+//! fails once fails always. It ends in bounded time and leaves no descriptor and no mapping behind.
+//!
+//! **Not checked.** Guests that write their memory while it is read: one thread plays both sides here. What only the
+//! operator writes (configuration, requests) and what supervisor and switch tell each other: those have tests in the binary's
+//! own crate, which nothing else can use.
+//!
+//! **Threading.** None.
+//!
+//! ```text
+//!   tools/fuzz            nightly: libFuzzer ----> targets/NAME.rs --+
+//!   tools/fuzz --smoke    stable:  bin/replay ---> mutations --------+--> NAME::run(bytes)
+//!                                                                        `-- seeds/NAME/*
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod control_queue;
+pub mod descriptor_tables;
+pub mod headers;
+pub mod input;
+pub mod mutation;
+pub mod vhost_messages;
+
+/// A target by name.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// As in `fuzz/targets` and `fuzz/seeds`.
+    pub name: &'static str,
+    /// Panics when something does not hold for these bytes.
+    pub run: fn(&[u8]),
+    /// Inputs to start from, with names for their files.
+    pub seeds: fn() -> Vec<(String, Vec<u8>)>,
+    /// Longest input worth trying, in bytes.
+    pub input_bytes_max: usize,
+}
+
+/// All of them.
+pub const TARGETS: [Target; 4] = [
+    Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
+    Target {
+        name: "vhost_messages",
+        run: vhost_messages::run,
+        seeds: vhost_messages::seeds,
+        input_bytes_max: 4096,
+    },
+    Target {
+        name: "descriptor_tables",
+        run: descriptor_tables::run,
+        seeds: descriptor_tables::seeds,
+        input_bytes_max: 4096,
+    },
+    Target {
+        name: "control_queue",
+        run: control_queue::run,
+        seeds: control_queue::seeds,
+        input_bytes_max: 2048,
+    },
+];
