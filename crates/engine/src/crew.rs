@@ -17,7 +17,7 @@ use crate::mailbox::Mailbox;
 use crate::worker::{Bells, Worker};
 use crate::{EngineError, REPLY_TIMEOUT};
 
-/// Times that a stop is tried again after all workers were between two visits.
+/// Times that a ring is stopped, or enabled, again after all workers were between two visits.
 const STOPS_MAX: u32 = 3;
 
 /// The workers' mailboxes, and what is decided for all of them.
@@ -93,7 +93,7 @@ impl Crew {
         let prepared = self.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
         let Some(part) = prepared else { return Ok(Ok(())) };
         self.call_all(move |worker| join(worker, port, index, &part, &bells))?;
-        let granted = lock(&self.granted_pairs).get(&port).is_none_or(|pairs| index / 2 < *pairs);
+        let granted = self.granted_pairs(port).is_none_or(|pairs| index / 2 < pairs);
         self.call(home, move |worker| worker.open_ring(port, index, kick, enabled && granted))
     }
 
@@ -135,12 +135,22 @@ impl Crew {
         enabled: bool,
     ) -> Result<(), EngineError> {
         let Some(home) = self.home(port, index) else { return Ok(()) };
-        self.call(home, move |worker| worker.set_ring_enabled(port, index, enabled))
+        for _ in 0..STOPS_MAX {
+            if self.call(home, move |worker| worker.set_ring_enabled(port, index, enabled))? {
+                return Ok(());
+            }
+            self.call_all(|_| ())?;
+        }
+        Err(EngineError::RingBusy(port, index))
     }
 
     /// What a guest asked for through its control queue.
     pub(crate) fn grant_pairs(&self, port: PortId, pairs: u16) {
         lock(&self.granted_pairs).insert(port, pairs);
+    }
+
+    pub(crate) fn granted_pairs(&self, port: PortId) -> Option<u16> {
+        lock(&self.granted_pairs).get(&port).copied()
     }
 
     pub(crate) fn set_ring_call(

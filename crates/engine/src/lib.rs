@@ -73,8 +73,8 @@ pub enum EngineError {
     /// The numbered worker did not answer in time.
     #[error("the switch's worker {0} did not answer within {seconds} s; it is stuck or the machine is overloaded", seconds = REPLY_TIMEOUT.as_secs())]
     NoAnswer(usize),
-    /// Workers did not let go of a virtqueue, although all answered.
-    #[error("virtqueue {1} of port {0} is in use and cannot be stopped; remove the port")]
+    /// A virtqueue stayed in use, although all workers answered.
+    #[error("virtqueue {1} of port {0} stays in use; restart the switch")]
     RingBusy(PortId, u16),
     /// The system refused something at start.
     #[error("cannot {0}: {1}")]

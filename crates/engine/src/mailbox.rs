@@ -49,6 +49,10 @@ impl Mailbox {
         self.ring();
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.len()
+    }
+
     /// The next errand.
     pub(crate) fn take(&self) -> Option<Errand> {
         self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front()

@@ -13,6 +13,7 @@ use crate::active::ActiveRings;
 use crate::control::{Command, ControlQueue};
 use crate::crew::Crew;
 use crate::events::{Event, Events};
+use crate::mailbox::Errand;
 use crate::stats::WorkerStats;
 
 /// How often a busy worker looks for kicks and errands: a ring that wakes meanwhile waits so long at most.
@@ -258,7 +259,9 @@ impl Worker {
     }
 
     fn run_errands(&mut self) {
-        while let Some(errand) = self.crew.mailbox(self.stats.index).take() {
+        // What an errand leaves is for later.
+        for _ in 0..self.crew.mailbox(self.stats.index).len() {
+            let Some(errand) = self.crew.mailbox(self.stats.index).take() else { break };
             errand(self);
             self.send_signals();
         }
@@ -285,13 +288,22 @@ impl Worker {
         for Command::QueuePairs(pairs) in granted {
             self.crew.grant_pairs(port, pairs);
             for ring in 0..2 * pairs_max {
-                self.set_ring_enabled(port, ring, ring < 2 * pairs);
+                self.grant_ring(port, ring);
             }
         }
         if signal && let Some(call) = self.call_of(port, index) {
             ring_bell(call);
         }
         self.send_signals();
+    }
+
+    /// Enables or disables a ring as its guest asked for; asks again by itself.
+    fn grant_ring(&mut self, port: PortId, index: u16) {
+        let Some(pairs) = self.crew.granted_pairs(port) else { return };
+        if !self.set_ring_enabled(port, index, index / 2 < pairs) {
+            let again: Errand = Box::new(move |worker| worker.grant_ring(port, index));
+            self.crew.mailbox(self.stats.index).post(again);
+        }
     }
 
     fn call_of(&self, port: PortId, index: u16) -> Option<&OwnedFd> {
@@ -440,13 +452,16 @@ impl Worker {
         }
     }
 
-    /// Packets pass or do not pass a ring from now on.
-    pub(crate) fn set_ring_enabled(&mut self, port: PortId, index: u16, enabled: bool) {
+    /// Packets pass or do not pass a ring from now on; false if others are at it for long: ask again.
+    pub(crate) fn set_ring_enabled(&mut self, port: PortId, index: u16, enabled: bool) -> bool {
         let until = Instant::now() + RECALL;
-        while !self.fabric.set_ring_enabled(port, index, enabled) && Instant::now() < until {
+        let mut done = self.fabric.set_ring_enabled(port, index, enabled);
+        while !done && Instant::now() < until {
             std::thread::yield_now();
+            done = self.fabric.set_ring_enabled(port, index, enabled);
         }
         self.send_signals();
+        done
     }
 
     pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<&Arc<OwnedFd>>) {

@@ -120,10 +120,8 @@ impl Fabric {
         let mut sender = Sender::default();
         sender.queues.resize_with(pairs, || None);
         sender.chains.resize_with(pairs, || None);
-        let mut receiver = Receiver::default();
-        receiver.queues.resize_with(pairs, || None);
         self.senders.put(port, sender);
-        self.receivers.put(port, receiver);
+        self.receivers.put(port, Receiver::new(pairs));
     }
 
     /// A port goes, with its rings; nothing refers to it afterwards. Returns its last counters. In a crew its rings are

@@ -21,6 +21,17 @@ pub(crate) struct Receiver {
     pub(crate) capabilities: Capabilities,
     pub(crate) queues: Vec<Option<Arc<ReceiveRing>>>,
     pub(crate) received: Received,
+    /// Where each queue stands among the rings that this worker looks after.
+    kept_at: Vec<Option<usize>>,
+}
+
+impl Receiver {
+    pub(crate) fn new(pairs: usize) -> Self {
+        let mut receiver = Self::default();
+        receiver.queues.resize_with(pairs, || None);
+        receiver.kept_at.resize(pairs, None);
+        receiver
+    }
 }
 
 /// A copy of a packet on its way to a receiver.
@@ -50,8 +61,9 @@ impl Copy<'_> {
 #[derive(Debug)]
 pub(crate) struct Receivers {
     slots: Vec<Option<Box<Receiver>>>,
-    /// Rings where this worker let packets wait, and until when it may leave them alone.
+    /// Rings where this worker let packets wait, in no order.
     kept: Vec<RingId>,
+    /// Until when it may leave each of them alone.
     kept_until_ns: Vec<u64>,
     pub(crate) leases: Leases,
     board: Arc<Board>,
@@ -86,6 +98,8 @@ impl Receivers {
     }
 
     pub(crate) fn remove(&mut self, port: PortId) {
+        let pairs = self.get(port).map_or(0, |receiver| receiver.queues.len() as u16);
+        (0..pairs).for_each(|queue| self.keep(RingId { port, queue }, None));
         self.slots[port.index()] = None;
     }
 
@@ -128,18 +142,35 @@ impl Receivers {
     }
 
     fn keep(&mut self, ring: RingId, until_ns: Option<u64>) {
-        let at = self.kept.iter().position(|kept| *kept == ring);
-        match (at, until_ns) {
+        let next = self.kept.len();
+        let Some(at) = self.kept_at(ring) else { return };
+        match (*at, until_ns) {
             (Some(at), Some(until_ns)) => self.kept_until_ns[at] = until_ns,
             (None, Some(until_ns)) => {
+                *at = Some(next);
                 self.kept.push(ring);
                 self.kept_until_ns.push(until_ns);
             }
-            (Some(at), None) => {
-                self.kept.remove(at);
-                self.kept_until_ns.remove(at);
+            (Some(_), None) => {
+                let at = at.take();
+                self.let_go(at);
             }
             (None, None) => {}
+        }
+    }
+
+    fn kept_at(&mut self, ring: RingId) -> Option<&mut Option<usize>> {
+        self.slots.get_mut(ring.port.index())?.as_deref_mut()?.kept_at.get_mut(usize::from(ring.queue))
+    }
+
+    /// The last of the kept rings takes the place of the one `at`.
+    fn let_go(&mut self, at: Option<usize>) {
+        let Some(at) = at else { return };
+        self.kept.swap_remove(at);
+        self.kept_until_ns.swap_remove(at);
+        let moved = self.kept.get(at).copied();
+        if let Some(place) = moved.and_then(|moved| self.kept_at(moved)) {
+            *place = Some(at);
         }
     }
 

@@ -338,7 +338,9 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Drops what waits for which `gone` holds; the others keep their order.
     pub(crate) fn drop_those(&mut self, gone: impl Fn(PacketRef) -> bool, reason: DropReason) {
-        self.absorb();
+        while let Some(waiting) = self.claim.take_left() {
+            self.claim.push(waiting);
+        }
         for _ in 0..self.claim.waiting() {
             let Some(waiting) = self.claim.pop() else { break };
             if gone(waiting.packet) {

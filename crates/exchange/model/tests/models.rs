@@ -36,8 +36,7 @@ fn deliver(desk: &Desk<Vec<u32>, u32>, packets: [u32; 2]) {
 
 #[test]
 fn whatever_is_left_is_served_in_each_workers_order() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    let model = loom::model::Builder::new();
     model.check(|| {
         let desk = Arc::new(Desk::new(Vec::new(), 4));
         let other = Arc::clone(&desk);
@@ -90,7 +89,7 @@ fn settle(desk: &Desk<Order, ()>, first: Option<Claim<'_, Order, ()>>) {
 #[test]
 fn finished_leases_are_published_by_somebody() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    model.preemption_bound = Some(6); // without a bound it takes a minute
     model.check(|| {
         let desk = Arc::new(Desk::new(Order::default(), 2));
         let other = Arc::clone(&desk);
@@ -125,8 +124,7 @@ fn a_sleeper_is_woken_or_sees_what_was_returned() {
 
 #[test]
 fn two_pushers_and_a_popper() {
-    let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(3);
+    let model = loom::model::Builder::new();
     model.check(|| {
         let queue = Arc::new(Bounded::new(2));
         let pushers: Vec<_> = (0..2_u32)
