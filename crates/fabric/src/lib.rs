@@ -31,6 +31,7 @@ pub mod bounds;
 mod counters;
 mod deliver;
 mod destinations;
+mod express;
 mod frame;
 mod internal;
 mod lease;

@@ -104,6 +104,21 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    pub(crate) fn map(&self) -> &'a MemoryMap {
+        self.map
+    }
+
+    /// Bytes of the virtio-net header in front of each frame.
+    pub(crate) fn vnet_bytes(&self) -> usize {
+        self.vnet_bytes
+    }
+
+    /// Where a frame lies that is in one piece, unless its slot is gone.
+    #[inline]
+    pub(crate) fn only_segment(&self, packet: PacketRef) -> Option<Segment> {
+        self.chains.only_segment(packet.head, packet.epoch)
+    }
+
     /// The frame behind a reference, unless its slot is gone.
     #[inline]
     pub(crate) fn frame<'b>(
@@ -270,6 +285,32 @@ impl Senders {
         let mut completed = false;
         for (packet, attempt) in attempts {
             if counters.settle(attempt) && queue.table.settle(packet.head) {
+                queue.ring.complete(packet.head, 0);
+                completed = true;
+            }
+        }
+        if completed {
+            if std::mem::take(&mut queue.blocked) {
+                self.unblocked.push(ring);
+            }
+            self.mark_dirty(ring);
+        }
+    }
+
+    /// Enters that packets of one ring were delivered whole.
+    #[inline]
+    pub(crate) fn settle_delivered(&mut self, packets: impl ExactSizeIterator<Item = PacketRef> + Clone) {
+        let Some(first) = packets.clone().next() else { return };
+        let ring = RingId { port: first.port(), queue: first.queue };
+        let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let Sender { queues, counters, .. } = sender;
+        let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
+        counters.forwarded += packets.len() as u64;
+        let mut completed = false;
+        for packet in packets {
+            if queue.table.settle(packet.head) {
                 queue.ring.complete(packet.head, 0);
                 completed = true;
             }
