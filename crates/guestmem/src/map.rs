@@ -239,29 +239,38 @@ impl MemoryMap {
             return Err(StaleSegment);
         }
         let out = self.host(target, 0, len)?.as_ptr();
-        let source = rest.map.host(rest.segment, rest.skip, rest.len)?.as_ptr();
-        // SAFETY: host checked both ranges; header and image are ours. Two guests' memories, or two segments of one, whose
-        // overlap would be its own fault: `copy` then, which allows it.
+        if rest.len > 0 {
+            let source = rest.map.host(rest.segment, rest.skip, rest.len)?.as_ptr();
+            // SAFETY: host checked both ranges. They are of two guests, or of one, which may have them overlap: `copy`
+            // allows that.
+            unsafe { std::ptr::copy(source, out.add(N + image.len()), rest.len) };
+        }
+        // SAFETY: host checked the target; header and image are ours.
         unsafe {
             std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
             copy_short(image.as_ptr(), out.add(N), image.len());
-            if rest.len > 0 {
-                std::ptr::copy(source, out.add(N + image.len()), rest.len);
-            }
         }
         Ok(())
     }
 
-    /// Asks the processor for the cache line at `skip` bytes into `segment`, to be written; never faults, never fails.
+    /// Asks the processor for the first one or two cache lines of `len` bytes at the start of a segment, to be written; never
+    /// faults, never fails.
     #[inline]
-    pub fn prefetch_write(&self, segment: Segment, skip: u32) {
+    pub fn prefetch_write(&self, segment: Segment, len: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if let Ok(pointer) = self.host(segment, skip, 1) {
+        if let Ok(pointer) = self.host(segment, 0, len as usize) {
+            let second = (len as usize).min(64);
             // The compiler's own hint becomes one for reading unless all processors it builds for know PREFETCHW. Those
             // 64-bit ones that do not, do nothing.
-            // SAFETY: a prefetch has no architectural effect.
+            // SAFETY: a prefetch has no architectural effect, whatever the address.
             unsafe {
-                std::arch::asm!("prefetchw [{}]", in(reg) pointer.as_ptr(), options(nostack, preserves_flags, readonly));
+                std::arch::asm!(
+                    "prefetchw [{0}]",
+                    "prefetchw [{0} + {1}]",
+                    in(reg) pointer.as_ptr(),
+                    in(reg) second,
+                    options(nostack, preserves_flags, readonly),
+                );
             }
         }
     }
