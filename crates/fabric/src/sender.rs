@@ -18,9 +18,6 @@ use crate::reference::{Attempt, Outcome, PacketRef, Return};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
 use crate::{Capabilities, RingId};
 
-/// Bytes of a cache line.
-const LINE_BYTES: u32 = 64;
-
 /// One transmit ring and what was taken from it.
 #[derive(Debug)]
 pub(crate) struct TxQueue {
@@ -525,8 +522,7 @@ fn take_chain(queue: &mut TxQueue, map: &MemoryMap, ahead: u16, epoch: u32) -> R
         // The usual chain, spared the walk: one buffer in one region.
         let piece = map.translate(descriptor.addr, descriptor.len, &mut queue.hint);
         if let Some(first) = piece.filter(|piece| piece.len == descriptor.len && piece.len > 0) {
-            map.prefetch(first, 0);
-            map.prefetch(first, LINE_BYTES);
+            map.prefetch_start(first);
             queue.table.enter(head, epoch, &[first]);
             return Ok(Chain { head, whole: true, bytes: first.len, first });
         }
