@@ -269,7 +269,8 @@ fn bursts_go_round_and_come_back_in_order() {
                 sent += 1;
             }
             guest.flush().unwrap();
-            assert!(guest.wait(HANG).unwrap(), "no frame came");
+            // All may have come back before the back end shows that it has done with them: then there is room soon.
+            assert!(sent == seen || guest.wait(HANG).unwrap(), "no frame came");
             let each = |start: &[u8; START_BYTES], len: usize| {
                 assert_eq!(len, 60 + seen % 1000);
                 assert!(start[12..] == frame(len, seen)[..52], "frame {seen}");
