@@ -8,6 +8,7 @@ use lasthop_wire::{Offload, Segmentation, Sum};
 
 use crate::Capabilities;
 use crate::counters::Delivered;
+use crate::express::Express;
 use crate::frame::Frame;
 use crate::place::RxQueue;
 use crate::reference::{Attempt, Outcome};
@@ -18,11 +19,16 @@ use crate::reservation::{Refusal, Reservation};
 pub(crate) struct Scratch {
     pub(crate) reservation: Reservation,
     segment_head: [u8; IMAGE_BYTES],
+    pub(crate) express: Express,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self { reservation: Reservation::default(), segment_head: [0; IMAGE_BYTES] }
+        Self {
+            reservation: Reservation::default(),
+            segment_head: [0; IMAGE_BYTES],
+            express: Express::default(),
+        }
     }
 }
 
@@ -228,7 +234,7 @@ fn store_checksum(mut packet: Cursor<'_>, offload: Offload, sum: Sum) -> Result<
 }
 
 /// What a receiver may be told: nothing that only the sender claims.
-fn as_received(offload: Offload) -> Offload {
+pub(crate) fn as_received(offload: Offload) -> Offload {
     if offload.needs_csum() { Offload { flags: F_NEEDS_CSUM, ..offload } } else { Offload::default() }
 }
 

@@ -31,6 +31,7 @@ pub mod bounds;
 mod counters;
 mod deliver;
 mod destinations;
+mod express;
 mod frame;
 mod internal;
 mod lease;
@@ -51,7 +52,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Segment;
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PortId, Verdicts};
+use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, PortId, Verdicts};
 
 use board::Board;
 use deliver::Scratch;
@@ -186,6 +187,10 @@ impl Fabric {
         self.verdicts.clear();
         let headers = &self.fetched.headers[..self.fetched.len];
         self.module.decide(&Batch { port, headers }, now_ns, &mut self.verdicts);
+        if let Some(destination) = self.common_destination() {
+            self.forward_all(destination, now_ns);
+            return;
+        }
         self.expect_copies();
         self.destinations.sort(self.verdicts.outputs());
         while let Some(list) = self.destinations.next() {
@@ -205,6 +210,28 @@ impl Fabric {
                 self.receivers.accept(list.port, &copies, &mut tools!(self), now_ns);
             }
         }
+    }
+
+    /// Where each packet of the batch goes, whole and alone, if that is one and the same: the usual case, spared the lists.
+    #[inline]
+    fn common_destination(&self) -> Option<PortId> {
+        let outputs = self.verdicts.outputs();
+        let port = outputs.first()?.port;
+        let plain = |(index, output): (usize, &Output)| {
+            let index = index as u16; // below BATCH_PACKETS_MAX
+            *output == Output { packet: index, image: index, port, truncate_len_bytes: u32::MAX }
+        };
+        let rest = self.verdicts.drops().len() + self.verdicts.lost() as usize;
+        let all = rest == 0 && outputs.len() == self.fetched.len && outputs.iter().enumerate().all(plain);
+        all.then_some(port)
+    }
+
+    #[inline]
+    fn forward_all(&mut self, port: PortId, now_ns: u64) {
+        let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
+        let copy = |(image, (&packet, header))| Copy { packet, header, truncate_len_bytes: u32::MAX, image };
+        let copies: ArrayVec<Copy<'_>, BATCH_PACKETS_MAX> = (0..).zip(packets).map(copy).collect();
+        self.receivers.accept(port, &copies, &mut tools!(self), now_ns);
     }
 
     /// Tells each packet's slot how many copies to wait for; packets without any are dropped here.

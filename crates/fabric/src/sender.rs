@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use lasthop_exchange::full_fence;
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
-use lasthop_ring::{DeviceRing, Direction, RingError, walk};
+use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DeviceRing, Direction, RingError, walk_from};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial};
@@ -76,10 +76,8 @@ pub(crate) struct Fetched {
     pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX]>,
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
-    /// Bytes of each chain as taken; `None` for one with too many segments.
-    chain_bytes: [Option<u32>; BATCH_PACKETS_MAX],
-    /// Each chain's first segment: usually that is where the headers are.
-    first: [Segment; BATCH_PACKETS_MAX],
+    /// The chains as taken, before frames that are none are left out.
+    chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
 }
 
@@ -89,8 +87,7 @@ impl Default for Fetched {
             headers: Box::new([Header::default(); BATCH_PACKETS_MAX]),
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
-            chain_bytes: [None; BATCH_PACKETS_MAX],
-            first: [Segment::default(); BATCH_PACKETS_MAX],
+            chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
         }
     }
@@ -104,6 +101,21 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    pub(crate) fn map(&self) -> &'a MemoryMap {
+        self.map
+    }
+
+    /// Bytes of the virtio-net header in front of each frame.
+    pub(crate) fn vnet_bytes(&self) -> usize {
+        self.vnet_bytes
+    }
+
+    /// Where a frame lies that is in one piece, unless its slot is gone.
+    #[inline]
+    pub(crate) fn only_segment(&self, packet: PacketRef) -> Option<Segment> {
+        self.chains.only_segment(packet.head, packet.epoch)
+    }
+
     /// The frame behind a reference, unless its slot is gone.
     #[inline]
     pub(crate) fn frame<'b>(
@@ -282,6 +294,32 @@ impl Senders {
         }
     }
 
+    /// Enters that packets of one ring were delivered whole.
+    #[inline]
+    pub(crate) fn settle_delivered(&mut self, packets: impl ExactSizeIterator<Item = PacketRef> + Clone) {
+        let Some(first) = packets.clone().next() else { return };
+        let ring = RingId { port: first.port(), queue: first.queue };
+        let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let Sender { queues, counters, .. } = sender;
+        let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
+        counters.forwarded += packets.len() as u64;
+        let mut completed = false;
+        for packet in packets {
+            if queue.table.settle(packet.head) {
+                queue.ring.complete(packet.head, 0);
+                completed = true;
+            }
+        }
+        if completed {
+            if std::mem::take(&mut queue.blocked) {
+                self.unblocked.push(ring);
+            }
+            self.mark_dirty(ring);
+        }
+    }
+
     #[inline]
     fn mark_dirty(&mut self, ring: RingId) {
         let Some(queue) = self.queue_mut(ring) else { return };
@@ -383,16 +421,8 @@ impl Sender {
         while taken < pending && bytes < VISIT_BYTES_MAX && queue.table.has_room() {
             match take_chain(queue, &self.map, taken as u16, self.epoch) {
                 Ok(chain) => {
-                    fetched.packets[taken] = PacketRef {
-                        port: ring.port.0,
-                        queue: ring.queue,
-                        head: chain.head,
-                        home,
-                        epoch: self.epoch,
-                    };
                     bytes = bytes.saturating_add(chain.bytes);
-                    fetched.chain_bytes[taken] = chain.whole.then_some(chain.bytes);
-                    fetched.first[taken] = chain.first;
+                    fetched.chains[taken] = chain;
                     taken += 1;
                 }
                 Err(broken) => {
@@ -403,58 +433,81 @@ impl Sender {
         }
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
         queue.ring.take(taken as u16);
-        self.read_headers(ring, fetched, taken, enabled);
+        self.read_headers(ring, fetched, taken, (home, enabled));
         (taken, error)
     }
 
     /// Second pass: reads each chain's headers, once; what is no frame is dropped and completed.
-    fn read_headers(&mut self, ring: RingId, fetched: &mut Fetched, taken: usize, enabled: bool) {
+    #[inline]
+    fn read_headers(
+        &mut self,
+        ring: RingId,
+        fetched: &mut Fetched,
+        taken: usize,
+        (home, enabled): (u8, bool),
+    ) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
         let vnet_bytes = self.capabilities.header_bytes;
-        for index in 0..taken {
-            let packet = fetched.packets[index];
-            let bytes = fetched.chain_bytes[index];
-            let first = &fetched.first[index];
-            let segments = if first.len as usize >= vnet_bytes + IMAGE_FETCH_BYTES || bytes == Some(first.len)
-            {
-                std::slice::from_ref(first)
+        let (mut bytes, mut gso_packets) = (0, 0);
+        for chain in &fetched.chains[..taken] {
+            let header = &mut fetched.headers[fetched.len];
+            let read = if chain.is_one_piece() && vnet_bytes == HEADER_BYTES {
+                read_one_piece(&self.map, header, chain)
             } else {
                 let chains = queue.table.chains();
-                chains.segments(packet.head, packet.epoch, &mut fetched.segments).unwrap_or_default()
+                let segments = chains.segments(chain.head, self.epoch, &mut fetched.segments);
+                let cursor = Cursor::new(&self.map, segments.unwrap_or_default());
+                read_header(cursor, header, chain, vnet_bytes)
             };
-            let cursor = Cursor::new(&self.map, segments);
-            let header = &mut fetched.headers[fetched.len];
-            let verdict = match bytes {
-                None => Err(DropReason::ChainTooLong),
-                Some(bytes) => read_header(cursor, header, bytes, vnet_bytes),
-            };
-            self.counters.rx_packets += 1;
-            if verdict.is_ok() {
-                self.counters.rx_bytes += u64::from(header.frame_len_bytes());
+            if read.is_ok() {
+                bytes += u64::from(header.frame_len_bytes());
             }
-            let refused = verdict.err().or((!enabled).then_some(DropReason::QueueDisabled));
-            match refused {
-                None => {
-                    self.counters.rx_gso_packets += u64::from(header.offload.is_gso());
-                    fetched.packets[fetched.len] = packet;
-                    fetched.len += 1;
-                }
-                Some(reason) => {
-                    self.counters.rx_drops.count(reason);
-                    queue.table.settle(packet.head);
-                    queue.ring.complete(packet.head, 0);
-                }
+            if let Some(reason) = read.err().or((!enabled).then_some(DropReason::QueueDisabled)) {
+                self.counters.rx_drops.count(reason);
+                queue.table.settle(chain.head);
+                queue.ring.complete(chain.head, 0);
+                continue;
             }
+            gso_packets += u64::from(header.offload.is_gso());
+            let (port, queue, head, epoch) = (ring.port.0, ring.queue, chain.head, self.epoch);
+            fetched.packets[fetched.len] = PacketRef { port, queue, head, home, epoch };
+            fetched.len += 1;
         }
+        self.counters.rx_packets += taken as u64;
+        self.counters.rx_bytes += bytes;
+        self.counters.rx_gso_packets += gso_packets;
     }
 }
 
+/// A chain as it was taken.
+#[derive(Clone, Copy, Debug, Default)]
 struct Chain {
     head: u16,
-    bytes: u32,
-    first: Segment,
     /// Whether all segments were kept.
     whole: bool,
+    bytes: u32,
+    /// Usually that is where the headers are.
+    first: Segment,
+}
+
+impl Chain {
+    #[inline]
+    fn is_one_piece(&self) -> bool {
+        self.bytes == self.first.len && self.whole
+    }
+
+    /// Bytes of the frame in it.
+    #[inline]
+    fn frame_bytes(&self, vnet_bytes: usize) -> Result<u32, DropReason> {
+        if !self.whole {
+            return Err(DropReason::ChainTooLong);
+        }
+        match self.bytes.checked_sub(vnet_bytes as u32) {
+            None | Some(..FRAME_BYTES_MIN) => Err(DropReason::TooShort),
+            Some(bytes) if bytes > FRAME_BYTES_MAX => Err(DropReason::TooLong),
+            Some(bytes) => Ok(bytes),
+        }
+    }
 }
 
 /// Reads, checks and enters the pending chain `ahead`.
@@ -464,34 +517,53 @@ fn take_chain(queue: &mut TxQueue, map: &MemoryMap, ahead: u16, epoch: u32) -> R
     if queue.table.is_taken(head) {
         return Err(RingError::HeadTwice(head));
     }
+    let descriptor = queue.ring.descriptor(head);
+    if descriptor.flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == 0 {
+        // The usual chain, spared the walk: one buffer in one region.
+        let piece = map.translate(descriptor.addr, descriptor.len, &mut queue.hint);
+        if let Some(first) = piece.filter(|piece| piece.len == descriptor.len && piece.len > 0) {
+            map.prefetch_start(first);
+            queue.table.enter(head, epoch, &[first]);
+            return Ok(Chain { head, whole: true, bytes: first.len, first });
+        }
+    }
     let mut segments = ChainSegments::new();
     let mut bytes = 0_u32;
-    let whole = walk(&queue.ring, map, head, Direction::Readable, &mut queue.hint, |segment, _| {
-        bytes = bytes.saturating_add(segment.len);
-        segments.try_push(segment).is_ok()
-    })?;
+    let whole =
+        walk_from(&queue.ring, map, descriptor, Direction::Readable, &mut queue.hint, |segment, _| {
+            bytes = bytes.saturating_add(segment.len);
+            segments.try_push(segment).is_ok()
+        })?;
     let first = segments.first().copied().unwrap_or_default();
     map.prefetch(first, 0);
     queue.table.enter(head, epoch, &segments);
-    Ok(Chain { head, bytes, first, whole })
+    Ok(Chain { head, whole, bytes, first })
 }
 
-/// Reads the virtio-net header and the frame's head at `cursor` into `header`, and checks the metadata.
+/// Reads the virtio-net header and the frame's head of a chain in one piece into `header`, and checks the metadata.
 #[inline]
+fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain) -> Result<(), DropReason> {
+    let frame_len = chain.frame_bytes(HEADER_BYTES)?;
+    let mut vnet = [0; HEADER_BYTES];
+    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
+    map.read_start(chain.first, &mut vnet, image).map_err(|_| DropReason::Recalled)?;
+    header.offload = Offload::default();
+    if vnet[0] | vnet[1] == 0 {
+        return Ok(()); // no flags, no segmentation: the other fields mean nothing
+    }
+    header.offload = Offload::parse(&vnet);
+    check_offload(&header.offload, frame_len)
+}
+
+/// As [`read_one_piece`], for a chain in pieces.
 fn read_header(
     mut cursor: Cursor<'_>,
     header: &mut Header,
-    chain_bytes: u32,
+    chain: &Chain,
     vnet_bytes: usize,
 ) -> Result<(), DropReason> {
+    let frame_len = chain.frame_bytes(vnet_bytes)?;
     let mut vnet = [0; HEADER_BYTES];
-    let frame_len = chain_bytes.checked_sub(vnet_bytes as u32).ok_or(DropReason::TooShort)?;
-    if frame_len < FRAME_BYTES_MIN {
-        return Err(DropReason::TooShort);
-    }
-    if frame_len > FRAME_BYTES_MAX {
-        return Err(DropReason::TooLong);
-    }
     cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;

@@ -91,8 +91,11 @@ impl<'a, 't> Service<'a, 't> {
         if clear && self.place.is_contended() {
             (leased, blocked) = self.lease(copies, leases);
         }
-        let copies = &copies[leased..];
+        let mut copies = &copies[leased..];
         if !blocked {
+            copies = &copies[self.express(copies)..];
+        }
+        if !blocked && !copies.is_empty() {
             let mut delivered = Delivered::default();
             self.attempt(copies, 0, &mut delivered, &mut attempts);
             self.received.delivered.add(&delivered);
@@ -118,6 +121,19 @@ impl<'a, 't> Service<'a, 't> {
                 self.claim.ring.prefetch_descriptor(head);
             }
         }
+    }
+
+    /// Delivers the first copies, as far as they are usual ones that find buffers; how many.
+    #[inline]
+    fn express(&mut self, copies: &[Copy<'_>]) -> usize {
+        let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
+            return 0;
+        };
+        let to = (&*self.place.map, self.place.capabilities);
+        let delivered = &mut self.received.delivered;
+        let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, delivered);
+        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet));
+        done
     }
 
     /// Tries to put copies into the ring, in order, until one finds no buffers. They are of one transmit ring; the first

@@ -86,6 +86,14 @@ impl Chains {
         places.iter().zip(segments).for_each(|(place, segment)| place.store(*segment));
     }
 
+    /// The only segment of a chain that a reference is held to, if it was taken under `epoch` and has just one.
+    #[inline]
+    pub(crate) fn only_segment(&self, head: u16, epoch: u32) -> Option<Segment> {
+        let slot = self.slots.get(usize::from(head))?;
+        let tag = slot.tag.load(Ordering::Relaxed);
+        ((tag >> 32) as u32 == epoch && tag as u16 == 1).then(|| slot.first[0].load())
+    }
+
     /// Reads the segments of a chain that a reference is held to, if it was taken under `epoch`.
     #[inline]
     pub(crate) fn segments<'a>(

@@ -26,11 +26,12 @@ mod cursor;
 pub mod guard;
 mod map;
 mod mapping;
+mod short;
 mod slots;
 mod sum;
 
 pub use cursor::{Cursor, copy, copy_and_sum};
-pub use map::{MemoryMap, Region, Segment, StaleSegment};
+pub use map::{MemoryMap, Region, Rest, Segment, StaleSegment};
 pub use mapping::{FileRange, Mapping, MappingError, memfd};
 pub use slots::SlotArray;
 

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::short::copy_short;
 use crate::{Mapping, REGIONS_MAX};
 
 /// A segment was used with a map that has no such range.
@@ -36,6 +37,19 @@ pub struct Segment {
     pub len: u32,
     /// Index of the region in its map.
     pub region: u16,
+}
+
+/// The part of a frame that is copied straight from its sender's memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Rest<'a> {
+    /// The sender's memory.
+    pub map: &'a MemoryMap,
+    /// Where the whole frame lies, the sender's header in front.
+    pub segment: Segment,
+    /// Bytes in front of the rest.
+    pub skip: u32,
+    /// Bytes of the rest; may be 0.
+    pub len: usize,
 }
 
 /// The memory table of one guest. Immutable: a changed table is a new map, which keeps unchanged mappings.
@@ -181,16 +195,96 @@ impl MemoryMap {
         Ok(())
     }
 
-    /// Asks the processor for the cache line at `skip` bytes into `segment`, to be written; never faults, never fails.
+    /// Copies the first bytes of a segment out: `header`, and behind it `image`. For frames in one piece.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when the segment is not of this map, or shorter.
     #[inline]
-    pub fn prefetch_write(&self, segment: Segment, skip: u32) {
+    pub fn read_start<const N: usize>(
+        &self,
+        segment: Segment,
+        header: &mut [u8; N],
+        image: &mut [u8],
+    ) -> Result<(), StaleSegment> {
+        let len = N + image.len();
+        if len > segment.len as usize {
+            return Err(StaleSegment);
+        }
+        let source = self.host(segment, 0, len)?.as_ptr();
+        // SAFETY: host checked N + image.len() bytes; both targets are ours. Of bytes read twice the second read counts.
+        unsafe {
+            std::ptr::copy_nonoverlapping(source, header.as_mut_ptr(), N);
+            copy_short(source.add(N), image.as_mut_ptr(), image.len());
+        }
+        Ok(())
+    }
+
+    /// Writes a frame to the start of `target`: `header`, `image`, and what follows in its sender's memory. For frames in
+    /// one piece to buffers in one piece.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] when a segment is not of its map, or too short; nothing is written then.
+    #[inline]
+    pub fn write_frame<const N: usize>(
+        &self,
+        target: Segment,
+        header: &[u8; N],
+        image: &[u8],
+        rest: Rest<'_>,
+    ) -> Result<(), StaleSegment> {
+        let len = N + image.len() + rest.len;
+        let source_end = rest.skip as usize + rest.len;
+        if len > target.len as usize || source_end > rest.segment.len as usize {
+            return Err(StaleSegment);
+        }
+        let out = self.host(target, 0, len)?.as_ptr();
+        if rest.len > 0 {
+            let source = rest.map.host(rest.segment, rest.skip, rest.len)?.as_ptr();
+            // SAFETY: host checked both ranges. They are of two guests, or of one, which may have them overlap: `copy`
+            // allows that.
+            unsafe { std::ptr::copy(source, out.add(N + image.len()), rest.len) };
+        }
+        // SAFETY: host checked the target; header and image are ours.
+        unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
+            copy_short(image.as_ptr(), out.add(N), image.len());
+        }
+        Ok(())
+    }
+
+    /// Asks the processor for the first one or two cache lines of `len` bytes at the start of a segment, to be written; never
+    /// faults, never fails.
+    #[inline]
+    pub fn prefetch_write(&self, segment: Segment, len: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if let Ok(pointer) = self.host(segment, skip, 1) {
+        if let Ok(pointer) = self.host(segment, 0, len as usize) {
+            let second = (len as usize).min(64);
             // The compiler's own hint becomes one for reading unless all processors it builds for know PREFETCHW. Those
             // 64-bit ones that do not, do nothing.
-            // SAFETY: a prefetch has no architectural effect.
+            // SAFETY: a prefetch has no architectural effect, whatever the address.
             unsafe {
-                std::arch::asm!("prefetchw [{}]", in(reg) pointer.as_ptr(), options(nostack, preserves_flags, readonly));
+                std::arch::asm!(
+                    "prefetchw [{0}]",
+                    "prefetchw [{0} + {1}]",
+                    in(reg) pointer.as_ptr(),
+                    in(reg) second,
+                    options(nostack, preserves_flags, readonly),
+                );
+            }
+        }
+    }
+
+    /// Asks the processor for the first one or two cache lines of a segment; never faults, never fails.
+    #[inline]
+    pub fn prefetch_start(&self, segment: Segment) {
+        #[cfg(target_arch = "x86_64")]
+        if let Ok(pointer) = self.host(segment, 0, segment.len as usize) {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let second = (segment.len as usize).min(64);
+            // SAFETY: a prefetch has no architectural effect; both addresses are in the mapping or just behind it.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(pointer.as_ptr().cast::<i8>());
+                _mm_prefetch::<_MM_HINT_T0>(pointer.as_ptr().wrapping_add(second).cast::<i8>());
             }
         }
     }

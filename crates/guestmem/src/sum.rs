@@ -56,19 +56,15 @@ struct Unaligned(u64);
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod vector {
     use std::arch::x86_64::{
-        __m128i, _mm_add_epi64, _mm_cvtsi128_si64, _mm_setzero_si128, _mm_srli_si128, _mm_unpackhi_epi32,
+        _mm_add_epi64, _mm_cvtsi128_si64, _mm_setzero_si128, _mm_srli_si128, _mm_unpackhi_epi32,
         _mm_unpacklo_epi32,
     };
 
     use super::fold;
+    use crate::short::vector::{load, store};
 
-    /// Two vectors: their additions do not wait for each other.
-    pub(super) const BLOCK_BYTES: usize = 32;
-
-    /// Sixteen bytes at any address.
-    #[derive(Clone, Copy)]
-    #[repr(C, packed)]
-    struct Unaligned(__m128i);
+    /// A cache line.
+    pub(super) const BLOCK_BYTES: usize = 64;
 
     /// Whole blocks.
     ///
@@ -79,16 +75,18 @@ mod vector {
         // SAFETY: SSE2 is part of x86-64; the addresses are as the caller promised.
         unsafe {
             let mut sums = [_mm_setzero_si128(); 4];
-            for at in (0..len).step_by(BLOCK_BYTES) {
-                for half in 0..2 {
-                    let place = at + 16 * half;
-                    let bytes = source.add(place).cast::<Unaligned>().read_volatile();
-                    target.add(place).cast::<Unaligned>().write(bytes);
+            let mut at = 0;
+            while at < len {
+                for vector in 0..4 {
+                    let place = at + 16 * vector;
+                    let (value, zero) = (load(source.add(place)), _mm_setzero_si128());
+                    store(target.add(place), value);
                     // 32-bit words, widened to 64: 2^32 additions would be needed to overflow.
-                    let (value, zero) = (bytes.0, _mm_setzero_si128());
+                    let half = vector % 2; // two, whose additions do not wait for each other
                     sums[2 * half] = _mm_add_epi64(sums[2 * half], _mm_unpacklo_epi32(value, zero));
                     sums[2 * half + 1] = _mm_add_epi64(sums[2 * half + 1], _mm_unpackhi_epi32(value, zero));
                 }
+                at += BLOCK_BYTES;
             }
             let pair = _mm_add_epi64(_mm_add_epi64(sums[0], sums[1]), _mm_add_epi64(sums[2], sums[3]));
             let lanes = [_mm_cvtsi128_si64(pair), _mm_cvtsi128_si64(_mm_srli_si128::<8>(pair))];

@@ -13,13 +13,10 @@ pub enum Direction {
     Both,
 }
 
-/// Walks the chain at `head`: each descriptor is read once, checked and translated; `segment` gets every non-empty piece
-/// and whether the device writes to it, and may end the walk by returning false. Returns whether it came to the end.
-///
-/// `hint` is the region of the last translation.
+/// As [`walk_from`], from the chain's head.
 ///
 /// # Errors
-/// Whatever a driver may not do; see [`RingError`].
+/// As [`walk_from`].
 #[inline]
 pub fn walk(
     ring: &DeviceRing,
@@ -27,10 +24,28 @@ pub fn walk(
     head: u16,
     direction: Direction,
     hint: &mut u16,
+    segment: impl FnMut(Segment, bool) -> bool,
+) -> Result<bool, RingError> {
+    walk_from(ring, map, ring.descriptor(head), direction, hint, segment)
+}
+
+/// Walks the chain whose first descriptor is `first`, as it was just read: each descriptor is read once, checked and translated; `segment` gets every non-empty piece
+/// and whether the device writes to it, and may end the walk by returning false. Returns whether it came to the end.
+///
+/// `hint` is the region of the last translation.
+///
+/// # Errors
+/// Whatever a driver may not do; see [`RingError`].
+#[inline]
+pub fn walk_from(
+    ring: &DeviceRing,
+    map: &MemoryMap,
+    first: Descriptor,
+    direction: Direction,
+    hint: &mut u16,
     mut segment: impl FnMut(Segment, bool) -> bool,
 ) -> Result<bool, RingError> {
     let mut walk = Walk { map, direction, hint, writable_seen: false, budget: CHAIN_DESCRIPTORS_MAX };
-    let first = ring.descriptor(head);
     if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
         // The usual chain of a small packet, spared the loops: one buffer in one region.
         let writable = walk.check_direction(first)?;

@@ -35,7 +35,7 @@ mod rendezvous;
 mod tests;
 
 pub use carousel::{Carousel, Returned};
-pub use chain::{Direction, walk};
+pub use chain::{Direction, walk, walk_from};
 pub use device::DeviceRing;
 pub use driver::*;
 pub use memory::{Descriptor, RingAddresses, RingMemory};

@@ -45,6 +45,7 @@ impl Header {
     ///
     /// # Panics
     /// If `image_len` is longer than [`IMAGE_BYTES`] or than the frame.
+    #[inline]
     pub fn fill(&mut self, frame_len_bytes: u32, image_len: usize) -> &mut [u8] {
         let len = u16::try_from(image_len).expect("an image is shorter than 64 KiB");
         assert!(u32::from(len) <= frame_len_bytes, "an image is no longer than its frame");
@@ -53,29 +54,34 @@ impl Header {
     }
 
     /// The bytes of the image.
+    #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
     /// The bytes of the image, to be changed in place.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[..usize::from(self.len)]
     }
 
     /// Bytes of the frame as it came in that the image stands for.
+    #[inline]
     #[must_use]
     pub fn covers_bytes(&self) -> u32 {
         u32::from(self.covers)
     }
 
     /// Length of the frame as it will be delivered, in bytes, without the virtio-net header.
+    #[inline]
     #[must_use]
     pub fn frame_len_bytes(&self) -> u32 {
         self.frame_len - u32::from(self.covers) + u32::from(self.len)
     }
 
     /// Destination and source address; `None` for a frame shorter than an Ethernet header.
+    #[inline]
     #[must_use]
     pub fn macs(&self) -> Option<(Mac, Mac)> {
         let (destination, rest) = self.bytes().split_first_chunk::<6>()?;

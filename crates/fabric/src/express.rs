@@ -1,0 +1,146 @@
+//! The usual delivery, a batch at a time: frames in one piece, into receive buffers in one piece, as they are.
+
+use lasthop_guestmem::{MemoryMap, Rest, Segment, StaleSegment};
+use lasthop_ring::{DESC_WRITE, DeviceRing};
+use lasthop_verdict::BATCH_PACKETS_MAX;
+use lasthop_wire::vnet::HEADER_BYTES;
+
+use crate::Capabilities;
+use crate::counters::Delivered;
+use crate::deliver::as_received;
+use crate::frame::shape;
+use crate::place::RxQueue;
+use crate::receiver::Copy;
+use crate::sender::Source;
+
+/// The virtio-net header of a frame to which nothing is left to be done, in one buffer.
+const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+
+/// Buffers reserved for the first packets of a list, with what goes where.
+///
+/// ```text
+///   reserve: descriptor, check, translate, ask for the lines   x n   (cache misses side by side)
+///   copy:    header, image, rest                               x n
+///   complete: used entries                                     x n   published later, by one index store
+/// ```
+#[derive(Debug)]
+pub(crate) struct Express {
+    places: [Place; BATCH_PACKETS_MAX],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    head: u16,
+    len: u32,
+    target: Segment,
+    source: Segment,
+    is_gso: bool,
+    vnet: [u8; HEADER_BYTES],
+}
+
+impl Default for Express {
+    fn default() -> Self {
+        Self { places: [Place::default(); BATCH_PACKETS_MAX] }
+    }
+}
+
+impl Express {
+    /// Delivers the first of `copies`, up to the first that is not a usual one or finds no buffer; how many. The others
+    /// are for [`crate::deliver::Delivery`].
+    #[inline]
+    pub(crate) fn run(
+        &mut self,
+        queue: &mut RxQueue,
+        (map, capabilities): (&MemoryMap, Capabilities),
+        source: &Source<'_>,
+        copies: &[Copy<'_>],
+        delivered: &mut Delivered,
+    ) -> usize {
+        if capabilities.header_bytes != HEADER_BYTES || source.vnet_bytes() != HEADER_BYTES {
+            return 0;
+        }
+        let reserved = self.reserve(queue, (map, capabilities), source, copies);
+        let copied = self.copy(map, source, copies, reserved);
+        self.complete(&mut queue.ring, &self.places[..copied], delivered);
+        copied
+    }
+
+    #[inline]
+    fn reserve(
+        &mut self,
+        queue: &mut RxQueue,
+        (map, capabilities): (&MemoryMap, Capabilities),
+        source: &Source<'_>,
+        copies: &[Copy<'_>],
+    ) -> usize {
+        // What is wrong with the index is found out, and told, by the way that takes all packets.
+        let pending = usize::from(queue.ring.pending().unwrap_or_default());
+        let count = pending.min(copies.len()).min(BATCH_PACKETS_MAX);
+        for (ahead, (copy, place)) in copies[..count].iter().zip(&mut self.places).enumerate() {
+            let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
+            let as_it_is = (!offload.needs_csum() || capabilities.csum)
+                && (!offload.is_gso() || capabilities.takes_gso(offload));
+            let buffer = buffer(&queue.ring, map, &mut queue.hint, ahead as u16);
+            let (Some((head, target)), Some(source)) = (buffer, source.only_segment(copy.packet)) else {
+                return ahead;
+            };
+            let len = HEADER_BYTES as u32 + len;
+            if !as_it_is || target.len < len {
+                return ahead;
+            }
+            map.prefetch_write(target, len);
+            let is_gso = offload.is_gso();
+            let vnet =
+                if offload.flags | offload.gso_type == 0 { PLAIN } else { as_received(offload).emit(1) };
+            *place = Place { head, is_gso, len, target, source, vnet };
+        }
+        count
+    }
+
+    #[inline]
+    fn copy(&self, map: &MemoryMap, source: &Source<'_>, copies: &[Copy<'_>], reserved: usize) -> usize {
+        for (index, (copy, place)) in copies[..reserved].iter().zip(&self.places).enumerate() {
+            if write(map, source, copy, place).is_err() {
+                return index;
+            }
+        }
+        reserved
+    }
+
+    #[inline]
+    fn complete(&self, ring: &mut DeviceRing, places: &[Place], delivered: &mut Delivered) {
+        ring.take(places.len() as u16); // at most a batch
+        for place in places {
+            ring.complete(place.head, place.len);
+            delivered.bytes += u64::from(place.len) - HEADER_BYTES as u64;
+            delivered.gso_packets += u64::from(place.is_gso);
+        }
+        delivered.packets += places.len() as u64;
+    }
+}
+
+/// Receive buffer `ahead`, if it is one whole piece of memory.
+#[inline]
+fn buffer(ring: &DeviceRing, map: &MemoryMap, hint: &mut u16, ahead: u16) -> Option<(u16, Segment)> {
+    let head = ring.head(ahead).ok()?;
+    let descriptor = ring.descriptor(head);
+    if descriptor.flags != DESC_WRITE {
+        return None;
+    }
+    let segment = map.translate(descriptor.addr, descriptor.len, hint)?;
+    (segment.len == descriptor.len).then_some((head, segment))
+}
+
+#[inline]
+fn write(map: &MemoryMap, source: &Source<'_>, copy: &Copy<'_>, place: &Place) -> Result<(), StaleSegment> {
+    let image = copy.header.bytes();
+    let payload = place.len as usize - HEADER_BYTES;
+    let image = &image[..image.len().min(payload)];
+    let rest = Rest {
+        map: source.map(),
+        segment: place.source,
+        skip: HEADER_BYTES as u32 + copy.header.covers_bytes(),
+        len: payload - image.len(),
+    };
+    map.write_frame(place.target, &place.vnet, image, rest)
+}
