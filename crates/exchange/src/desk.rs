@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn threads_serve_all_that_is_left() {
-        const EACH: u64 = 10_000;
+        const EACH: u64 = if cfg!(miri) { 50 } else { 10_000 };
         let desk: Desk<u64, u64> = Desk::new(0, 8);
         let serve = |first: Option<Claim<'_, u64, u64>>| {
             let mut next = first;

@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn threads_lose_nothing_and_keep_each_ones_order() {
-        const EACH: u32 = 20_000;
+        const EACH: u32 = if cfg!(miri) { 50 } else { 20_000 };
         let queue = Bounded::new(64);
         std::thread::scope(|scope| {
             for thread in 0..3_u32 {

@@ -288,6 +288,8 @@ impl<'a, 't> Service<'a, 't> {
                 return false;
             }
             if !self.try_waiting(waiting, left) {
+                // What was left waits, too: as long as it stayed where it is, it would look like work.
+                self.absorb();
                 return false;
             }
         }

@@ -89,7 +89,7 @@ fn settle(desk: &Desk<Order, ()>, first: Option<Claim<'_, Order, ()>>) {
 #[test]
 fn finished_leases_are_published_by_somebody() {
     let mut model = loom::model::Builder::new();
-    model.preemption_bound = Some(6); // without a bound it takes a minute
+    model.preemption_bound = Some(5); // without a bound it takes a minute
     model.check(|| {
         let desk = Arc::new(Desk::new(Order::default(), 2));
         let other = Arc::clone(&desk);

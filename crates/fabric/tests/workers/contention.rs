@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lasthop_fabric::bounds::WAITING_NS_MAX;
 use lasthop_fabric::{Fabric, PortCounters};
 use lasthop_verdict::{DropReason, Module, PortId};
 use lasthop_wire::Offload;
@@ -135,6 +136,25 @@ fn a_sender_that_stops_gets_back_what_others_hold() {
     assert_eq!(arrived(&mut receiver).len(), 3, "the holder was faster");
     assert_eq!(crew[1].stop_step(PortId(2), 1), lasthop_fabric::Stopping::Done(Some(3)));
     assert_eq!(senders[0].reclaim(), 3);
+}
+
+#[test]
+fn what_is_left_at_a_ring_without_buffers_keeps_nobody_awake() {
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[1, 1], 64);
+    send(&mut senders[0], 32);
+    crew[1].visit(senders[0].tx_ring(), 0);
+    send(&mut senders[1], 32);
+    crew[1].visit(senders[1].tx_ring(), 0);
+    senders[0].reclaim();
+    send(&mut senders[0], 5);
+    let (first, others) = crew.split_first_mut().unwrap();
+    first.while_serving(receiver.tx_ring(), || others[0].visit(senders[0].tx_ring(), 0));
+    assert_eq!(first.deadline_ns(), Some(WAITING_NS_MAX), "all five wait for buffers");
+    assert!(!first.arm_waiting() && !first.drain_waiting());
+    assert_eq!(arrived(&mut receiver).len(), 64);
+    assert!(first.arm_waiting() && first.drain_waiting());
+    assert_eq!(arrived(&mut receiver).len(), 5);
+    assert_eq!(first.deadline_ns(), None);
 }
 
 #[test]
