@@ -47,6 +47,9 @@ pub enum BenchError {
         /// How long.
         seconds: u64,
     },
+    /// The user wants no more.
+    #[error("interrupted; everything that was started has been ended")]
+    Interrupted,
     /// The system refused.
     #[error("the bench failed: {0}")]
     System(#[from] io::Error),

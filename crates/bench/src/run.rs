@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lasthop_guest::{GuestError, GuestOptions};
@@ -41,6 +43,8 @@ pub struct Plan {
     pub huge_pages: bool,
     /// The program `lasthop`.
     pub program: PathBuf,
+    /// Set when the run is to end early: what was started is ended in order.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// What came out.
@@ -124,7 +128,7 @@ impl Shape {
 /// Does what the plan says. What one back end cannot do keeps no other from being measured.
 ///
 /// # Errors
-/// Only what ends the whole run: no cores, no room for sockets.
+/// Only what ends the whole run: no cores, no room for sockets, [`BenchError::Interrupted`].
 pub fn run(plan: &Plan, tell: &mut dyn FnMut(Progress<'_>)) -> Result<Outcome, BenchError> {
     let mut shapes: Vec<Shape> = Vec::new();
     for shape in plan.workloads.iter().map(Shape::of) {
@@ -159,6 +163,7 @@ impl Run<'_> {
         let directory = tempfile::Builder::new().prefix("lasthop-bench-").tempdir()?;
         let mut competitors = Vec::new();
         for (number, spec) in self.plan.backends.iter().enumerate() {
+            self.check_wanted()?;
             (self.tell)(Progress::Starting(&spec.to_string()));
             let dir = directory.path().join(number.to_string());
             std::fs::create_dir(&dir)?;
@@ -167,18 +172,20 @@ impl Run<'_> {
                 Err(error) => self.failed(&spec.to_string(), None, &error),
             }
         }
-        for workload in &workloads {
-            for round in 0..self.plan.rounds {
-                self.round(&mut competitors, workload, round)?;
-            }
-        }
+        let result = workloads.iter().try_for_each(|workload| {
+            (0..self.plan.rounds).try_for_each(|round| self.round(&mut competitors, workload, round))
+        });
         for Competitor { backend, station, .. } in competitors {
             backend.thaw();
             drop(station);
             let name = backend.name.clone();
             backend.end().unwrap_or_else(|error| self.failed(&name, None, &error));
         }
-        Ok(())
+        result
+    }
+
+    fn check_wanted(&self) -> Result<(), BenchError> {
+        if self.plan.stop.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 
     fn competitor(
@@ -195,6 +202,7 @@ impl Run<'_> {
             cores: self.plan.cores,
             huge_pages: self.plan.huge_pages,
             program: self.plan.program.clone(),
+            stop: Arc::clone(&self.plan.stop),
             dir,
         };
         let backend = Backend::start(spec, &setup)?;
@@ -219,6 +227,7 @@ impl Run<'_> {
         round: u32,
     ) -> Result<(), BenchError> {
         for competitor in competitors.iter_mut().filter(|competitor| !competitor.out_of.contains(workload)) {
+            self.check_wanted()?;
             match self.measure_undisturbed(competitor, workload, round) {
                 Ok(sample) => {
                     let total =
@@ -296,7 +305,8 @@ impl Run<'_> {
         workload: &Workload,
     ) -> Result<(Done, Option<Usage>), BenchError> {
         let failed = |error: GuestError| BenchError::Guest { backend: backend.name.clone(), error };
-        if !station.meet(workload).map_err(failed)? {
+        if !station.meet(workload, &self.plan.stop).map_err(failed)? {
+            self.check_wanted()?;
             let (backend, workload) = (backend.name.clone(), workload.to_string());
             return Err(BenchError::NothingPassed { backend, workload, seconds: FIRST_FRAME_SECONDS_MAX });
         }

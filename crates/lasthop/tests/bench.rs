@@ -4,8 +4,9 @@ mod support;
 
 use std::sync::{Mutex, PoisonError};
 
+use rustix::process::Signal;
 use serde_json::Value;
-use support::{Answer, Switch, lasthop};
+use support::{Answer, Switch, lasthop, signal};
 
 /// Each run wants two CPUs for itself.
 static CPUS: Mutex<()> = Mutex::new(());
@@ -147,4 +148,37 @@ fn mistakes_have_a_remedy() {
         let answer = lasthop(&[&["bench"], &words[..]].concat());
         assert!(answer.refused().contains(expected));
     }
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    let _alone = CPUS.lock().unwrap_or_else(PoisonError::into_inner);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    command.args([
+        "bench",
+        "--rounds",
+        "1000",
+        "--workload",
+        "stream",
+        "--backend",
+        "lasthop",
+        "--backend",
+        "null",
+    ]);
+    command.env("TMPDIR", directory.path()).stderr(std::process::Stdio::piped());
+    let mut bench = command.spawn().expect("the binary runs");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(bench.stderr.take().expect("piped")));
+    assert!(lines.any(|line| line.expect("text").contains("1/2000 lasthop")), "nothing was measured");
+    signal(bench.id(), Signal::TERM);
+    let rest: Vec<String> = lines.map(|line| line.expect("text")).collect();
+    assert_eq!(bench.wait().expect("ended").code(), Some(1));
+    assert!(rest.last().expect("a last line").contains("interrupted"), "{rest:?}");
+    assert_eq!(directory.path().read_dir().expect("there").count(), 0);
+    let ours = format!("TMPDIR={}", directory.path().display());
+    let left = std::fs::read_dir("/proc").expect("/proc").flatten().filter(|entry| {
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == ours.as_bytes())
+    });
+    assert_eq!(left.count(), 0);
 }

@@ -6,6 +6,8 @@ mod spec;
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use lasthop_guest::{BurstGuest, GuestError, GuestListener, GuestOptions};
 use rustix::process::Signal;
@@ -29,6 +31,8 @@ pub(crate) struct Setup {
     pub(crate) huge_pages: bool,
     /// The program `lasthop`.
     pub(crate) program: PathBuf,
+    /// Set when nobody wants it any more.
+    pub(crate) stop: Arc<AtomicBool>,
     /// Where sockets and logs go: an empty directory for each back end.
     pub(crate) dir: PathBuf,
 }

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -112,6 +113,9 @@ impl Started {
                 } else {
                     BenchError::Backend { name, why }
                 });
+            }
+            if setup.stop.load(Ordering::Relaxed) {
+                return Err(BenchError::Interrupted);
             }
             std::thread::sleep(LOOK_EVERY);
         }

@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lasthop_guest::{BurstGuest, GuestError, ReadDepth};
@@ -31,8 +32,9 @@ impl Station {
         Self { guests }
     }
 
-    /// Waits until frames pass, both ways, between all that will send and receive. False: they do not.
-    pub(crate) fn meet(&mut self, workload: &Workload) -> Result<bool, GuestError> {
+    /// Waits until frames pass, both ways, between all that will send and receive. False: they do not,
+    /// or `stop` was set.
+    pub(crate) fn meet(&mut self, workload: &Workload, stop: &AtomicBool) -> Result<bool, GuestError> {
         let start = Instant::now();
         let mut lanes = lanes(workload);
         let back: Vec<_> = lanes.iter().map(|(from, to)| (*to, *from)).collect();
@@ -41,7 +43,7 @@ impl Station {
             let mut one = traffic(workload, &[(from, to)], None);
             if one.send_all(&mut self.guests, 1)? + one.rest(&mut self.guests, 1)? > 0 {
                 lanes.pop();
-            } else if start.elapsed().as_secs() > FIRST_FRAME_SECONDS_MAX {
+            } else if start.elapsed().as_secs() > FIRST_FRAME_SECONDS_MAX || stop.load(Ordering::Relaxed) {
                 return Ok(false);
             }
         }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -10,6 +12,7 @@ use lasthop_bench::{
     BackendSpec, BenchError, Cores, Metric, Outcome, Plan, Progress, Sample, SocketRole, Suite, Workload,
 };
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::fault::{Fault, Kind};
 use crate::log::say;
@@ -150,6 +153,7 @@ impl BenchArgs {
             cores: Cores::choose(self.switch_cpu, self.generator_cpu).map_err(fault)?,
             huge_pages: self.huge_pages,
             program,
+            stop: stop_flag()?,
         })
     }
 
@@ -199,6 +203,18 @@ impl BenchArgs {
         ];
         files.iter().try_for_each(|(path, text)| path.as_deref().map_or(Ok(()), |path| save(path, &text())))
     }
+}
+
+/// Set by Ctrl-C and its kin: what was started is then ended in order. A second one ends this program at once.
+fn stop_flag() -> Result<Arc<AtomicBool>, Fault> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // In this order: the first signal only sets the flag.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .map_err(|error| Fault::internal("wait for signals", error))?;
+    }
+    Ok(flag)
 }
 
 fn save(path: &Path, text: &str) -> Result<(), Fault> {
