@@ -26,9 +26,10 @@ read_contract() {
     cpu=${LASTHOP_BENCH_CPU:-1}
     other_cpu=${LASTHOP_BENCH_OTHER_CPU:-0}
     frame_bytes=${LASTHOP_BENCH_FRAME_BYTES:-1518}
+    macs=${LASTHOP_BENCH_MACS:-1}
     huge=${LASTHOP_BENCH_HUGE:-1}
-    case $ports$cpu$other_cpu$frame_bytes$huge in
-        *[!0-9]*) fail 1 "LASTHOP_BENCH_{PORTS,CPU,OTHER_CPU,FRAME_BYTES,HUGE} have to be numbers" ;;
+    case $ports$cpu$other_cpu$frame_bytes$macs$huge in
+        *[!0-9]*) fail 1 "LASTHOP_BENCH_{PORTS,CPU,OTHER_CPU,FRAME_BYTES,MACS,HUGE} have to be numbers" ;;
     esac
     dir=${LASTHOP_BENCH_DIR:-}
     [ -d "$dir" ] || fail 1 "LASTHOP_BENCH_DIR='$dir' is not a directory; make an empty one and name it there"

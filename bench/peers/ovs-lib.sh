@@ -86,7 +86,7 @@ dpdk_is_up() {
 # OpenFlow numbers 1, 2 ...
 add_bridge() {
     set -- add-br br0 -- set bridge br0 datapath_type=netdev \
-        other_config:mac-aging-time=3600 "$@"
+        other_config:mac-aging-time=3600 other_config:mac-table-size=$((macs * 8 > 8192 ? macs * 8 : 8192)) "$@"
     number=0
     while [ "$number" -lt "$ports" ]; do
         set -- "$@" -- add-port br0 "port$number" -- set Interface "port$number" type=dpdkvhostuserclient \

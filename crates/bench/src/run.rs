@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lasthop_guest::{GuestError, GuestOptions};
 use lasthop_vhost::features;
@@ -226,6 +226,20 @@ impl Run<'_> {
         workload: &Workload,
         round: u32,
     ) -> Result<(), BenchError> {
+        // Another one is first in each round: what changes slowly hits all alike.
+        let first = round as usize % competitors.len().max(1);
+        competitors.rotate_left(first);
+        let result = self.turns(competitors, workload, round);
+        competitors.rotate_right(first);
+        result
+    }
+
+    fn turns(
+        &mut self,
+        competitors: &mut [Competitor],
+        workload: &Workload,
+        round: u32,
+    ) -> Result<(), BenchError> {
         for competitor in competitors.iter_mut().filter(|competitor| !competitor.out_of.contains(workload)) {
             self.check_wanted()?;
             match self.measure_undisturbed(competitor, workload, round) {
@@ -313,10 +327,13 @@ impl Run<'_> {
         station.learn(workload).map_err(failed)?;
         station.work(workload, WARM_UP).map_err(failed)?;
         let duration = self.plan.duration.max(workload.least_duration());
-        let before = backend.usage();
+        let (before, start) = (backend.usage(), Instant::now());
         let done = station.work(workload, duration).map_err(failed)?;
-        let usage = before.zip(backend.usage()).map(|(before, after)| Usage {
-            cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+        let after = backend.usage();
+        // Looking takes a moment itself, in which the back end goes on.
+        let part = done.seconds / start.elapsed().as_secs_f64();
+        let usage = before.zip(after).map(|(before, after)| Usage {
+            cpu_seconds: part * (after.cpu_seconds - before.cpu_seconds),
             sleeps: after.sleeps.saturating_sub(before.sleeps),
         });
         Ok((done, usage))

@@ -230,7 +230,8 @@ impl Fabric {
     fn forward_all(&mut self, port: PortId, now_ns: u64) {
         let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
         let copy = |(image, (&packet, header))| Copy { packet, header, truncate_len_bytes: u32::MAX, image };
-        let copies: ArrayVec<Copy<'_>, BATCH_PACKETS_MAX> = (0..).zip(packets).map(copy).collect();
+        let mut copies = ArrayVec::<Copy<'_>, BATCH_PACKETS_MAX>::new();
+        copies.extend((0..).zip(packets).map(copy)); // in place: `collect` would move all its room
         self.receivers.accept(port, &copies, &mut tools!(self), now_ns);
     }
 

@@ -78,6 +78,7 @@ fn shell(command: &str, setup: &Setup) -> Command {
     shell.env("LASTHOP_BENCH_CPU", setup.cores.switch.to_string());
     shell.env("LASTHOP_BENCH_OTHER_CPU", setup.cores.generator.to_string());
     shell.env("LASTHOP_BENCH_FRAME_BYTES", setup.frame_bytes.to_string());
+    shell.env("LASTHOP_BENCH_MACS", setup.macs.to_string());
     if std::env::var_os("LASTHOP_BENCH_HUGE").is_none() {
         shell.env("LASTHOP_BENCH_HUGE", u8::from(setup.huge_pages).to_string());
     }

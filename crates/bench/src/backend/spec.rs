@@ -14,7 +14,7 @@ pub enum BackendSpec {
     },
     /// Moves ring entries and no packet: what the generator can do at best.
     Null,
-    /// The bare algorithm of a single-copy switch: what a switch can do at best.
+    /// The bare algorithm of a single-copy switch, without anything that makes one.
     Limit,
     /// A command that starts one and says when it is ready (bench/peers/README.md).
     Command {
