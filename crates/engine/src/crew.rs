@@ -86,7 +86,10 @@ impl Crew {
         (kick, call): (Option<OwnedFd>, Option<OwnedFd>),
         enabled: bool,
     ) -> Result<std::io::Result<()>, EngineError> {
-        self.stop_ring(port, index)?;
+        if self.stop_ring(port, index)?.is_some() {
+            // Its session believes that it stopped before, at another position: what it would start now is not what is there.
+            return Err(EngineError::RingBusy(port, index));
+        }
         let home = self.settle(port, index / 2);
         let call = call.map(Arc::new);
         let bells = Bells { is_polled: kick.is_none(), call };
@@ -186,7 +189,10 @@ impl Crew {
         let indices = pairs.into_iter().flat_map(|pair| [2 * pair, 2 * pair + 1]);
         // All that can be stopped is, whatever happens to one.
         let stopped: Vec<_> = indices.map(|index| self.stop_ring(port, index).map(drop)).collect();
-        lock(&self.homes).leave(port);
+        if stopped.iter().all(Result::is_ok) {
+            // Else who starts them next has to stop them first, where they are.
+            lock(&self.homes).leave(port);
+        }
         lock(&self.granted_pairs).remove(&port);
         self.call_all(move |worker| worker.forget_guest(port))?;
         stopped.into_iter().collect()

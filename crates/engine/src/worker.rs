@@ -217,7 +217,9 @@ impl Worker {
         let moved = self.fabric.arm_waiting();
         self.send_signals();
         let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
-        if moved || deadline == Some(0) {
+        // What was delivered while arming may have unblocked a ring that nobody kicks.
+        self.wake_unblocked(now);
+        if moved || deadline == Some(0) || !self.active.is_empty() {
             self.stats.polls += 1;
             self.take_events(Some(0)); // others are heard whatever a receiver does to its index
             return;
@@ -276,7 +278,7 @@ impl Worker {
         if index % 2 == 1 {
             self.activate(ring, now);
         } else {
-            self.fabric.drain(ring);
+            self.fabric.receive_kick(ring);
             self.send_signals();
         }
     }
@@ -405,11 +407,19 @@ impl Worker {
         enabled: bool,
     ) -> std::io::Result<()> {
         self.listen(port, index, kick)?;
-        self.set_ring_enabled(port, index, enabled);
+        self.enable_at_last(port, index, enabled);
         if index % 2 == 1 {
             self.activate(RingId { port, queue: index / 2 }, now_ns(self.started));
         }
         Ok(())
+    }
+
+    /// Enables or disables a ring; if others are at it for long, later.
+    fn enable_at_last(&mut self, port: PortId, index: u16, enabled: bool) {
+        if !self.set_ring_enabled(port, index, enabled) {
+            let again: Errand = Box::new(move |worker| worker.enable_at_last(port, index, enabled));
+            self.crew.mailbox(self.stats.index).post(again);
+        }
     }
 
     /// Whether virtqueue `index` is this worker's.

@@ -171,8 +171,7 @@ impl Fabric {
 
     /// The second part of `visit`: fills reserved buffers.
     pub fn copy_visit(&mut self) {
-        let headers = &self.fetched.headers[..self.fetched.len];
-        self.receivers.copy_leases(headers, &mut tools!(self));
+        self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
     }
 
     /// The third part of `visit`: shows both sides what was done.
@@ -222,7 +221,9 @@ impl Fabric {
             *output == Output { packet: index, image: index, port, truncate_len_bytes: u32::MAX }
         };
         let rest = self.verdicts.drops().len() + self.verdicts.lost() as usize;
-        let all = rest == 0 && outputs.len() == self.fetched.len && outputs.iter().enumerate().all(plain);
+        let known = port.index() < lasthop_verdict::PORTS_MAX;
+        let all =
+            known && rest == 0 && outputs.len() == self.fetched.len && outputs.iter().enumerate().all(plain);
         all.then_some(port)
     }
 
@@ -306,6 +307,13 @@ impl Fabric {
         empty
     }
 
+    /// As `drain`, for a kick, which is heard once and by this worker only: if another one is at the ring, this one looks
+    /// after it, since that one may have looked at the guest's index before the guest moved it.
+    pub fn receive_kick(&mut self, ring: RingId) {
+        self.receivers.drain_kicked(ring, &mut tools!(self));
+        self.publish();
+    }
+
     /// Receive rings that this worker looks after, since it let packets wait there.
     #[must_use]
     pub fn waiting_rings(&self) -> &[RingId] {
@@ -349,7 +357,7 @@ impl Fabric {
     pub fn arm(&mut self, ring: RingId) -> bool {
         let Some(queue) = self.senders.queue_mut(ring) else { return false };
         // A blocked ring is visited again when a waiting chain is settled (`unblocked`), not by a kick.
-        if queue.error.is_some() || queue.is_blocked() {
+        if queue.error.is_some() || queue.closed || queue.is_blocked() {
             return false;
         }
         queue.ring.arm_kicks().unwrap_or_else(|error| {

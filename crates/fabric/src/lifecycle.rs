@@ -202,6 +202,14 @@ impl Fabric {
             let slot = self.senders.get_mut(port).and_then(|sender| sender.chains.get_mut(queue));
             slot.into_iter().for_each(|slot| *slot = None);
         } else {
+            // Left by those who had seen it open, after the last look of who closed it: whoever leaves last sees all of it.
+            let ring = RingId { port, queue: queue as u16 };
+            self.receivers.with_claim(ring, &mut tools!(self), |service| {
+                if !service.claim.is_open() {
+                    service.drop_waiting(DropReason::PortDown);
+                }
+            });
+            self.publish();
             let slot = self.receivers.get_mut(port).and_then(|receiver| receiver.queues.get_mut(queue));
             slot.into_iter().for_each(|slot| *slot = None);
         }
@@ -301,10 +309,13 @@ impl Fabric {
             board.set_receiving(port, ring.queue, service.claim.is_open());
             if !enabled {
                 service.drop_waiting(DropReason::PortDown);
+                service.publish();
             }
+            // What is being copied now is published after all: a ring is disabled once that is done.
+            enabled || service.claim.leases.is_empty()
         });
         self.publish();
-        done.is_some()
+        done.unwrap_or(false)
     }
 
     /// Virtqueue `index` of `port`, if it runs; transmit rings are known at home only.

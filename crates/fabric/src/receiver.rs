@@ -305,6 +305,14 @@ impl Receivers {
         self.with_claim(ring, tools, |service| service.serve()).unwrap_or(!known)
     }
 
+    /// As `drain`; if the claim is taken, this worker tries again.
+    pub(crate) fn drain_kicked(&mut self, ring: RingId, tools: &mut Tools<'_>) {
+        let served = self.with_claim(ring, tools, |service| service.serve());
+        if served.is_none() && self.ring(ring).is_some() {
+            self.note(ring, Duty::Now);
+        }
+    }
+
     /// As `drain`, if there is anything new; true if so.
     pub(crate) fn drain_if_moved(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
         let drained = self.with_claim(ring, tools, |service| {

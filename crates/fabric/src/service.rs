@@ -234,6 +234,8 @@ impl<'a, 't> Service<'a, 't> {
     ) -> Result<(), DropReason> {
         let may_wait = clear || {
             self.absorb();
+            // What was absorbed was never tried: there may be buffers for it.
+            self.claim.unserved |= self.claim.waiting() > 0;
             self.claim.is_clear()
         };
         if let Some(reason) = self.claim.full(copy.header.frame_len_bytes()) {
