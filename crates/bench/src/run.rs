@@ -14,7 +14,7 @@ use crate::backend::{Backend, Setup};
 use crate::cores::pin;
 use crate::process::Usage;
 use crate::work::{Done, FIRST_FRAME_SECONDS_MAX, Station};
-use crate::{BackendSpec, BenchError, Cores, Placement, Sample, Workload};
+use crate::{BackendSpec, BenchError, Cores, Kind, Placement, Sample, Workload};
 
 /// Frames of Ethernet links as they are by default.
 const PLAIN_FRAME_BYTES_MAX: u32 = 1_518;
@@ -205,6 +205,11 @@ impl Run<'_> {
             stop: Arc::clone(&self.plan.stop),
             dir,
         };
+        if spec.is_for_pairs() && workloads.iter().any(|workload| matches!(workload.kind, Kind::FanIn { .. }))
+        {
+            let why = "joins ports in pairs, cannot switch between more".to_owned();
+            return Err(BenchError::Missing { name: spec.to_string(), why });
+        }
         let backend = Backend::start(spec, &setup)?;
         for setting in &backend.settings {
             let line = (backend.name.clone(), setting.clone());

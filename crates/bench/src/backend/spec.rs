@@ -34,6 +34,17 @@ pub enum BackendSpec {
     },
 }
 
+impl BackendSpec {
+    /// Whether it joins ports in pairs and can do nothing else.
+    pub(crate) fn is_for_pairs(&self) -> bool {
+        match self {
+            Self::Null | Self::Limit => true,
+            Self::Lasthop { module } => module == "dummy",
+            Self::Command { .. } | Self::Outside { .. } => false,
+        }
+    }
+}
+
 impl fmt::Display for BackendSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
