@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lasthop_fabric::{Capabilities, RingPart};
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::DeviceRing;
 use lasthop_verdict::PortId;
 
+use crate::bells::{Bells, Call};
 use crate::control::ControlQueue;
 use crate::homes::Homes;
 use crate::mailbox::Mailbox;
-use crate::worker::{Bells, Worker};
+use crate::offences::Offences;
+use crate::watchdog::Watchdog;
+use crate::worker::Worker;
 use crate::{EngineError, REPLY_TIMEOUT};
 
 /// Times that a ring is stopped, or enabled, again after all workers were between two visits.
@@ -27,6 +30,8 @@ pub(crate) struct Crew {
     homes: Mutex<Homes>,
     /// Queue pairs that guests asked for through their control queues: kept when rings are started again.
     granted_pairs: Mutex<HashMap<PortId, u16>>,
+    watchdog: Arc<Watchdog>,
+    offences: Mutex<Offences>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -35,8 +40,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Crew {
     pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
-        let mailboxes = (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
-        Ok(Self { mailboxes, homes: Mutex::new(Homes::new(workers)), granted_pairs: Mutex::default() })
+        Ok(Self {
+            mailboxes: (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?,
+            homes: Mutex::new(Homes::new(workers)),
+            granted_pairs: Mutex::default(),
+            watchdog: Arc::new(Watchdog::new(workers)),
+            offences: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {
+        &self.watchdog
     }
 
     pub(crate) fn mailbox(&self, worker: usize) -> &Mailbox {
@@ -90,9 +104,9 @@ impl Crew {
             // Its session believes that it stopped before, at another position: what it would start now is not what is there.
             return Err(EngineError::RingBusy(port, index));
         }
+        self.check_held(port)?;
         let home = self.settle(port, index / 2);
-        let call = call.map(Arc::new);
-        let bells = Bells { is_polled: kick.is_none(), call };
+        let bells = Bells { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(Call::new(fd))) };
         let prepared = self.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
         let Some(part) = prepared else { return Ok(Ok(())) };
         self.call_all(move |worker| join(worker, port, index, &part, &bells))?;
@@ -109,8 +123,9 @@ impl Crew {
     ) -> Result<std::io::Result<()>, EngineError> {
         let index = control.index;
         self.stop_ring(port, index)?;
+        self.check_held(port)?;
         let home = self.settle(port, index / 2);
-        let bells = Bells { is_polled: kick.is_none(), call: call.map(Arc::new) };
+        let bells = Bells { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(Call::new(fd))) };
         self.call(home, move |worker| worker.start_control(port, control, kick, bells))
     }
 
@@ -162,12 +177,31 @@ impl Crew {
         index: u16,
         call: Option<OwnedFd>,
     ) -> Result<(), EngineError> {
-        let call = call.map(Arc::new);
-        let shared = call.clone();
-        self.call_all(move |worker| worker.set_call(port, index, shared.as_ref()))?;
-        // What was published while there was none, nobody was told of.
-        call.iter().for_each(|call| crate::worker::ring_bell(call));
-        Ok(())
+        let call = call.map(|fd| Arc::new(Call::new(fd)));
+        self.call_all(move |worker| worker.set_call(port, index, call.as_ref()))?;
+        // What was published while there was none, nobody was told of. By a worker: it is watched.
+        match self.home(port, index) {
+            Some(home) => self.call(home, move |worker| worker.ring_bell(port, index)).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// A call descriptor of `port` made a worker wait: its rings stop.
+    pub(crate) fn quarantine(&self, port: PortId) {
+        lock(&self.offences).record(port, Instant::now());
+        for mailbox in &self.mailboxes {
+            mailbox.post(Box::new(move |worker| worker.stop_blocked(port)));
+        }
+    }
+
+    /// An error, shown as the port's state, too, while the port is held for its offences.
+    fn check_held(&self, port: PortId) -> Result<(), EngineError> {
+        let hold = lock(&self.offences).hold(port, Instant::now());
+        let Some(left) = hold else { return Ok(()) };
+        let error = EngineError::Held(whole_seconds(left));
+        let why = error.to_string();
+        self.call(0, move |worker| worker.fail(port, why))?;
+        Err(error)
     }
 
     pub(crate) fn set_capabilities(
@@ -200,8 +234,13 @@ impl Crew {
 
     pub(crate) fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
         self.detach(port)?;
+        lock(&self.offences).forget(port);
         self.call_all(move |worker| worker.fabric.remove_port(port)).map(drop)
     }
+}
+
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_millis().div_ceil(1000) as u64
 }
 
 fn join(worker: &mut Worker, port: PortId, index: u16, part: &RingPart, bells: &Bells) {

@@ -5,12 +5,14 @@
 //!
 //! **Contract.** Control calls are messages to the workers and are answered within [`REPLY_TIMEOUT`] or fail, naming the
 //! worker that did not answer. An idle worker makes no system call and visits no ring; an idle ring is never visited.
-//! Workers wait neither for guests, as long as those leave their call descriptors non-blocking, nor for each other, except
-//! while a ring is stopped: then its home waits until the others are done with what they hold of it.
+//! Workers wait neither for guests nor for each other, with two exceptions. While a ring is stopped, its home waits until the
+//! others are done with what they hold of it. A front end that makes its call descriptor blocking and fills it holds one
+//! worker up until the watchdog looks, 100 ms at most as a rule; then its port is stopped ([`PortState::Stopped`]).
 //!
 //! **Not checked.** That kick and call descriptors are eventfds: the session does that before it hands them over.
 //!
-//! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. Whatever all of them have to
+//! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. The watchdog is a thread that
+//! sleeps unless guests are signalled. Whatever all of them have to
 //! know is an errand to each; when all have answered, nobody uses what was there before. The control side may be any number
 //! of threads, one to a port at a time.
 //!
@@ -22,9 +24,10 @@
 //!     |  +-- another worker returned a packet
 //!     +-- earliest deadline of a packet that waits for receive buffers
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // sys.rs alone may have some
 
 mod active;
+mod bells;
 mod control;
 mod crew;
 mod device;
@@ -32,8 +35,11 @@ mod events;
 mod features;
 mod homes;
 mod mailbox;
+mod offences;
 mod port;
 mod stats;
+mod sys;
+mod watchdog;
 mod worker;
 
 pub use device::PortDevice;
@@ -53,6 +59,7 @@ use thiserror::Error;
 use crew::Crew;
 use port::{PortRecord, PortTable};
 use stats::PortShare;
+use watchdog::Watchdog;
 use worker::Worker;
 
 /// How long a control call waits for the worker: far more than a visit takes, far less than a person waits.
@@ -76,6 +83,11 @@ pub enum EngineError {
     /// A virtqueue stayed in use, although all workers answered.
     #[error("virtqueue {1} of port {0} stays in use; restart the switch")]
     RingBusy(PortId, u16),
+    /// The front end made workers wait again and again.
+    #[error(
+        "its front end made call eventfds blocking and filled them, once too often; start it again in {0} s, or delete the vnic and add it again"
+    )]
+    Held(u64),
     /// The system refused something at start.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),
@@ -108,6 +120,7 @@ pub struct Engine {
     ports: Arc<Mutex<PortTable>>,
     started: std::time::Instant,
     workers: Vec<JoinHandle<()>>,
+    watchdog: Option<JoinHandle<()>>,
 }
 
 impl Engine {
@@ -122,7 +135,10 @@ impl Engine {
         let flow_key = RandomState::new().hash_one(std::process::id());
         let crew = Crew::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
         let (crew, started) = (Arc::new(crew), std::time::Instant::now());
-        let mut engine = Self { module, crew, ports: Arc::default(), started, workers: Vec::new() };
+        let watchdog = Watchdog::start(crew.watchdog())
+            .map_err(|error| EngineError::System("start the watchdog", error))?;
+        let (ports, watchdog) = (Arc::default(), Some(watchdog));
+        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)
@@ -217,5 +233,8 @@ impl Drop for Engine {
         for worker in self.workers.drain(..) {
             let _ = worker.join();
         }
+        // Last: a worker may be stuck until the watchdog looks.
+        self.crew.watchdog().end();
+        let _ = self.watchdog.take().map(JoinHandle::join);
     }
 }

@@ -10,6 +10,7 @@ use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
 use crate::active::ActiveRings;
+use crate::bells::{Bells, Blocked, Call};
 use crate::control::{Command, ControlQueue};
 use crate::crew::Crew;
 use crate::events::{Event, Events};
@@ -34,15 +35,6 @@ pub(crate) fn now_ns(started: Instant) -> u64 {
     started.elapsed().as_nanos() as u64
 }
 
-/// How a guest is signalled, and whether it signals.
-#[derive(Clone, Debug)]
-pub(crate) struct Bells {
-    /// Shared, since any worker may deliver.
-    pub(crate) call: Option<Arc<OwnedFd>>,
-    /// The guest gave no kick descriptor.
-    pub(crate) is_polled: bool,
-}
-
 /// A guest's eventfds of one virtqueue.
 #[derive(Debug)]
 struct RingFds {
@@ -51,11 +43,6 @@ struct RingFds {
     is_home: bool,
     /// At home only.
     kick: Option<OwnedFd>,
-}
-
-/// Signals a guest. A saturated eventfd is one that its guest has not read: it will see the packets when it does.
-pub(crate) fn ring_bell(call: &OwnedFd) {
-    let _ = rustix::io::write(call, &1_u64.to_ne_bytes());
 }
 
 /// A thread that owns one fabric of the crew.
@@ -109,6 +96,7 @@ impl Worker {
     /// Works until told to stop.
     pub(crate) fn run(mut self) {
         self.choose_cpus();
+        self.crew.watchdog().watch_me(self.stats.index);
         while !self.stopping {
             let now = now_ns(self.started);
             let worked = self.round(now);
@@ -293,8 +281,8 @@ impl Worker {
                 self.grant_ring(port, ring);
             }
         }
-        if signal && let Some(call) = self.call_of(port, index) {
-            ring_bell(call);
+        if signal {
+            self.ring_bell(port, index);
         }
         self.send_signals();
     }
@@ -308,8 +296,43 @@ impl Worker {
         }
     }
 
-    fn call_of(&self, port: PortId, index: u16) -> Option<&OwnedFd> {
-        self.fds.get(&(port, index))?.bells.call.as_deref()
+    /// Signals a guest, if it gave a call descriptor for this ring; whether it did.
+    pub(crate) fn ring_bell(&mut self, port: PortId, index: u16) -> bool {
+        let Some(call) = self.fds.get(&(port, index)).and_then(|fds| fds.bells.call.as_deref()) else {
+            return false;
+        };
+        let rung = self.crew.watchdog().over(self.stats.index, || call.ring());
+        // A worker that waited for the same descriptor has said so before.
+        if rung == Err(Blocked) && call.shut() {
+            self.shut_calls(port);
+            self.crew.quarantine(port);
+        }
+        true
+    }
+
+    /// No call descriptor of the port is written any more, by anybody.
+    fn shut_calls(&self, port: PortId) {
+        self.calls(port).for_each(|call| _ = call.shut());
+    }
+
+    fn calls(&self, port: PortId) -> impl Iterator<Item = &Call> {
+        let of_port = self.fds.iter().filter(move |((owner, _), _)| *owner == port);
+        of_port.filter_map(|(_, fds)| fds.bells.call.as_deref())
+    }
+
+    /// Stops the rings of a port whose calls are shut, unless its front end has given others meanwhile.
+    pub(crate) fn stop_blocked(&mut self, port: PortId) {
+        if !self.calls(port).any(Call::is_shut) {
+            return;
+        }
+        self.fail(
+            port,
+            "a call eventfd blocks: the front end made it blocking and filled it; restart the guest",
+        );
+        if !self.stop_all(port) {
+            // Others are at a ring of it; they come back.
+            self.crew.mailbox(self.stats.index).post(Box::new(move |worker| worker.stop_blocked(port)));
+        }
     }
 
     /// The control ring of a port starts.
@@ -348,8 +371,7 @@ impl Worker {
     fn send_signals(&mut self) {
         let mut signals = std::mem::take(self.fabric.signals());
         for signal in signals.drain(..) {
-            if let Some(call) = self.call_of(signal.port, signal.index) {
-                ring_bell(call);
+            if self.ring_bell(signal.port, signal.index) {
                 self.fabric.count_signal(signal.port);
             }
         }
@@ -369,17 +391,21 @@ impl Worker {
         ports.dedup();
         for port in ports.into_iter().filter(|port| self.fabric.memory_is_dead(*port)).collect::<Vec<_>>() {
             self.stop_all(port);
-            self.failures.insert(port, "the guest's memory file was cut short; restart the guest".into());
+            self.fail(port, "the guest's memory file was cut short; restart the guest");
         }
     }
 
-    /// Stops what this worker is home to; its session stops it once more, for everybody.
-    fn stop_all(&mut self, port: PortId) {
+    /// The rings of a port are stopped for what its guest or front end did, until they are started again.
+    pub(crate) fn fail(&mut self, port: PortId, why: impl Into<String>) {
+        self.failures.insert(port, why.into());
+    }
+
+    /// Stops what this worker is home to; its session stops it once more, for everybody. False if others are at it for long.
+    fn stop_all(&mut self, port: PortId) -> bool {
         let at_home = self.fds.iter().filter(|((owner, _), fds)| *owner == port && fds.is_home);
         let indices: Vec<u16> = at_home.map(|((_, index), _)| *index).collect();
-        for index in indices {
-            self.stop_ring(port, index);
-        }
+        let busy = indices.into_iter().filter(|index| self.stop_ring(port, *index).is_none());
+        busy.count() == 0
     }
 
     /// A ring of this worker's is made; nothing passes yet.
@@ -474,7 +500,7 @@ impl Worker {
         done
     }
 
-    pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<&Arc<OwnedFd>>) {
+    pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<&Arc<Call>>) {
         if let Some(fds) = self.fds.get_mut(&(port, index)) {
             fds.bells.call = call.cloned();
         }

@@ -251,3 +251,82 @@ fn idle_rings_are_left_alone_while_another_is_busy() {
     sender.join().unwrap();
     switch.assert_conserved();
 }
+
+/// Makes the calls of a guest's receive ring wait: its eventfd is full, and not non-blocking any more.
+fn saturate(guest: &lasthop_guest::Guest) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let call = guest.call_fds().next().unwrap();
+    while rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).is_err() {
+        let _ = rustix::io::read(call, &mut [0_u8; 8][..]); // it may have been called meanwhile
+    }
+    fcntl_setfl(call, fcntl_getfl(call).unwrap() - OFlags::NONBLOCK).unwrap();
+}
+
+fn is_stopped_for_its_calls(switch: &TestSwitch, port: lasthop_verdict::PortId) -> bool {
+    match switch.port(port).state {
+        PortState::Stopped(why) => why.contains("a call eventfd blocks"),
+        _ => false,
+    }
+}
+
+#[test]
+fn a_guest_whose_calls_block_is_stopped_and_named_while_others_lose_nothing() {
+    const FRAMES: u32 = 3000;
+    let mut switch = TestSwitch::start("bridge", WORKERS);
+    let (port, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
+    send(&mut other, &frame(2, 3, 0, 64));
+    receive(&mut one);
+    let (bad_port, bad) = switch.attach(config("bad"), GuestOptions::default());
+    saturate(&bad);
+    let talk = |one: &mut lasthop_guest::Guest, other: &mut lasthop_guest::Guest, numbers| {
+        for number in numbers {
+            send(one, &frame(3, 2, number, 64));
+            one.reclaim(0).unwrap();
+            assert_eq!(receive(other), frame(3, 2, number, 64));
+        }
+    };
+    send(&mut one, &frame(0xff, 2, 0, 64)); // a flood signals all guests
+    assert_eq!(receive(&mut other), frame(0xff, 2, 0, 64));
+    talk(&mut one, &mut other, 1..FRAMES / 2);
+    eventually("the port is stopped by name", || is_stopped_for_its_calls(&switch, bad_port));
+    assert!(switch.port(bad_port).rings.is_empty());
+    talk(&mut one, &mut other, FRAMES / 2..FRAMES);
+    let counters = switch.port(port).counters;
+    let lost: Vec<_> = counters.rx_drops.nonzero().collect();
+    assert_eq!((counters.rx_packets, lost), (u64::from(FRAMES), vec![]));
+    switch.assert_conserved();
+
+    drop(bad);
+    eventually("the port is free", || switch.port(bad_port).state == PortState::Waiting);
+    let mut again = lasthop_guest::Guest::over(switch.serve(bad_port), GuestOptions::default()).unwrap();
+    assert_eq!(switch.port(bad_port).state, PortState::Running, "another front end heals it");
+    send(&mut again, &frame(3, 1, 1, 64));
+    assert_eq!(receive(&mut other), frame(3, 1, 1, 64));
+    send(&mut other, &frame(1, 3, 2, 64));
+    assert_eq!(receive(&mut again), frame(1, 3, 2, 64));
+    switch.assert_conserved();
+}
+
+#[test]
+fn a_guest_whose_calls_block_again_and_again_is_held() {
+    let mut switch = TestSwitch::start("bridge", WORKERS);
+    let (port, mut bad) = switch.attach(config("bad"), GuestOptions::default());
+    let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
+    for offence in 1..=4 {
+        saturate(&bad);
+        send(&mut one, &frame(0xff, 2, offence, 64)); // a flood signals all guests
+        eventually("the port is stopped by name", || is_stopped_for_its_calls(&switch, port));
+        drop(bad);
+        eventually("the port is free", || switch.port(port).state == PortState::Waiting);
+        let socket = switch.serve(port);
+        match lasthop_guest::Guest::over(socket, GuestOptions::default()) {
+            Ok(guest) => bad = guest,
+            Err(error) => {
+                assert!(offence == 4 && error.to_string().contains("refused"), "{offence}: {error}");
+                return;
+            }
+        }
+    }
+    panic!("it is not held");
+}

@@ -1,0 +1,56 @@
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+
+/// How a guest is signalled, and whether it signals.
+#[derive(Clone, Debug)]
+pub(crate) struct Bells {
+    /// Shared, since any worker may deliver.
+    pub(crate) call: Option<Arc<Call>>,
+    /// The guest gave no kick descriptor.
+    pub(crate) is_polled: bool,
+}
+
+/// A guest's call descriptor.
+#[derive(Debug)]
+pub(crate) struct Call {
+    fd: OwnedFd,
+    /// Never to be written again, by any worker.
+    is_shut: AtomicBool,
+}
+
+/// The write to a call descriptor had to wait, and was interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blocked;
+
+impl Call {
+    pub(crate) fn new(fd: OwnedFd) -> Self {
+        Self { fd, is_shut: AtomicBool::new(false) }
+    }
+
+    /// Signals the guest, unless its calls are shut. A saturated eventfd is one that its guest has not read: it will see
+    /// the packets when it does.
+    ///
+    /// # Errors
+    /// [`Blocked`]: the descriptor is not non-blocking any more, and was saturated.
+    pub(crate) fn ring(&self) -> Result<(), Blocked> {
+        if self.is_shut() {
+            return Ok(());
+        }
+        match rustix::io::write(&self.fd, &1_u64.to_ne_bytes()) {
+            Err(Errno::INTR) => Err(Blocked),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has nobody write to it any more; whether that is new.
+    pub(crate) fn shut(&self) -> bool {
+        !self.is_shut.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_shut(&self) -> bool {
+        self.is_shut.load(Ordering::Relaxed)
+    }
+}
