@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::cmsg_space;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
@@ -68,9 +68,12 @@ pub(crate) fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
     what_is(fd).is_none_or(|what| what == b"anon_inode:[eventfd]")
 }
 
-/// Whether a descriptor is a socket or a pipe: User Mode Linux takes its calls through a socket pair.
-pub(crate) fn is_channel(fd: BorrowedFd<'_>) -> bool {
-    what_is(fd).is_some_and(|what| what.starts_with(b"socket:[") || what.starts_with(b"pipe:["))
+/// Whether a descriptor is a UNIX socket: User Mode Linux takes its calls through a pair of them.
+///
+/// Nothing else will do, since writes have to come back: who reads from a pipe, or from a socket of the network, into memory
+/// whose pages somebody holds back keeps a lock meanwhile, and no signal gets a writer out of the wait for that.
+pub(crate) fn is_unix_socket(fd: BorrowedFd<'_>) -> bool {
+    rustix::net::sockopt::socket_domain(fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
 }
 
 fn what_is(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
@@ -97,9 +100,11 @@ mod tests {
         let (one, _other) = UnixStream::pair().unwrap();
         assert!(!is_eventfd(one.as_fd()));
         assert!(!is_eventfd(lasthop_guestmem::memfd("no-eventfd", 4096).unwrap().as_fd()));
-        let (read, write) = rustix::pipe::pipe().unwrap();
-        assert!(is_channel(read.as_fd()) && is_channel(one.as_fd()) && !is_eventfd(write.as_fd()));
-        assert!(!is_channel(event.as_fd()));
+        let (_read, write) = rustix::pipe::pipe().unwrap();
+        assert!(!is_unix_socket(write.as_fd()) && !is_eventfd(write.as_fd()));
+        assert!(is_unix_socket(one.as_fd()) && !is_unix_socket(event.as_fd()));
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(!is_unix_socket(udp.as_fd()));
     }
 
     #[test]

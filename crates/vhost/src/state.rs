@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::RingAddresses;
 
-use crate::fds::{is_channel, is_eventfd, set_nonblocking};
+use crate::fds::{is_eventfd, is_unix_socket, set_nonblocking};
 use crate::features::{self, PROTOCOL_FEATURES, protocol};
 use crate::message::{
     CONFIG_BYTES_MAX, ConfigMessage, FLAG_REPLY, Message, RingStateMessage, VRING_INDEX_MASK, VRING_NO_FD,
@@ -311,7 +311,7 @@ impl<D: Device> Drop for Protocol<D> {
     }
 }
 
-/// The one eventfd of a message (for calls also a socket or pipe), made non-blocking: no front end may make the switch wait.
+/// The one eventfd of a message (for calls also a UNIX socket), made non-blocking: no front end may make the switch wait.
 fn eventfd(message: &Message, mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
     let name = || request::name(message.request);
     let got = fds.len();
@@ -319,7 +319,7 @@ fn eventfd(message: &Message, mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refusal>
         return Err(Refusal::FdCount { request: name(), got, needed: 1 });
     };
     let is_kick = message.request == request::SET_VRING_KICK;
-    if !is_eventfd(fd.as_fd()) && (is_kick || !is_channel(fd.as_fd())) {
+    if !is_eventfd(fd.as_fd()) && (is_kick || !is_unix_socket(fd.as_fd())) {
         return Err(Refusal::NoEventFd(name()));
     }
     set_nonblocking(fd.as_fd()).map_err(|error| Refusal::System(name(), error))?;

@@ -125,17 +125,26 @@ fn eventfds_do_not_block() {
 }
 
 #[test]
-fn calls_may_go_through_a_socket_or_pipe_but_kicks_may_not() {
+fn calls_may_go_through_a_unix_socket_but_kicks_may_not() {
     // User Mode Linux passes one end of a socket pair as its call descriptor.
     let mut host = Host::acknowledged();
     let (socket, _other) = UnixStream::pair().unwrap();
-    let (_read, write) = rustix::pipe::pipe().unwrap();
     let zero = || 0_u64.to_ne_bytes().to_vec();
-    for fd in [socket.as_fd(), write.as_fd()] {
-        assert_eq!(host.tell(request::SET_VRING_CALL, zero(), &[fd]), Some(0));
-        assert!(fcntl_getfl(fd).unwrap().contains(OFlags::NONBLOCK), "a full one must not block the switch");
+    assert_eq!(host.tell(request::SET_VRING_CALL, zero(), &[socket.as_fd()]), Some(0));
+    let flags = fcntl_getfl(&socket).unwrap();
+    assert!(flags.contains(OFlags::NONBLOCK), "a full one must not block the switch");
+    assert_eq!(host.tell(request::SET_VRING_KICK, zero(), &[socket.as_fd()]), Some(1));
+}
+
+#[test]
+fn calls_may_go_through_nothing_that_a_writer_cannot_get_out_of() {
+    let mut host = Host::acknowledged();
+    let (_read, write) = rustix::pipe::pipe().unwrap();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for fd in [write.as_fd(), udp.as_fd()] {
+        assert_eq!(host.tell(request::SET_VRING_CALL, 0_u64.to_ne_bytes().to_vec(), &[fd]), Some(1));
+        assert!(host.last_refusal().contains("not an eventfd"));
     }
-    assert_eq!(host.tell(request::SET_VRING_KICK, zero(), &[write.as_fd()]), Some(1));
 }
 
 #[test]
