@@ -252,14 +252,19 @@ fn idle_rings_are_left_alone_while_another_is_busy() {
     switch.assert_conserved();
 }
 
+/// Takes back that writes to a call descriptor do not wait.
+fn make_blocking(call: impl std::os::fd::AsFd) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    fcntl_setfl(&call, fcntl_getfl(&call).unwrap() - OFlags::NONBLOCK).unwrap();
+}
+
 /// Makes the calls of a guest's receive ring wait: its eventfd is full, and not non-blocking any more.
 fn saturate(guest: &lasthop_guest::Guest) {
-    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let call = guest.call_fds().next().unwrap();
     while rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).is_err() {
         let _ = rustix::io::read(call, &mut [0_u8; 8][..]); // it may have been called meanwhile
     }
-    fcntl_setfl(call, fcntl_getfl(call).unwrap() - OFlags::NONBLOCK).unwrap();
+    make_blocking(call);
 }
 
 fn is_stopped_for_its_calls(switch: &TestSwitch, port: lasthop_verdict::PortId) -> bool {
@@ -329,4 +334,19 @@ fn a_guest_whose_calls_block_again_and_again_is_held() {
         }
     }
     panic!("it is not held");
+}
+
+#[test]
+fn a_guest_whose_calls_go_to_a_full_socket_is_stopped() {
+    let mut switch = TestSwitch::start("bridge", WORKERS);
+    let (port, mut bad) = switch.attach(config("bad"), GuestOptions::default());
+    let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (call, _other_end) = std::os::unix::net::UnixStream::pair().unwrap();
+    bad.front().set_vring_call(0, Some(std::os::fd::AsFd::as_fd(&call))).unwrap();
+    while rustix::io::write(&call, &[0; 4096]).is_ok() {}
+    while rustix::io::write(&call, &[0]).is_ok() {}
+    make_blocking(&call);
+    send(&mut one, &frame(0xff, 2, 0, 64)); // a flood signals all guests
+    eventually("the port is stopped by name", || is_stopped_for_its_calls(&switch, port));
+    switch.assert_conserved();
 }
