@@ -150,3 +150,32 @@ fn a_vnic_that_is_deleted_hangs_up_on_its_guest() {
     send(&mut one, &hello);
     assert_eq!(receive(&mut two), hello);
 }
+
+/// Fills the call eventfd of a guest's receive ring and takes back that writes to it do not wait.
+fn block_calls(guest: &Guest) {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let call = guest.call_fds().next().expect("a queue");
+    while rustix::io::write(call, &(u64::MAX - 1).to_ne_bytes()).is_err() {
+        let _ = rustix::io::read(call, &mut [0_u8; 8][..]); // it may have been called meanwhile
+    }
+    fcntl_setfl(call, fcntl_getfl(call).expect("flags") - OFlags::NONBLOCK).expect("flags");
+}
+
+#[test]
+fn a_vnic_whose_calls_block_is_stopped_and_shown() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    block_calls(&two);
+    send(&mut one, &frame([0xff; 6], ONE, 1, 60));
+    let stopped = || switch.port("two")["state"].as_str()?.contains("a call eventfd blocks").then_some(());
+    eventually("the vnic is stopped", stopped);
+    let shown = switch.ask(&["vnic", "show", "two"]).ok();
+    assert!(shown.contains("state         stopped: a call eventfd blocks"), "{shown}");
+    drop(two);
+    eventually("its guest is gone", || (switch.port("two")["state"] == "waiting for guest").then_some(()));
+    let mut two = guest(&switch, "two", TWO);
+    let hello = frame(TWO, ONE, 2, 60);
+    send(&mut one, &hello);
+    assert_eq!(receive(&mut two), hello);
+    check_balance(&switch);
+}
