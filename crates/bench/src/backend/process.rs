@@ -166,6 +166,7 @@ impl Drop for Started {
 }
 
 fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let telling = |line: &&str| !line.trim().is_empty() && !line.starts_with("setting: ");
+    let lines: Vec<&str> = text.lines().filter(telling).collect();
     lines[lines.len().saturating_sub(LAST_LINES)..].join("; ")
 }
