@@ -130,7 +130,9 @@ impl Storm {
             self.look_after_guests();
             if done % CHECKPOINT_ACTIONS == 0 {
                 let holding = self.checkpoint();
-                progress(&format!("{done} actions, {}, {holding:?}", self.traffic()));
+                let dropped: u64 = drops(self.counted.iter().map(|(_, port)| port)).values().sum();
+                let traffic = self.traffic();
+                progress(&format!("{done} actions, {traffic}, {dropped} dropped lately, {holding:?}"));
             }
         }
         self.end()
@@ -262,7 +264,7 @@ impl Storm {
     fn end(mut self) -> String {
         self.checkpoint();
         self.look_after_guests();
-        let drops = self.drops();
+        let drops = drops(self.counted.iter().map(|(_, port)| port));
         self.places.iter_mut().for_each(|place| place.member.order("quiet"));
         for place in &mut self.places {
             assert!(place.member.end().success(), "a guest found something wrong, see above");
@@ -283,17 +285,17 @@ impl Storm {
             self.compared
         )
     }
+}
 
-    fn drops(&self) -> BTreeMap<String, u64> {
-        let stats = self.switch.json(&["stats"]);
-        let mut sums = BTreeMap::new();
-        for port in stats["ports"].as_array().expect("ports") {
-            for (reason, count) in port["rx_drops"].as_object().expect("drops") {
-                *sums.entry(reason.clone()).or_default() += number(count);
-            }
+/// Packets dropped by reason, over all of `ports`, since each was added.
+fn drops<'a>(ports: impl Iterator<Item = &'a Value>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for port in ports {
+        for (reason, count) in port["rx_drops"].as_object().expect("drops") {
+            *sums.entry(reason.clone()).or_default() += number(count);
         }
-        sums
     }
+    sums
 }
 
 /// What a port has counted more than its guest: from the guest, to the guest.
