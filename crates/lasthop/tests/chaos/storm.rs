@@ -213,12 +213,14 @@ impl Storm {
             place.until = None;
             place.member.order("quiet");
         }
+        let mut settled_before = false;
         eventually("the end of all frames", || {
             let now = self.counts();
             let settled = now.iter().all(|(guest, port)| {
                 guest.in_flight == 0 && number(&port["waiting"]) == 0 && port["state"] == "running"
             });
-            let same = settled && self.agrees(&now);
+            // What was under way when a guest was asked has arrived when it is asked the next time.
+            let same = std::mem::replace(&mut settled_before, settled) && settled && self.agrees(&now);
             self.counted = now;
             same.then_some(())
         });
