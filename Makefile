@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint bench install clean
+.PHONY: help demo build test lint bench chaos install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -29,6 +29,11 @@ bench: build ## next to DPDK's vhost forwarder, OVS-DPDK and the bare algorithm;
 	@tools/deps bench
 	@bench/run $(if $(SUITE),--suite $(SUITE) --rounds 3 --seconds 0.5)
 	@bench/uml-vs-testpmd
+
+chaos: ## random trouble over random traffic for an hour; SECONDS=n SEED=n GUESTS=n WORKERS=n
+	@tools/deps build
+	CHAOS_SECONDS=$(or $(SECONDS),3600) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(GUESTS),CHAOS_GUESTS=$(GUESTS)) \
+	    $(if $(WORKERS),CHAOS_WORKERS=$(WORKERS)) cargo test --release --locked -p lasthop --test chaos
 
 install: build ## the binary, into $(DESTDIR)$(PREFIX)/bin
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/lasthop

@@ -106,6 +106,17 @@ impl Guest {
         self.start(&bases)
     }
 
+    /// Hands the same memory over anew, in `regions` pieces (1 to 8), while the rings run.
+    ///
+    /// # Errors
+    /// What the back end refused; [`GuestError::Options`] when there cannot be as many pieces.
+    pub fn share_anew(&mut self, regions: u16) -> Result<(), GuestError> {
+        let options = GuestOptions { regions, ..self.options.clone() };
+        options.check()?;
+        self.options = options;
+        share_memory(&mut self.front, &self.memory, &self.layout, regions)
+    }
+
     /// Stops all rings; the positions at which they would go on, for [`Self::start`].
     ///
     /// # Errors
@@ -156,8 +167,10 @@ impl Guest {
             mergeable: self.agreement.has(features::MRG_RXBUF),
             buffers: self.options.rx_buffers,
             cuts: self.options.rx_cuts.clone(),
+            guard: self.options.rx_guard,
         };
         let rx = RxQueue::new(2 * pair, self.ring(2 * pair)?, Bells::new()?, slots, shape);
+        rx.fill_guard(&self.memory.map)?;
         let indirect = self.options.indirect && self.agreement.has(features::INDIRECT_DESC);
         let tx_ring = self.ring(2 * pair + 1)?;
         let tx = TxQueue::new(2 * pair + 1, tx_ring, Bells::new()?, slots, (header_bytes, indirect));

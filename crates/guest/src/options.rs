@@ -52,6 +52,9 @@ pub struct GuestOptions {
     pub rx_buffers: u16,
     /// Bytes of the first descriptors of each receive buffer; one more takes the rest. Empty: one descriptor.
     pub rx_cuts: Vec<u32>,
+    /// Fill receive buffers with this byte: what lies behind a delivered frame must still have it, or the frame counts as
+    /// broken. None: what the back end does there goes unnoticed, as with other guests.
+    pub rx_guard: Option<u8>,
     /// Put frames of more than one descriptor into an indirect table, if that is negotiated.
     pub indirect: bool,
     /// Memory regions that the back end is told, 1 to 8: buffers may straddle them.
@@ -74,6 +77,7 @@ impl Default for GuestOptions {
             rx_buffer_bytes: 1536,
             rx_buffers: RING_ENTRIES_MAX,
             rx_cuts: Vec::new(),
+            rx_guard: None,
             indirect: true,
             regions: 1,
             start_position: 0,

@@ -20,6 +20,9 @@ pub struct ReceivedFrame {
     pub len: usize,
 }
 
+/// Bytes of a receive buffer that are looked at in one go.
+const GUARD_BYTES: usize = 4096;
+
 /// How buffers and headers look, from the options and the features.
 #[derive(Clone, Debug)]
 pub(crate) struct RxShape {
@@ -27,6 +30,7 @@ pub(crate) struct RxShape {
     pub(crate) mergeable: bool,
     pub(crate) buffers: u16,
     pub(crate) cuts: Vec<u32>,
+    pub(crate) guard: Option<u8>,
 }
 
 /// A receive ring with its buffers.
@@ -159,10 +163,38 @@ impl RxQueue {
             into.resize(end, 0);
         }
         map.read(self.slots.segment(used.token), skip as u32, &mut into[at..end])?;
+        if let Some(guard) = self.shape.guard {
+            self.check_guard(map, used, guard)?;
+        }
         self.add(used.token);
         if self.unpublished >= PUBLISH_BATCH {
             self.flush()?;
         }
         Ok(end)
+    }
+
+    /// Fills the buffers, all of which are still the guest's alone.
+    pub(crate) fn fill_guard(&self, map: &MemoryMap) -> Result<(), GuestError> {
+        let Some(guard) = self.shape.guard else { return Ok(()) };
+        let fill = vec![guard; self.slots.len_bytes() as usize];
+        (0..u32::from(self.ring.entries()))
+            .try_for_each(|slot| Ok(map.write(self.slots.segment(slot), 0, &fill)?))
+    }
+
+    /// Nothing was written behind the delivered bytes; these are filled again.
+    fn check_guard(&self, map: &MemoryMap, used: Used, guard: u8) -> Result<(), GuestError> {
+        let (segment, mut bytes) = (self.slots.segment(used.token), [0; GUARD_BYTES]);
+        for at in (used.len..segment.len).step_by(GUARD_BYTES) {
+            let part = &mut bytes[..GUARD_BYTES.min((segment.len - at) as usize)];
+            map.read(segment, at, part)?;
+            if part.iter().any(|byte| *byte != guard) {
+                return Err(self.broken("bytes behind its end were written"));
+            }
+        }
+        bytes.fill(guard);
+        (0..used.len).step_by(GUARD_BYTES).try_for_each(|at| {
+            let len = GUARD_BYTES.min((used.len - at) as usize);
+            Ok(map.write(segment, at, &bytes[..len])?)
+        })
     }
 }

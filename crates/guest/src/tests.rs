@@ -17,14 +17,19 @@ struct World {
 }
 
 fn world() -> World {
+    guarded_world(None)
+}
+
+fn guarded_world(guard: Option<u8>) -> World {
     let options = GuestOptions { ring_entries: 8, rx_buffer_bytes: 256, ..GuestOptions::default() };
     let layout = Layout::new(&options);
     let memory = Memory::new(layout.len_bytes).unwrap();
     let ring = || RingMemory::new(&memory.map, 8, layout.rings[0]).unwrap();
     let driver = DriverRing::new(ring(), true);
     let device = DeviceRing::new(ring(), 0, true);
-    let shape = RxShape { header_bytes: 12, mergeable: true, buffers: 8, cuts: Vec::new() };
+    let shape = RxShape { header_bytes: 12, mergeable: true, buffers: 8, cuts: Vec::new(), guard };
     let mut queue = RxQueue::new(0, driver, Bells::new().unwrap(), &layout.pairs[0], shape);
+    queue.fill_guard(&memory.map).unwrap();
     queue.flush().unwrap();
     World { memory, layout, queue, device }
 }
@@ -72,6 +77,25 @@ fn buffers_are_available_again_once_read() {
         assert_eq!((received.len, received.num_buffers, into.len()), (264, 2, 264));
         assert_eq!(world.queue.receive(&world.memory.map, &mut into).unwrap(), None);
         assert_eq!(world.device.pending(), Ok(8), "round {round}");
+    }
+}
+
+#[test]
+fn a_byte_behind_the_end_of_a_frame_is_noticed() {
+    for (at, noticed) in [(99, false), (100, true), (255, true)] {
+        let mut world = guarded_world(Some(0xa5));
+        for _ in 0..20 {
+            world.deliver(1, 256);
+            world.deliver(1, 100);
+            world.queue.receive(&world.memory.map, &mut Vec::new()).unwrap().unwrap();
+            world.queue.receive(&world.memory.map, &mut Vec::new()).unwrap().unwrap();
+            world.queue.flush().unwrap();
+        }
+        let head = u32::from(world.device.head(0).unwrap());
+        world.memory.map.write(world.layout.pairs[0].rx.segment(head), at, &[1]).unwrap();
+        world.deliver(1, 100);
+        let received = world.queue.receive(&world.memory.map, &mut Vec::new());
+        assert_eq!(matches!(received, Err(GuestError::BrokenFrame(0, _))), noticed, "{at}: {received:?}");
     }
 }
 

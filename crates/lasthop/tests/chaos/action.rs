@@ -1,0 +1,103 @@
+//! What happens to guests and ports; the same sequence for the same seed.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use crate::random::Random;
+
+/// Vhost-user: GET_FEATURES, version 1, no body.
+const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+/// SET_MEM_TABLE, version 1, of 40 bytes, without them.
+const HALF_A_TABLE: [u8; 16] = [5, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0, 1, 0, 0, 0];
+
+/// One thing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// The guest process is killed, and starts again.
+    Kill,
+    /// The guest process is stopped for so many milliseconds.
+    Stop(u64),
+    /// The guest leaves and comes back as another kind of guest.
+    Reconnect,
+    /// RESET_DEVICE, fresh rings.
+    Reset,
+    /// GET_VRING_BASE of all rings, and start again at that position.
+    Restart,
+    /// A new memory table, of the same memory in other pieces.
+    Memory,
+    /// The vnic is removed under its guest and added again, with so many queue pairs.
+    Port(u16),
+    /// A descriptor that no driver would write.
+    Hostile,
+    /// The commands that only look.
+    Look,
+    /// Half a vhost-user message to a vnic, then a hang-up.
+    Half,
+    /// So many random bytes to a vnic.
+    Garbage(u64),
+}
+
+impl Action {
+    /// The next action, the guest that it happens to (from 1), and the pause after it.
+    pub(crate) fn next(random: &mut Random, guests: u8) -> (Self, u8, Duration) {
+        let action = match random.below(16) {
+            0 | 1 => Self::Kill,
+            2 | 3 => Self::Stop(100 + random.below(900)),
+            4 => Self::Reconnect,
+            5 | 6 => Self::Reset,
+            7 | 8 => Self::Restart,
+            9 | 10 => Self::Memory,
+            11 => Self::Port(1 + random.below(2) as u16),
+            12 => Self::Hostile,
+            13 => Self::Look,
+            14 => Self::Half,
+            _ => Self::Garbage(random.next()),
+        };
+        let guest = 1 + random.below(u64::from(guests)) as u8;
+        (action, guest, Duration::from_millis(10 + random.below(150)))
+    }
+
+    /// Its name in the summary.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "kill",
+            Self::Stop(_) => "stop",
+            Self::Reconnect => "reconnect",
+            Self::Reset => "reset",
+            Self::Restart => "restart",
+            Self::Memory => "memory",
+            Self::Port(_) => "port",
+            Self::Hostile => "hostile",
+            Self::Look => "look",
+            Self::Half => "half",
+            Self::Garbage(_) => "garbage",
+        }
+    }
+
+    /// What a guest is told to do, if it is the guest that does it.
+    pub(crate) fn order(self) -> Option<&'static str> {
+        matches!(self, Self::Reconnect | Self::Reset | Self::Restart | Self::Memory | Self::Hostile)
+            .then(|| self.name())
+    }
+
+    /// Whether frames may be lost that neither side counts: those in rings that are forgotten.
+    pub(crate) fn forgets_rings(self) -> bool {
+        matches!(self, Self::Kill | Self::Reconnect | Self::Reset | Self::Port(_) | Self::Hostile)
+    }
+}
+
+/// A connection that ends amid a message.
+pub(crate) fn half(mut socket: UnixStream) {
+    // The switch may hang up first.
+    let _ = socket.write_all(&GET_FEATURES).and_then(|()| socket.write_all(&HALF_A_TABLE));
+}
+
+/// A connection that speaks something else.
+pub(crate) fn garbage(mut socket: UnixStream, seed: u64) {
+    let mut random = Random::new(seed);
+    let len = 1 + random.below(4000);
+    let bytes: Vec<u8> = (0..len).map(|_| random.next() as u8).collect();
+    let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));
+    let _ = socket.write_all(&bytes);
+}

@@ -1,0 +1,57 @@
+//! Random trouble over random traffic, on the built binary: guest processes are killed, stopped, reset and replaced, vnics
+//! removed and added, while every frame that arrives is checked byte by byte and all counters are compared.
+//!
+//! Environment: `CHAOS_SECONDS` (20), `CHAOS_SEED` (printed; the same seed gives the same actions), `CHAOS_GUESTS` (5),
+//! `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown). docs/reliability.md tells what is checked.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a program of its own, not a test of the harness")]
+
+mod action;
+mod crew;
+mod frame;
+mod random;
+mod storm;
+#[path = "../support/mod.rs"]
+mod support;
+mod talker;
+mod watch;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use storm::{Plan, Storm};
+
+fn setting(name: &str, default: u64) -> u64 {
+    let Ok(text) = std::env::var(name) else { return default };
+    text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number"))
+}
+
+fn plan() -> Plan {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
+    Plan {
+        seconds: setting("CHAOS_SECONDS", 20),
+        seed: setting("CHAOS_SEED", clock % 1_000_000),
+        guests: setting("CHAOS_GUESTS", 5).clamp(2, 100) as u8,
+        workers: setting("CHAOS_WORKERS", 3).clamp(1, 16) as u8,
+        trace: setting("CHAOS_TRACE", 0) > 0,
+    }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "guest") {
+        return talker::run(&words[1..]);
+    }
+    // As the harness understands them: a filter, and a list.
+    if words.iter().any(|word| word == "--list") {
+        return println!("chaos: test");
+    }
+    if words.iter().any(|word| !word.starts_with('-') && !"chaos".contains(word.as_str())) {
+        return;
+    }
+    let plan = plan();
+    println!("\nrunning chaos: {plan:?}");
+    let summary = Storm::start(plan).run(&mut |line| println!("chaos: {line}"));
+    println!("chaos: seed {}, {} s, {summary}", plan.seed, plan.seconds);
+    println!("test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
+}

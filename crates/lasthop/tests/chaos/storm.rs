@@ -1,0 +1,309 @@
+//! One run: actions, checkpoints, the end.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::action::{Action, garbage, half};
+use crate::crew::{Count, Member, Setting, vnic};
+use crate::random::Random;
+use crate::support::{Switch, eventually, is_alive};
+use crate::watch::{Holding, fds, guest_mappings};
+
+/// Actions between two checkpoints.
+const CHECKPOINT_ACTIONS: u64 = 50;
+/// Bytes of the switch's log that a failure shows.
+const LOG_BYTES: usize = 4000;
+/// Anonymous memory that the switch may have gained since the first checkpoint, in KiB: allocators keep some.
+const GROWTH_KIB_MAX: u64 = 16 * 1024;
+/// A vnic that never has a guest.
+const NOBODY: &str = "nobody";
+
+/// How to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seconds: u64,
+    pub(crate) seed: u64,
+    pub(crate) guests: u8,
+    pub(crate) workers: u8,
+    /// Whether each action is shown.
+    pub(crate) trace: bool,
+}
+
+/// A guest as the storm knows it.
+struct Place {
+    member: Member,
+    queues: u16,
+    /// Port's counters less the guest's, when both were last compared; none once rings were forgotten since.
+    base: Option<(u64, u64)>,
+    /// Times that its vnic was removed.
+    removals: u64,
+    /// When a stopped process goes on.
+    until: Option<Instant>,
+}
+
+/// A switch, its guests, and what has been done to them.
+pub(crate) struct Storm {
+    plan: Plan,
+    switch: Switch,
+    switch_pid: u32,
+    places: Vec<Place>,
+    fds_alone: usize,
+    first: Option<Holding>,
+    actions: BTreeMap<&'static str, u64>,
+    compared: u64,
+    /// What guests and ports counted when they were last asked.
+    counted: Vec<(Count, Value)>,
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.switch.log();
+            let bases: Vec<_> = self.places.iter().map(|place| place.base).collect();
+            let tail =
+                String::from_utf8_lossy(&log.as_bytes()[log.len().saturating_sub(LOG_BYTES)..]).into_owned();
+            println!("chaos: failed with {:?}", self.plan);
+            println!(
+                "the switch's log ends:\n{tail}\nlast counts, then bases: {:?}\n{bases:?}",
+                self.counted
+            );
+        }
+    }
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().expect("a counter")
+}
+
+impl Storm {
+    pub(crate) fn start(plan: Plan) -> Self {
+        let vnics = (1..=plan.guests).map(|guest| format!("{},queues=2", vnic(guest)));
+        let vnics: Vec<String> = vnics.chain([NOBODY.to_owned()]).collect();
+        let workers = plan.workers.to_string();
+        let mut words = vec!["--workers", &workers];
+        words.extend(vnics.iter().flat_map(|vnic| ["--vnic", vnic]));
+        let switch = Switch::start(&words);
+        let switch_pid = switch.switch_pid().expect("a switch process");
+        let setting = Setting { guests: plan.guests, seed: plan.seed, run_dir: switch.dir() };
+        let fds_alone = fds(switch_pid);
+        let place = |guest| Place {
+            member: Member::new(guest, setting.clone()),
+            queues: 2,
+            base: None,
+            removals: 0,
+            until: None,
+        };
+        let places = (1..=plan.guests).map(place).collect();
+        let actions = BTreeMap::new();
+        Self {
+            plan,
+            switch,
+            switch_pid,
+            places,
+            fds_alone,
+            first: None,
+            actions,
+            compared: 0,
+            counted: Vec::new(),
+        }
+    }
+
+    /// All of it; the summary.
+    pub(crate) fn run(mut self, progress: &mut dyn FnMut(&str)) -> String {
+        let mut random = Random::new(self.plan.seed);
+        let end = Instant::now() + Duration::from_secs(self.plan.seconds);
+        self.checkpoint();
+        let mut done = 0;
+        while Instant::now() < end {
+            let (action, guest, pause) = Action::next(&mut random, self.plan.guests);
+            let guest = self.victim(action, guest, done / CHECKPOINT_ACTIONS);
+            if self.plan.trace {
+                progress(&format!("{action:?} guest {guest}"));
+            }
+            self.act(action, guest);
+            *self.actions.entry(action.name()).or_default() += 1;
+            done += 1;
+            std::thread::sleep(pause);
+            self.look_after_guests();
+            if done % CHECKPOINT_ACTIONS == 0 {
+                let holding = self.checkpoint();
+                let dropped: u64 = drops(self.counted.iter().map(|(_, port)| port)).values().sum();
+                let traffic = self.traffic();
+                progress(&format!("{done} actions, {traffic}, {dropped} dropped lately, {holding:?}"));
+            }
+        }
+        self.end()
+    }
+
+    /// In every other stretch between checkpoints, one guest is enough for what forgets rings: the others' counters
+    /// can then be compared.
+    fn victim(&self, action: Action, guest: u8, stretch: u64) -> u8 {
+        let only = 1 + (stretch / 2 % u64::from(self.plan.guests)) as u8;
+        if stretch % 2 == 1 && action.forgets_rings() { only } else { guest }
+    }
+
+    fn look_after_guests(&mut self) {
+        let now = Instant::now();
+        for place in &mut self.places {
+            if place.until.is_some_and(|until| until <= now) {
+                place.until = None;
+                place.member.go_on();
+            }
+            place.member.check_alive();
+            place.member.listen();
+            let (met, caused) = (place.member.hangups, place.removals);
+            assert!(met <= caused, "a guest was hung up on {met} times, its vnic was removed {caused} times");
+        }
+        assert_eq!(self.switch.switch_pid(), Some(self.switch_pid), "{}", self.switch.log());
+    }
+
+    fn act(&mut self, action: Action, guest: u8) {
+        let place = &mut self.places[usize::from(guest) - 1];
+        if action.forgets_rings() {
+            place.base = None;
+        }
+        if let Some(order) = action.order() {
+            place.until = None;
+            place.member.order(order);
+        }
+        match action {
+            Action::Kill => {
+                place.until = None;
+                place.member.kill();
+            }
+            Action::Stop(milliseconds) => {
+                place.member.stop();
+                place.until = Some(Instant::now() + Duration::from_millis(milliseconds));
+            }
+            Action::Port(queues) => {
+                place.removals += 1;
+                place.queues = queues;
+                self.switch.ask(&["vnic", "del", &vnic(guest)]).ok();
+                self.switch.ask(&["vnic", "add", &format!("{},queues={queues}", vnic(guest))]).ok();
+            }
+            Action::Look => self.look(guest),
+            Action::Half => self.strangers(guest).into_iter().for_each(half),
+            Action::Garbage(seed) => {
+                self.strangers(guest).into_iter().for_each(|socket| garbage(socket, seed));
+            }
+            _ => {}
+        }
+    }
+
+    /// A connection to the vnic without guest, and one to a guest's: it has to wait, or is turned away.
+    fn strangers(&self, guest: u8) -> Vec<UnixStream> {
+        let names = [NOBODY.to_owned(), vnic(guest)];
+        names.iter().map(|name| self.switch.connect(&format!("{name}.sock"))).collect()
+    }
+
+    fn look(&self, guest: u8) {
+        self.switch.ask(&["stats", "--check"]).ok();
+        self.switch.ask(&["fdb", "show"]).ok();
+        self.switch.ask(&["vnic", "list"]).ok();
+        let shown = self.switch.json(&["vnic", "show", &vnic(guest)]);
+        assert_eq!(shown["queues"], self.places[usize::from(guest) - 1].queues, "{shown}");
+    }
+
+    /// Nobody sends until all that was sent has arrived or been dropped; then both sides' counters are compared.
+    fn checkpoint(&mut self) -> Holding {
+        for place in &mut self.places {
+            place.until = None;
+            place.member.order("quiet");
+        }
+        let mut settled_before = false;
+        eventually("the end of all frames", || {
+            let now = self.counts();
+            let settled = now.iter().all(|(guest, port)| {
+                guest.in_flight == 0 && number(&port["waiting"]) == 0 && port["state"] == "running"
+            });
+            // What was under way when a guest was asked has arrived when it is asked the next time.
+            let same = std::mem::replace(&mut settled_before, settled) && settled && self.agrees(&now);
+            self.counted = now;
+            same.then_some(())
+        });
+        for (place, (guest, port)) in self.places.iter_mut().zip(&self.counted) {
+            self.compared += u64::from(place.base.is_some());
+            place.base = Some(offsets(guest, port));
+        }
+        self.switch.ask(&["stats", "--check"]).ok();
+        let holding = Holding::of(self.switch_pid);
+        let first = *self.first.get_or_insert(holding);
+        assert!(holding.own_kib <= first.own_kib + GROWTH_KIB_MAX, "{first:?}, now {holding:?}");
+        self.places.iter_mut().for_each(|place| place.member.order("go"));
+        holding
+    }
+
+    fn counts(&mut self) -> Vec<(Count, Value)> {
+        let counts: Vec<_> = self.places.iter_mut().map(|place| place.member.count()).collect();
+        let stats = self.switch.json(&["stats"]);
+        let ports = stats["ports"].as_array().expect("ports");
+        let port = |guest: usize| {
+            let name = vnic(guest as u8 + 1);
+            ports.iter().find(|port| port["name"] == name.as_str()).expect("its port").clone()
+        };
+        counts.into_iter().enumerate().map(|(guest, count)| (count, port(guest))).collect()
+    }
+
+    /// Whether switch and guests have counted the same since the last checkpoint, where no rings were forgotten.
+    fn agrees(&self, now: &[(Count, Value)]) -> bool {
+        self.places
+            .iter()
+            .zip(now)
+            .all(|(place, (guest, port))| place.base.is_none_or(|base| base == offsets(guest, port)))
+    }
+
+    fn traffic(&self) -> String {
+        let totals = self.places.iter().map(|place| place.member.total());
+        let (sent, received, strayed) = totals.fold((0, 0, 0), |sum, total| {
+            (sum.0 + total.sent, sum.1 + total.received, sum.2 + total.strayed)
+        });
+        format!("{sent} frames sent, {received} received whole ({strayed} flooded)")
+    }
+
+    fn end(mut self) -> String {
+        self.checkpoint();
+        self.look_after_guests();
+        let drops = drops(self.counted.iter().map(|(_, port)| port));
+        self.places.iter_mut().for_each(|place| place.member.order("quiet"));
+        for place in &mut self.places {
+            assert!(place.member.end().success(), "a guest found something wrong, see above");
+        }
+        let pid = self.switch_pid;
+        eventually("descriptors as before the first guest", || (fds(pid) == self.fds_alone).then_some(()));
+        eventually("no guest's memory", || (guest_mappings(pid) == 0).then_some(()));
+        self.switch.ask(&["stats", "--check"]).ok();
+        let status = self.switch.end();
+        assert!(status.success() && !self.switch.log().contains("panicked"), "{}", self.switch.log());
+        assert!(!is_alive(pid) && !self.switch.dir().exists(), "something is left");
+        format!(
+            "{} actions {:?}; {}; {} times a guest's counters were compared with its port's; drops since vnics were last \
+             added {drops:?}",
+            self.actions.values().sum::<u64>(),
+            self.actions,
+            self.traffic(),
+            self.compared
+        )
+    }
+}
+
+/// Packets dropped by reason, over all of `ports`, since each was added.
+fn drops<'a>(ports: impl Iterator<Item = &'a Value>) -> BTreeMap<String, u64> {
+    let mut sums = BTreeMap::new();
+    for port in ports {
+        for (reason, count) in port["rx_drops"].as_object().expect("drops") {
+            *sums.entry(reason.clone()).or_default() += number(count);
+        }
+    }
+    sums
+}
+
+/// What a port has counted more than its guest: from the guest, to the guest.
+fn offsets(guest: &Count, port: &Value) -> (u64, u64) {
+    (
+        number(&port["rx_packets"]).wrapping_sub(guest.sent),
+        number(&port["tx_packets"]).wrapping_sub(guest.received),
+    )
+}
