@@ -233,9 +233,10 @@ impl<'a, 't> Service<'a, 't> {
         now_ns: u64,
     ) -> Result<(), DropReason> {
         let may_wait = clear || {
+            let blocked = self.claim.waiting() > 0;
             self.absorb();
-            // What was absorbed was never tried: there may be buffers for it.
-            self.claim.unserved |= self.claim.waiting() > 0;
+            // What was absorbed was never tried; unless others are in front of it, there may be buffers for it.
+            self.claim.unserved |= !blocked && self.claim.waiting() > 0;
             self.claim.is_clear()
         };
         if let Some(reason) = self.claim.full(copy.header.frame_len_bytes()) {
