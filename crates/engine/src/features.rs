@@ -17,13 +17,16 @@ const ALWAYS: u64 = virtio::VERSION_1
     | virtio::HOST_TSO4
     | virtio::HOST_TSO6
     | virtio::HOST_ECN
+    | virtio::GUEST_USO4
+    | virtio::GUEST_USO6
+    | virtio::HOST_USO
     | virtio::STATUS;
 
-/// Features that one may only offer beside another (virtio 1.2, 5.1.3.1).
+/// Features that one may only offer beside another (virtio 1.2, 5.1.3.1; those of UDP: virtio 1.3).
 const REQUIRES: &[(u64, u64)] = &[
-    (virtio::GUEST_TSO4 | virtio::GUEST_TSO6, virtio::GUEST_CSUM),
+    (virtio::GUEST_TSO4 | virtio::GUEST_TSO6 | virtio::GUEST_USO4 | virtio::GUEST_USO6, virtio::GUEST_CSUM),
     (virtio::GUEST_ECN, virtio::GUEST_TSO4 | virtio::GUEST_TSO6),
-    (virtio::HOST_TSO4 | virtio::HOST_TSO6, virtio::CSUM),
+    (virtio::HOST_TSO4 | virtio::HOST_TSO6 | virtio::HOST_USO, virtio::CSUM),
     (virtio::HOST_ECN, virtio::HOST_TSO4 | virtio::HOST_TSO6),
 ];
 
@@ -59,6 +62,7 @@ pub(crate) fn capabilities(features: u64) -> Capabilities {
         tso4: has(virtio::GUEST_TSO4),
         tso6: has(virtio::GUEST_TSO6),
         ecn: has(virtio::GUEST_ECN),
+        uso: has(virtio::GUEST_USO4) && has(virtio::GUEST_USO6),
         header_bytes: if modern { vnet::HEADER_BYTES } else { vnet::HEADER_BYTES_LEGACY },
     }
 }
@@ -74,10 +78,14 @@ mod tests {
     #[test]
     fn offers_nothing_that_needs_what_is_masked() {
         let features = offered(&config(!virtio::GUEST_CSUM));
-        assert_eq!(features & (virtio::GUEST_TSO4 | virtio::GUEST_TSO6 | virtio::GUEST_ECN), 0);
+        let needing = virtio::GUEST_TSO4 | virtio::GUEST_TSO6 | virtio::GUEST_ECN;
+        assert_eq!(features & (needing | virtio::GUEST_USO4 | virtio::GUEST_USO6), 0);
         assert_ne!(features & virtio::HOST_TSO4, 0);
         let features = offered(&config(!(virtio::HOST_TSO4 | virtio::HOST_TSO6)));
         assert_eq!(features & virtio::HOST_ECN, 0);
+        let features = offered(&config(!virtio::CSUM));
+        assert_eq!(features & (virtio::HOST_TSO4 | virtio::HOST_TSO6 | virtio::HOST_USO), 0);
+        assert_ne!(features & virtio::GUEST_USO4, 0);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
 use lasthop_ring::RingError;
 use lasthop_verdict::{DropReason, IMAGE_BYTES};
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use lasthop_wire::{Offload, Segmentation, Sum};
 
 use crate::Capabilities;
@@ -244,6 +244,7 @@ impl Capabilities {
         let kind = match offload.gso_kind() {
             GSO_TCPV4 => self.tso4,
             GSO_TCPV6 => self.tso6,
+            GSO_UDP_L4 => self.uso,
             _ => false,
         };
         kind && self.csum && (self.ecn || offload.gso_type & GSO_ECN == 0)

@@ -5,12 +5,12 @@ use lasthop_guestmem::{Cursor, MemoryMap, Segment};
 use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DeviceRing, Direction, RingError, walk_from};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
-use lasthop_wire::{Offload, check_partial};
+use lasthop_wire::{Offload, check_partial, gso};
 
 use crate::board::Board;
 use crate::bounds::{
-    CHAIN_SEGMENTS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, LENT_PACKETS_MAX,
-    VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS,
+    CHAIN_SEGMENTS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MIN, LENT_PACKETS_MAX, VISIT_BYTES_MAX,
+    WAITING_SHARE_QUARTERS,
 };
 use crate::counters::PortCounters;
 use crate::frame::Frame;
@@ -551,8 +551,7 @@ fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain) -> Result
     if vnet[0] | vnet[1] == 0 {
         return Ok(()); // no flags, no segmentation: the other fields mean nothing
     }
-    header.offload = Offload::parse(&vnet);
-    check_offload(&header.offload, frame_len)
+    take_offload(header, &vnet, frame_len)
 }
 
 /// As [`read_one_piece`], for a chain in pieces.
@@ -567,20 +566,28 @@ fn read_header(
     cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
-    header.offload = Offload::parse(&vnet);
-    check_offload(&header.offload, frame_len)
+    take_offload(header, &vnet, frame_len)
 }
 
-fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
-    use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
-    if offload.needs_csum() && !check_partial(offload, frame_len_bytes) {
+/// Takes a sender's metadata into `header`, if it is true of the frame. From here on it is ours: a receiver that was told
+/// it by another guest may rely on it.
+fn take_offload(
+    header: &mut Header,
+    vnet: &[u8; HEADER_BYTES],
+    frame_len_bytes: u32,
+) -> Result<(), DropReason> {
+    let mut offload = Offload::parse(vnet);
+    if offload.needs_csum() && !check_partial(&offload, header.bytes(), frame_len_bytes) {
         return Err(DropReason::BadCsum);
     }
-    if !offload.is_gso() {
-        return Ok(());
-    }
-    let kind = matches!(offload.gso_kind(), GSO_TCPV4 | GSO_TCPV6);
-    let size = offload.gso_size >= GSO_SIZE_BYTES_MIN
-        && frame_len_bytes.div_ceil(u32::from(offload.gso_size)) <= GSO_SEGMENTS_MAX;
-    if kind && size && offload.needs_csum() { Ok(()) } else { Err(DropReason::BadGso) }
+    (offload.hdr_len, offload.gso_size) = match offload.is_gso() {
+        false => (0, 0),
+        true if !offload.needs_csum() => return Err(DropReason::BadGso),
+        true => {
+            let checked = gso::check(header.bytes(), &offload, frame_len_bytes);
+            (checked.map_err(|_| DropReason::BadGso)?, offload.gso_size)
+        }
+    };
+    header.offload = offload;
+    Ok(())
 }
