@@ -566,6 +566,10 @@ fn read_header(
     cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
+    header.offload = Offload::default();
+    if vnet[0] | vnet[1] == 0 {
+        return Ok(()); // no flags, no segmentation: the other fields mean nothing
+    }
     take_offload(header, &vnet, frame_len)
 }
 
@@ -576,18 +580,22 @@ fn take_offload(
     vnet: &[u8; HEADER_BYTES],
     frame_len_bytes: u32,
 ) -> Result<(), DropReason> {
-    let mut offload = Offload::parse(vnet);
-    if offload.needs_csum() && !check_partial(&offload, header.bytes(), frame_len_bytes) {
-        return Err(DropReason::BadCsum);
-    }
-    (offload.hdr_len, offload.gso_size) = match offload.is_gso() {
-        false => (0, 0),
-        true if !offload.needs_csum() => return Err(DropReason::BadGso),
-        true => {
-            let checked = gso::check(header.bytes(), &offload, frame_len_bytes);
-            (checked.map_err(|_| DropReason::BadGso)?, offload.gso_size)
+    let offload = Offload::parse(vnet);
+    if offload.is_gso() {
+        let hdr_len = gso_header_bytes(header.bytes(), &offload, frame_len_bytes)?;
+        header.offload = Offload { hdr_len, ..offload };
+    } else if offload.needs_csum() {
+        if !check_partial(&offload, header.bytes(), frame_len_bytes) {
+            return Err(DropReason::BadCsum);
         }
-    };
-    header.offload = offload;
+        header.offload = Offload { hdr_len: 0, gso_size: 0, ..offload };
+    }
     Ok(())
+}
+
+fn gso_header_bytes(head: &[u8], offload: &Offload, frame_len_bytes: u32) -> Result<u16, DropReason> {
+    if !offload.needs_csum() {
+        return Err(DropReason::BadGso);
+    }
+    gso::check(head, offload, frame_len_bytes).map_err(|_| DropReason::BadGso)
 }

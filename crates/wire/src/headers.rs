@@ -185,11 +185,11 @@ impl Layers {
 pub fn decided_on_bytes(head: &[u8]) -> Option<usize> {
     let (ethertype, offset) = ethertype(head)?;
     Some(match ethertype {
+        ETHERTYPE_IPV6 => offset + IPV6_BYTES,
         ETHERTYPE_IPV4 => {
             let words = head.get(offset).copied().unwrap_or_default() & 0xf;
-            offset + (4 * usize::from(words)).max(IPV4_BYTES_MIN)
+            offset + 4 * usize::from(words).max(IPV4_BYTES_MIN / 4)
         }
-        ETHERTYPE_IPV6 => offset + IPV6_BYTES,
         _ => offset,
     })
 }

@@ -41,9 +41,7 @@ impl Offloads {
     /// Whether a packet may be handed over to be segmented.
     pub(crate) fn segments(self, packet: &Packet) -> bool {
         match packet.tcp() {
-            Some(tcp) => {
-                (if packet.is_v6() { self.tso6 } else { self.tso4 }) && (self.ecn || !tcp.cwr)
-            }
+            Some(tcp) => (if packet.is_v6() { self.tso6 } else { self.tso4 }) && (self.ecn || !tcp.cwr),
             None => self.uso,
         }
     }

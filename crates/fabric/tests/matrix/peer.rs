@@ -150,6 +150,11 @@ impl Peer {
         Some((header, bytes.split_off(self.header_bytes)))
     }
 
+    /// Whether there is anything to receive.
+    pub(crate) fn has_received(&mut self) -> bool {
+        self.rx.used_pending().unwrap() > 0
+    }
+
     fn take_buffer(&mut self) -> Option<Vec<u8>> {
         let used = self.rx.take_used().unwrap()?;
         let (addr, len, _) = self.buffers[used.token as usize];

@@ -32,7 +32,8 @@ impl Switch {
         let receivers = Offloads::all().into_iter().zip(1..).collect::<Vec<_>>();
         let count = receivers.len() as u16;
         let mut fabric = flooding_fabric(count);
-        let attach = |(offloads, port): (Offloads, u16)| (offloads, receiver(&mut fabric, port, framing, offloads));
+        let attach =
+            |(offloads, port): (Offloads, u16)| (offloads, receiver(&mut fabric, port, framing, offloads));
         let receivers = receivers.into_iter().map(attach).collect();
         let senders = [(count + 1, 12), (count + 2, 10)].map(|(port, header_bytes)| {
             Peer::attach(&mut fabric, port, Offloads::all()[0].capabilities(false, header_bytes))
@@ -126,7 +127,11 @@ fn receiver(fabric: &mut Fabric, port: u16, framing: Framing, offloads: Offloads
 }
 
 /// `assert_eq` would print 64 KiB.
-fn compare(received: Option<(VnetHeader, Vec<u8>)>, expected: &(VnetHeader, Vec<u8>), pair: impl Fn() -> String) {
+fn compare(
+    received: Option<(VnetHeader, Vec<u8>)>,
+    expected: &(VnetHeader, Vec<u8>),
+    pair: impl Fn() -> String,
+) {
     let (header, frame) = received.unwrap_or_else(|| panic!("nothing received: {}", pair()));
     assert_eq!(header, expected.0, "{}", pair());
     assert_eq!(frame.len(), expected.1.len(), "{}", pair());
@@ -177,13 +182,14 @@ fn what_cannot_be_segmented_is_dropped_for_all() {
     for sample in not_to_be_segmented() {
         let mut switch = Switch::new(framing);
         let whole = sample.packet.bytes(Checksum::Partial);
-        let request = Sent {
-            packet: sample.packet.clone(),
-            checksum: Checksum::Partial,
-            gso_size: Some(sample.size),
-        };
+        let request =
+            Sent { packet: sample.packet.clone(), checksum: Checksum::Partial, gso_size: Some(sample.size) };
         switch.senders[0].send(&mut switch.fabric, request.header(), &whole, &Layout::default());
-        assert!(switch.receivers.iter_mut().all(|(_, receiver)| receiver.receive().is_none()), "{}", sample.name);
+        assert!(
+            switch.receivers.iter_mut().all(|(_, receiver)| receiver.receive().is_none()),
+            "{}",
+            sample.name
+        );
         let counters = switch.fabric.counters(switch.senders[0].port).unwrap();
         assert_eq!(counters.rx_drops.of(DropReason::BadGso), 1, "{}", sample.name);
         assert!(counters.is_conserved() && switch.senders[0].is_done());
