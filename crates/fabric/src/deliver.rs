@@ -76,11 +76,16 @@ impl Delivery<'_> {
     /// Delivers `frame`, from segment `next_segment` on if it is to be segmented; `next_segment` follows.
     #[inline]
     pub(crate) fn deliver(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
-        if frame.offload.is_gso() && !self.capabilities.takes_gso(frame.offload) {
+        let is_gso = frame.offload.is_gso();
+        if is_gso && (*next_segment > 0 || !self.capabilities.takes_gso(frame.offload)) {
             return self.deliver_segments(frame, next_segment);
         }
         match self.write(frame, frame.offload, &Body::Whole) {
             Ok(()) => Attempt { outcome: Outcome::Done, delivered: 1 },
+            // A small ring has no room for 64 KiB, ever; its segments may fit.
+            Err(Failure::Drop(DropReason::RxBufferSmall)) if is_gso => {
+                self.deliver_segments(frame, next_segment)
+            }
             Err(failure) => Attempt { outcome: self.outcome(failure), delivered: 0 },
         }
     }

@@ -40,10 +40,10 @@ pub(super) fn packets(chain: &[u8], header_bytes: usize, receiver: Capabilities)
     } else {
         (offload.hdr_len, offload.gso_size) = (0, 0);
     }
-    if !offload.is_gso() || takes(receiver, offload) {
-        return vec![shown(offload, frame.to_vec(), receiver)];
-    }
-    let Ok(plan) = Segmentation::plan(head, &offload, frame.len() as u32) else { return Vec::new() };
+    // Who takes a frame whole gets its segments if it has no room for that.
+    let whole = !offload.is_gso() || takes(receiver, offload);
+    let mut packets = if whole { vec![shown(offload, frame.to_vec(), receiver)] } else { Vec::new() };
+    let Ok(plan) = Segmentation::plan(head, &offload, frame.len() as u32) else { return packets };
     let segment = |index| {
         let mut bytes = vec![0; plan.header_len() as usize];
         let offload = plan.write_header(index, head, &mut bytes);
@@ -51,7 +51,8 @@ pub(super) fn packets(chain: &[u8], header_bytes: usize, receiver: Capabilities)
         bytes.extend(&frame[payload.start as usize..payload.end as usize]);
         shown(offload, bytes, receiver)
     };
-    (0..plan.count()).map(segment).collect()
+    packets.extend((0..plan.count()).map(segment));
+    packets
 }
 
 fn takes(receiver: Capabilities, offload: Offload) -> bool {

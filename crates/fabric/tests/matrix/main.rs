@@ -10,6 +10,7 @@
 //!   peer.rs     rings and buffers in any layout, on either side
 //!   product.rs  all features with all others, for each of the packets in samples.rs
 //!   random.rs   random packets, layouts, buffers
+//!   room.rs     receivers that take large frames and have no room for them
 //!   bad.rs      senders that lie
 //! ```
 
@@ -23,4 +24,5 @@ mod packet;
 mod peer;
 mod product;
 mod random;
+mod room;
 mod samples;

@@ -53,13 +53,23 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn attach(fabric: &mut Fabric, port: u16, capabilities: Capabilities) -> Self {
+        Self::with_rings(fabric, port, capabilities, ENTRIES)
+    }
+
+    /// As `attach`, with rings of `entries`.
+    pub(crate) fn with_rings(
+        fabric: &mut Fabric,
+        port: u16,
+        capabilities: Capabilities,
+        entries: u32,
+    ) -> Self {
         let (port, map) = (PortId(port), memory(1));
         fabric.add_port(port, 1);
         fabric.set_capabilities(port, capabilities);
         fabric.set_memory(port, &map);
-        let [tx, rx] = [TX_RINGS, RX_RINGS].map(|base| DriverRing::new(ring_at(&map, ENTRIES, base), true));
+        let [tx, rx] = [TX_RINGS, RX_RINGS].map(|base| DriverRing::new(ring_at(&map, entries, base), true));
         for (index, base) in [(0, RX_RINGS), (1, TX_RINGS)] {
-            fabric.start_ring(port, index, DeviceRing::new(ring_at(&map, ENTRIES, base), 0, true), true);
+            fabric.start_ring(port, index, DeviceRing::new(ring_at(&map, entries, base), 0, true), true);
         }
         let (buffers, next_buffer) = (Vec::new(), RX_BUFFERS);
         Self { port, header_bytes: capabilities.header_bytes, map, tx, rx, buffers, next_buffer }

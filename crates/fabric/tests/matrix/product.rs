@@ -107,9 +107,10 @@ impl<'a> Prepared<'a> {
             is_new
         });
         // Of those that a sender cut itself, the ones in the middle are all alike.
-        let some = |mut items: Vec<Sent>| {
-            items.drain(2.min(items.len())..items.len().max(3) - 1);
-            items
+        let some = |items: Vec<Sent>| {
+            let last = items.len() - 1;
+            let chosen = move |(at, item)| (at < 2 || at == last).then_some(item);
+            items.into_iter().enumerate().filter_map(chosen)
         };
         new.flat_map(some).map(|item| Self::of(sample.name, item))
     }
