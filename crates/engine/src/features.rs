@@ -93,6 +93,63 @@ mod tests {
         assert_eq!(offered(&config(u64::MAX)) & (virtio::MQ | virtio::CTRL_VQ), 0);
     }
 
+    /// Bits that a mask or a guest may leave out, as far as packets are concerned.
+    const OPTIONAL: [u64; 14] = [
+        virtio::CSUM,
+        virtio::GUEST_CSUM,
+        virtio::GUEST_TSO4,
+        virtio::GUEST_TSO6,
+        virtio::GUEST_ECN,
+        virtio::HOST_TSO4,
+        virtio::HOST_TSO6,
+        virtio::HOST_ECN,
+        virtio::MRG_RXBUF,
+        virtio::INDIRECT_DESC,
+        virtio::GUEST_USO4,
+        virtio::GUEST_USO6,
+        virtio::HOST_USO,
+        virtio::VERSION_1,
+    ];
+
+    fn choices() -> impl Iterator<Item = u64> {
+        (0..1_u32 << OPTIONAL.len()).map(|choice| {
+            let chosen = OPTIONAL.iter().enumerate().filter(|(bit, _)| choice >> bit & 1 != 0);
+            chosen.fold(0, |bits, (_, feature)| bits | feature)
+        })
+    }
+
+    #[test]
+    fn no_mask_leaves_a_feature_without_what_it_needs() {
+        let all = OPTIONAL.iter().fold(0, |all, feature| all | feature);
+        for kept in choices() {
+            let features = offered(&config(kept | !all));
+            assert_eq!(features & all & !kept, 0, "nothing that was masked is offered");
+            for &(bits, needed) in REQUIRES {
+                assert!(features & bits == 0 || features & needed != 0, "{}", virtio::names(features));
+            }
+        }
+    }
+
+    #[test]
+    fn every_choice_of_a_guest_means_what_it_says() {
+        for features in choices() {
+            let has = |bit| features & bit != 0;
+            let Capabilities { mergeable, csum, tso4, tso6, ecn, uso, header_bytes } = capabilities(features);
+            assert_eq!(
+                (mergeable, csum, tso4, tso6, ecn),
+                (
+                    has(virtio::MRG_RXBUF),
+                    has(virtio::GUEST_CSUM),
+                    has(virtio::GUEST_TSO4),
+                    has(virtio::GUEST_TSO6),
+                    has(virtio::GUEST_ECN)
+                )
+            );
+            assert_eq!(uso, has(virtio::GUEST_USO4) && has(virtio::GUEST_USO6));
+            assert_eq!(header_bytes == 10, !has(virtio::VERSION_1) && !mergeable);
+        }
+    }
+
     #[test]
     fn legacy_guests_have_the_short_header() {
         assert_eq!(capabilities(0).header_bytes, 10);
