@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::header::{DATA_VALID, ECN, NEEDS_CSUM, TCPV4, TCPV6, UDP_L4, UFO, VnetHeader};
-use crate::model::{Offloads, Sent};
+use crate::model::{Offloads, Received, Sent};
 use crate::packet::{Checksum, Packet};
 use crate::peer::{Layout, Peer};
 use crate::samples::{payload, samples, tcp, udp, v4, v6};
@@ -29,10 +29,10 @@ fn request() -> Sent {
 }
 
 /// Headers and frames that two receivers got.
-type Received = [Vec<(VnetHeader, Vec<u8>)>; 2];
+type Both = [Vec<Received>; 2];
 
 /// What becomes of a frame with this header at two receivers: one takes everything, the other nothing.
-fn fate(header: VnetHeader, frame: &[u8]) -> Result<Received, DropReason> {
+fn fate(header: VnetHeader, frame: &[u8]) -> Result<Both, DropReason> {
     let (received, drops) = both_fates(header, frame);
     match drops[..] {
         [] => Ok(received),
@@ -41,7 +41,7 @@ fn fate(header: VnetHeader, frame: &[u8]) -> Result<Received, DropReason> {
     }
 }
 
-fn both_fates(header: VnetHeader, frame: &[u8]) -> (Received, Vec<DropReason>) {
+fn both_fates(header: VnetHeader, frame: &[u8]) -> (Both, Vec<DropReason>) {
     let sets = Offloads::all();
     let mut fabric = flooding_fabric(2);
     let mut sender = Peer::attach(&mut fabric, 3, sets[0].capabilities(false, 12));

@@ -52,6 +52,9 @@ impl Offloads {
     }
 }
 
+/// A frame as a receiver finds it.
+pub(crate) type Received = (VnetHeader, Vec<u8>);
+
 /// What a sender puts into its ring: a packet, and the largest payload of its segments if it is to be segmented.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
@@ -101,7 +104,7 @@ impl Sent {
     }
 
     /// Headers and frames that a receiver is to find.
-    pub(crate) fn received(&self, receiver: Offloads) -> Vec<(VnetHeader, Vec<u8>)> {
+    pub(crate) fn received(&self, receiver: Offloads) -> Vec<Received> {
         if self.gso_size.is_some() && self.packet.headers_bytes() > LOOKED_AT_BYTES {
             return Vec::new();
         }

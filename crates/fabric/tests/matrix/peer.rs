@@ -8,6 +8,7 @@ use lasthop_ring::{DeviceRing, DriverRing, write_table};
 use lasthop_verdict::PortId;
 
 use crate::header::VnetHeader;
+use crate::model::Received;
 use crate::support::{RX_BUFFERS, RX_RINGS, TX_RINGS, memory, ring_at};
 
 /// Where frames to be sent are written, and receive buffers are: far apart, within the memory that `support` makes.
@@ -148,7 +149,7 @@ impl Peer {
     }
 
     /// The next frame, with its header; its buffers are posted again.
-    pub(crate) fn receive(&mut self) -> Option<(VnetHeader, Vec<u8>)> {
+    pub(crate) fn receive(&mut self) -> Option<Received> {
         let mut bytes = self.take_buffer()?;
         let header = VnetHeader::of(&bytes);
         let num_buffers =

@@ -6,7 +6,7 @@ use lasthop_fabric::Fabric;
 use lasthop_verdict::{DropReason, PortId};
 
 use crate::header::VnetHeader;
-use crate::model::{Offloads, Sent, sent};
+use crate::model::{Offloads, Received, Sent, sent};
 use crate::packet::Checksum;
 use crate::peer::{Layout, Peer};
 use crate::samples::{Sample, not_to_be_segmented, samples};
@@ -84,7 +84,7 @@ struct Prepared<'a> {
     sent: Sent,
     header: VnetHeader,
     frame: Vec<u8>,
-    expected: HashMap<Outcome, Vec<(VnetHeader, Vec<u8>)>>,
+    expected: HashMap<Outcome, Vec<Received>>,
 }
 
 impl<'a> Prepared<'a> {
@@ -133,11 +133,7 @@ fn receiver(fabric: &mut Fabric, port: u16, framing: Framing, offloads: Offloads
 }
 
 /// `assert_eq` would print 64 KiB.
-fn compare(
-    received: Option<(VnetHeader, Vec<u8>)>,
-    expected: &(VnetHeader, Vec<u8>),
-    pair: impl Fn() -> String,
-) {
+fn compare(received: Option<Received>, expected: &Received, pair: impl Fn() -> String) {
     let (header, frame) = received.unwrap_or_else(|| panic!("nothing received: {}", pair()));
     assert_eq!(header, expected.0, "{}", pair());
     assert_eq!(frame.len(), expected.1.len(), "{}", pair());

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::header::VnetHeader;
-use crate::model::{LOOKED_AT_BYTES, Offloads, sent};
+use crate::model::{LOOKED_AT_BYTES, Offloads, Received, sent};
 use crate::packet::Packet;
 use crate::peer::{Layout, Peer};
 use crate::samples::payload;
@@ -132,7 +132,7 @@ fn receiver() -> impl Strategy<Value = (Offloads, bool, usize, Vec<(usize, Layou
 }
 
 /// As `assert_eq`, which would print 64 KiB.
-fn same(received: &[(VnetHeader, Vec<u8>)], expected: &[(VnetHeader, Vec<u8>)]) -> Result<(), TestCaseError> {
+fn same(received: &[Received], expected: &[Received]) -> Result<(), TestCaseError> {
     prop_assert_eq!(received.len(), expected.len());
     for ((header, frame), (expected_header, expected)) in received.iter().zip(expected) {
         prop_assert_eq!(header, expected_header);

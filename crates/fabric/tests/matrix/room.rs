@@ -3,8 +3,8 @@
 use lasthop_fabric::bounds::PACKET_BUFFERS_MAX;
 use lasthop_verdict::DropReason;
 
-use crate::header::{NEEDS_CSUM, VnetHeader};
-use crate::model::{Offloads, Sent};
+use crate::header::NEEDS_CSUM;
+use crate::model::{Offloads, Received, Sent};
 use crate::packet::Checksum;
 use crate::peer::{Layout, Peer};
 use crate::samples::samples;
@@ -12,7 +12,7 @@ use crate::support::{assert_conserved, flooding_fabric};
 
 /// Sends 64 KiB of each kind to a receiver that takes everything, into `count` buffers of `buffer_bytes` each, as many as
 /// it posts; what it got, and what it was to get, cut or whole.
-fn send_to(mergeable: bool, buffer_bytes: usize, count: u32) -> Vec<[Vec<(VnetHeader, Vec<u8>)>; 3]> {
+fn send_to(mergeable: bool, buffer_bytes: usize, count: u32) -> Vec<[Vec<Received>; 3]> {
     let sets = Offloads::all();
     let (none, everything) = (sets[0], sets[sets.len() - 1]);
     let csum = Offloads { csum: true, ..none };
