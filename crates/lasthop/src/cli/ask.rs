@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::output::{print, print_json};
-use crate::report::{FdbReport, StatsReport, VersionReport, VnicList, VnicReport};
+use crate::report::{FdbReport, SetReport, StatsReport, VersionReport, VnicList, VnicReport};
 use crate::show;
-use crate::vnic::{Name, VnicSpec};
+use crate::vnic::{Name, VnicSpec, change};
 
 use super::VnicCommand;
 use super::client::ask;
@@ -27,6 +27,7 @@ impl Asking {
     pub(super) fn vnic(&self, command: VnicCommand) -> Result<ExitCode, Fault> {
         match command {
             VnicCommand::Add { vnic } => self.add(vnic),
+            VnicCommand::Set { name, keys } => self.set(&name, &keys),
             VnicCommand::Del { name } => self.del(&name),
             VnicCommand::List => {
                 let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
@@ -56,6 +57,13 @@ impl Asking {
             std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
         let made: VnicReport = ask(&self.dir, "vnic.add", &vnic.based_at(&here))?;
         self.show(&made, show::vnic_added)
+    }
+
+    fn set(&self, name: &Name, keys: &str) -> Result<ExitCode, Fault> {
+        let mut params = change::parse_keys(keys)?;
+        params.insert("name".to_owned(), json!(name));
+        let set: SetReport = ask(&self.dir, "vnic.set", &params)?;
+        self.show(&set, show::vnic_set)
     }
 
     fn del(&self, name: &Name) -> Result<ExitCode, Fault> {

@@ -74,7 +74,7 @@ struct RunArgs {
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
-    /// (may be repeated)
+    /// [,link=down][,socket-mode=0660][,socket-owner=USER][,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
     /// What decides where packets go: bridge or dummy [default: bridge]
@@ -97,9 +97,18 @@ enum VnicCommand {
     /// Make a vnic
     Add {
         /// Its name, and options: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
-        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest)
+        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest),
+        /// link=down (nothing passes), socket-mode=0660, socket-owner=USER, socket-group=GROUP (who may attach)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
+    },
+    /// Change a vnic while its guest is attached
+    Set {
+        name: Name,
+        /// What to change: link=down|up, mac=ADDRESS, socket-mode=0660, socket-owner=USER, socket-group=GROUP at once;
+        /// mtu=BYTES, features-off=CSUM+TSO4 for the next time that a guest attaches. KEY=none takes a key back
+        #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
+        keys: String,
     },
     /// Remove a vnic; its guest is disconnected
     Del { name: Name },

@@ -1,5 +1,6 @@
 //! Answers as text for people. Nothing here writes anything.
 
+mod change;
 mod libvirt;
 mod mac;
 mod qemu;
@@ -7,6 +8,7 @@ mod stats;
 mod table;
 mod vnic;
 
+pub(crate) use change::vnic_set;
 pub(crate) use libvirt::libvirt;
 pub(crate) use qemu::{qemu, qemu_hint};
 pub(crate) use stats::{conservation, stats};

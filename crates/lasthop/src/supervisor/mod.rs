@@ -3,6 +3,8 @@
 //! One thread, one `epoll` loop, and nothing in it waits for anything else: requests to the switch are answered when
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
+mod access;
+mod change;
 mod child;
 mod client;
 mod control;
@@ -13,6 +15,7 @@ mod ports;
 mod requests;
 mod sockets;
 mod source;
+mod warnings;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};

@@ -14,9 +14,11 @@ use super::Supervisor;
 use super::control::Line;
 use super::orders::{Asker, What, switch_down};
 use super::port::Port;
+use super::warnings;
 
 /// All methods.
-const METHODS: &[&str] = &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
+const METHODS: &[&str] =
+    &["vnic.add", "vnic.del", "vnic.set", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
 
@@ -92,6 +94,7 @@ impl Supervisor {
         match method {
             "vnic.add" => self.vnic_add(rpc::params(params)?, asker).map(|()| None),
             "vnic.del" => self.vnic_del(&rpc::params::<Named>(params)?.name, asker),
+            "vnic.set" => self.vnic_set(params, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
@@ -102,9 +105,8 @@ impl Supervisor {
     }
 
     fn vnic_add(&mut self, spec: VnicSpec, asker: &Asker) -> Result<(), Fault> {
-        if let Some(path) = spec.socket.as_ref().filter(|path| !path.is_absolute()) {
-            return Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display())));
-        }
+        check_absolute(&spec)?;
+        spec.check()?;
         if !self.lives.is_up() {
             return Err(switch_down());
         }
@@ -172,20 +174,34 @@ impl Supervisor {
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
-                self.ports.get(&number).map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats)))
+                self.ports.get(&number).map_or(Ok(Value::Null), |port| to_json(&self.describe(port, &stats)))
             }
             _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
         }
     }
 
     fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
-        let mut vnics: Vec<_> = self.ports.values().map(|port| describe(port, stats)).collect();
+        let mut vnics: Vec<_> = self.ports.values().map(|port| self.describe(port, stats)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         for vnic in &mut vnics {
             vnic.features.clear();
             vnic.rings.clear();
         }
         to_json(&VnicList { vnics })
+    }
+
+    fn describe(&self, port: &Port, stats: &StatsReport) -> VnicReport {
+        let mut vnic = describe(port, stats);
+        vnic.warnings = warnings::of(port, self.ports.values(), stats);
+        vnic
+    }
+}
+
+/// Refuses a relative path: a client may be anywhere.
+pub(super) fn check_absolute(spec: &VnicSpec) -> Result<(), Fault> {
+    match spec.socket.as_ref().filter(|path| !path.is_absolute()) {
+        Some(path) => Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display()))),
+        None => Ok(()),
     }
 }
 

@@ -1,0 +1,6 @@
+//! What an operator does to a running switch: vnics changed, files applied, counters watched, things printed to paste.
+
+mod guests;
+mod set;
+#[path = "../support/mod.rs"]
+mod support;
