@@ -174,6 +174,23 @@ pub(crate) struct VnicList {
     pub(crate) vnics: Vec<VnicReport>,
 }
 
+/// What the switch was told: at its start, and since.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConfigReport {
+    #[serde(flatten)]
+    pub(crate) settings: SettingsReport,
+    pub(crate) vnics: Vec<VnicSpec>,
+}
+
+/// What only a restart can change. In a report of a running switch, what it runs with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SettingsReport {
+    pub(crate) module: Option<String>,
+    pub(crate) cpus: Option<String>,
+    pub(crate) fdb_entries: Option<usize>,
+    pub(crate) workers: Option<usize>,
+}
+
 /// Which program is running.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VersionReport {

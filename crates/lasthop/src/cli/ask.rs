@@ -7,7 +7,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::fault::{Fault, Kind};
-use crate::log::say;
 use crate::output::{print, print_json};
 use crate::report::{FdbReport, SetReport, StatsReport, VersionReport, VnicList, VnicReport};
 use crate::show;
@@ -33,23 +32,11 @@ impl Asking {
                 let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
                 self.show(&list, show::vnic_list)
             }
-            VnicCommand::Show { name, qemu, libvirt } => {
+            VnicCommand::Show { name, paste } => {
                 let vnic: VnicReport = ask(&self.dir, "vnic.show", &json!({"name": name}))?;
-                match (qemu, libvirt) {
-                    (true, _) => self.qemu(&vnic),
-                    (_, true) => self.paste("libvirt", show::libvirt(&vnic)),
-                    _ => self.show(&vnic, show::vnic),
-                }
+                self.show_vnic(&vnic, &paste)
             }
         }
-    }
-
-    /// The hint goes to standard error, so that standard output can be pasted or substituted as it is.
-    fn qemu(&self, vnic: &VnicReport) -> Result<ExitCode, Fault> {
-        if !self.json {
-            say!("{}", show::qemu_hint(vnic));
-        }
-        self.paste("qemu", show::qemu(vnic))
     }
 
     fn add(&self, vnic: VnicSpec) -> Result<ExitCode, Fault> {
@@ -103,11 +90,11 @@ impl Asking {
         })
     }
 
-    fn paste(&self, key: &str, text: String) -> Result<ExitCode, Fault> {
-        self.show(&json!({key: text}), |_| text.clone())
-    }
-
-    fn show<T: Serialize>(&self, value: &T, text: impl Fn(&T) -> String) -> Result<ExitCode, Fault> {
+    pub(super) fn show<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl Fn(&T) -> String,
+    ) -> Result<ExitCode, Fault> {
         if self.json {
             print_json(value)?
         } else {

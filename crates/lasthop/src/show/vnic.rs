@@ -61,7 +61,10 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     for warning in &vnic.warnings {
         line("warning", warning.clone());
     }
-    line("attach with", format!("lasthop vnic show {} --qemu (or --libvirt)", vnic.name));
+    line(
+        "attach with",
+        format!("lasthop vnic show {} --qemu (or --libvirt, --cloud-hypervisor, --testpmd)", vnic.name),
+    );
     text
 }
 

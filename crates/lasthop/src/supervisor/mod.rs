@@ -47,6 +47,12 @@ pub(crate) struct RunSettings {
     pub(crate) vnics: Vec<VnicSpec>,
 }
 
+/// Refuses a vnic that cannot be on this machine, with its socket in `dir` if it names none.
+pub(crate) fn check_vnic(vnic: &VnicSpec, dir: &Path) -> Result<(), Fault> {
+    sockets::check_length(&vnic.socket_in(dir))?;
+    access::Access::of(vnic).map(drop)
+}
+
 /// Runs a switch until it is asked to end.
 pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     let signals = Signals::take()?;

@@ -1,12 +1,13 @@
 //! The methods of the control interface (docs/control-api.md).
 
+use lasthop_modules::FDB_ENTRIES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
-use crate::report::{StatsReport, VersionReport, VnicList, VnicReport};
+use crate::report::{ConfigReport, SettingsReport, StatsReport, VersionReport, VnicList, VnicReport};
 use crate::rpc;
 use crate::vnic::VnicSpec;
 
@@ -17,8 +18,17 @@ use super::port::Port;
 use super::warnings;
 
 /// All methods.
-const METHODS: &[&str] =
-    &["vnic.add", "vnic.del", "vnic.set", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
+const METHODS: &[&str] = &[
+    "vnic.add",
+    "vnic.del",
+    "vnic.set",
+    "vnic.list",
+    "vnic.show",
+    "fdb.show",
+    "stats",
+    "config.show",
+    "version",
+];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
 
@@ -99,6 +109,7 @@ impl Supervisor {
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
         }
@@ -147,6 +158,25 @@ impl Supervisor {
             self.find(name)?;
         }
         self.ask(Question::Stats { name }, asker)
+    }
+
+    fn config(&self) -> Result<Value, Fault> {
+        let settings = self.lives.settings();
+        let settings = SettingsReport {
+            module: Some(settings.module.as_str().to_owned()),
+            cpus: settings.cpus.as_ref().map(ToString::to_string),
+            fdb_entries: Some(settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0)),
+            workers: Some(settings.workers.0),
+        };
+        let spec = |port: &Port| {
+            let mut spec = port.spec.clone();
+            let by_default = VnicSpec::named(spec.name.clone()).socket_in(&self.dir);
+            spec.socket = spec.socket.filter(|path| *path != by_default);
+            spec
+        };
+        let mut vnics: Vec<VnicSpec> = self.ports.values().map(spec).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        to_json(&ConfigReport { settings, vnics })
     }
 
     fn version(&self) -> Result<Value, Fault> {

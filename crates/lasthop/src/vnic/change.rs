@@ -141,10 +141,16 @@ pub(crate) fn parse_keys(text: &str) -> Result<Map<String, Value>, Fault> {
 
 /// A specification as on the command line: `NAME[,KEY=VALUE]...`, without what is as by default.
 pub(crate) fn command_text(spec: &VnicSpec) -> String {
-    let of_default = object(&VnicSpec::named(spec.name.clone()));
-    let differing = object(spec).into_iter().filter(|(key, value)| of_default.get(key) != Some(value));
-    let options = differing.map(|(key, value)| format!(",{}={}", user_key(&key), value_text(&value)));
+    let options = not_default(spec)
+        .into_iter()
+        .map(|(key, value)| format!(",{}={}", user_key(&key), value_text(&value)));
     options.fold(spec.name.to_string(), |text, option| text + &option)
+}
+
+/// The keys of a specification that are not as by default.
+pub(crate) fn not_default(spec: &VnicSpec) -> Map<String, Value> {
+    let of_default = object(&VnicSpec::named(spec.name.clone()));
+    object(spec).into_iter().filter(|(key, value)| of_default.get(key) != Some(value)).collect()
 }
 
 /// Refuses changes for which the vnic has to be made anew.
