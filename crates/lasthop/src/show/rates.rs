@@ -67,7 +67,7 @@ fn drop_lines(port: &PortRates) -> String {
 
 /// A number with three digits that count, and its SI prefix: `12.3k`.
 fn short(number: f64) -> String {
-    let mut scaled = number.max(0.0); // the sum of nothing is -0
+    let mut scaled = number + 0.0; // the sum of nothing is -0
     for prefix in ["", "k", "M", "G"] {
         if scaled < 999.5 {
             return format!("{}{prefix}", three_digits(scaled));
