@@ -5,7 +5,7 @@ use etherparse::{
     Ipv6RawExtHeader, Ipv6RoutingExtensions, TcpHeader, TransportHeader, UdpHeader,
 };
 
-use crate::packet::Packet;
+use crate::packet::{Checksum, Packet};
 
 /// A packet, and the largest payload of its segments.
 pub(crate) struct Sample {
@@ -75,6 +75,18 @@ fn packet(tags: &[u8], ip: IpHeaders, transport: TransportHeader, payload_bytes:
     Packet { link, ip: Some((ip, transport)), payload: payload(payload_bytes) }
 }
 
+/// A packet that sums up to nought, which UDP's checksum may not say (RFC 768).
+fn sums_up_to_nought(ip: IpHeaders, transport: TransportHeader) -> Packet {
+    let mut packet = packet(&[], ip, transport, 400);
+    packet.payload[..2].fill(0);
+    let field = packet.l4_offset() + packet.csum_offset();
+    let checksum = packet.bytes(Checksum::Complete)[field..field + 2].to_vec();
+    packet.payload[..2].copy_from_slice(&checksum);
+    let nought = if packet.tcp().is_some() { [0, 0] } else { [0xff, 0xff] };
+    assert_eq!(packet.bytes(Checksum::Complete)[field..field + 2], nought);
+    packet
+}
+
 /// Packets that every pair of guests exchanges.
 pub(crate) fn samples() -> Vec<Sample> {
     let last = |tcp: &mut TcpHeader| (tcp.fin, tcp.psh) = (true, true);
@@ -94,6 +106,9 @@ pub(crate) fn samples() -> Vec<Sample> {
         sample("TCP over IPv6, CWR, tags", packet(&tags, v6(none()), tcp(&[], reduced), 2000), 700),
         sample("TCP over IPv6, extensions", packet(&[], v6(extensions(0)), tcp(&[], last), 2000), 1201),
         sample("UDP, one datagram", packet(&[], v4(&[]), udp(), 1001), 1472),
+        sample("UDP that sums up to nought", sums_up_to_nought(v4(&[]), udp()), 1472),
+        sample("UDP over IPv6 that sums up to nought", sums_up_to_nought(v6(none()), udp()), 1472),
+        sample("TCP that sums up to nought", sums_up_to_nought(v4(&[]), tcp(&[], last)), 1448),
         sample("UDP", packet(&TAG, v4(&[]), udp(), 2500), 1200),
         sample("UDP, many small ones", packet(&[], v4(&[]), udp(), 128 * 9), 9),
         sample("UDP over IPv6, extensions", packet(&[], v6(extensions(1)), udp(), 2501), 1200),
