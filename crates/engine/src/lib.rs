@@ -53,7 +53,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_verdict::{FdbEntry, Module, PORTS_MAX, PortId, PortSettings};
+use lasthop_verdict::{FdbEntry, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
 use thiserror::Error;
 
 use crew::Crew;
@@ -163,7 +163,8 @@ impl Engine {
     pub fn add_port(&self, config: PortConfig) -> Result<PortId, EngineError> {
         let port = self.table().claim(config.clone()).ok_or(EngineError::TooManyPorts)?;
         let pairs = config.queue_pairs;
-        let settings = PortSettings { name: config.name, mac: config.mac, macs_max: None };
+        let PortConfig { name, mac, vlans, is_isolated, .. } = config;
+        let settings = PortSettings { name, mac, macs_max: None, vlans, is_isolated };
         let added = self
             .crew
             .call_all(move |worker| worker.fabric.add_port(port, pairs))
@@ -224,6 +225,32 @@ impl Engine {
     #[must_use]
     pub fn fdb(&self) -> Vec<FdbEntry> {
         self.module.fdb(worker::now_ns(self.started))
+    }
+
+    /// Enters a static address into the module's forwarding table: for one VLAN, or for all that the port carries.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] by the module.
+    pub fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), EngineError> {
+        self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        self.module.fdb_add(mac, vlan, port).map_err(EngineError::Refused)
+    }
+
+    /// Takes out what `fdb_add` entered.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] by the module.
+    pub fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), EngineError> {
+        self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        self.module.fdb_del(mac, vlan, port).map_err(EngineError::Refused)
+    }
+
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] by the module.
+    pub fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, EngineError> {
+        self.module.fdb_flush(port, vlan).map_err(EngineError::Refused)
     }
 }
 

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId};
+use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans};
 
 /// How a port is set up.
 #[derive(Clone, Debug)]
@@ -15,6 +15,25 @@ pub struct PortConfig {
     pub queue_pairs: u16,
     /// Virtio features that may be offered; all by default.
     pub features_mask: u64,
+    /// VLANs that the port carries.
+    pub vlans: PortVlans,
+    /// Isolated ports talk to others only.
+    pub is_isolated: bool,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        let (name, vlans) = (String::new(), PortVlans::Any);
+        Self {
+            name,
+            mac: None,
+            mtu: None,
+            queue_pairs: 1,
+            features_mask: u64::MAX,
+            vlans,
+            is_isolated: false,
+        }
+    }
 }
 
 /// How far a port's guest has come.

@@ -9,12 +9,13 @@
 use std::ops::Range;
 
 use lasthop_guestmem::Segment;
-use lasthop_verdict::{DropReason, Header};
+use lasthop_verdict::DropReason;
 
 use crate::RingId;
 use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};
 use crate::counters::Delivered;
 use crate::deliver::Buffers;
+use crate::images::Images;
 use crate::place::ReceiveRing;
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef};
@@ -91,13 +92,13 @@ impl Leases {
     pub(crate) fn copy<'a>(
         &mut self,
         senders: &Senders,
-        headers: &[Header],
+        images: Images<'_>,
         buffer: &mut SegmentBuffer,
         place: impl Fn(RingId) -> Option<&'a ReceiveRing>,
     ) {
         for item in &mut self.items {
             let delivered = place(item.ring).and_then(|place| {
-                let header = &headers[usize::from(item.image)];
+                let header = images.get(item.image);
                 let source = senders.source(item.packet)?;
                 let frame = source.frame(item.packet, header, item.truncate_len_bytes, buffer)?;
                 let segments = &self.segments[item.segments.clone()];

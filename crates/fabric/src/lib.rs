@@ -33,6 +33,7 @@ mod deliver;
 mod destinations;
 mod express;
 mod frame;
+mod images;
 mod internal;
 mod lease;
 mod lifecycle;
@@ -57,6 +58,7 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, Port
 use board::Board;
 use deliver::Scratch;
 use destinations::Destinations;
+use images::Images;
 use internal::InternalPort;
 use receiver::{Copy, Receivers};
 use reference::Attempt;
@@ -171,7 +173,8 @@ impl Fabric {
 
     /// The second part of `visit`: fills reserved buffers.
     pub fn copy_visit(&mut self) {
-        self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
+        let images = Images { fetched: &self.fetched.headers, made: self.verdicts.images() };
+        self.receivers.copy_leases(images, &mut tools!(self));
     }
 
     /// The third part of `visit`: shows both sides what was done.
@@ -192,6 +195,7 @@ impl Fabric {
         }
         self.expect_copies();
         self.destinations.sort(self.verdicts.outputs());
+        let images = Images { fetched: &self.fetched.headers, made: self.verdicts.images() };
         while let Some(list) = self.destinations.next() {
             let mut at = Some(list.first);
             while at.is_some() {
@@ -200,7 +204,7 @@ impl Fabric {
                     let output = self.verdicts.outputs()[index];
                     copies.push(Copy {
                         packet: self.fetched.packets[usize::from(output.packet)],
-                        header: &self.fetched.headers[usize::from(output.image)],
+                        header: images.get(output.image),
                         truncate_len_bytes: output.truncate_len_bytes,
                         image: output.image,
                     });
@@ -245,12 +249,16 @@ impl Fabric {
         let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
         for &(packet, reason) in self.verdicts.drops() {
             reasons[usize::from(packet)] = reason;
+            if copies[usize::from(packet)] > 0 {
+                self.senders.count_lost(self.fetched.packets[0].port(), 1, reason);
+            }
         }
         for (index, &packet) in self.fetched.packets[..self.fetched.len].iter().enumerate() {
             self.senders.expect_copies(packet, copies[index], reasons[index]);
         }
         if self.verdicts.lost() > 0 {
-            self.senders.count_lost(self.fetched.packets[0].port(), self.verdicts.lost());
+            let (port, lost) = (self.fetched.packets[0].port(), self.verdicts.lost());
+            self.senders.count_lost(port, lost, DropReason::VerdictOverflow);
         }
     }
 

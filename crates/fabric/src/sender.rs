@@ -344,11 +344,11 @@ impl Senders {
         }
     }
 
-    /// Copies that the module wanted beyond the room for verdicts.
-    pub(crate) fn count_lost(&mut self, port: PortId, copies: u32) {
+    /// Copies that the module wanted and that could not be made: beyond the room for verdicts, or not in the form wanted.
+    pub(crate) fn count_lost(&mut self, port: PortId, copies: u32, reason: DropReason) {
         let Some(sender) = self.get_mut(port) else { return };
         sender.counters.copies_added += u64::from(copies);
-        (0..copies).for_each(|_| sender.counters.rx_drops.count(DropReason::VerdictOverflow));
+        (0..copies).for_each(|_| sender.counters.rx_drops.count(reason));
     }
 
     /// A copy begins to wait, if its sender's share of waiting chains allows.
@@ -573,7 +573,9 @@ fn read_header(
 
 fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
     use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
-    if offload.needs_csum() && !check_partial(offload, frame_len_bytes) {
+    // Summing starts behind the addresses and the EtherType: what is decided on is not rewritten on the way.
+    let starts_behind = u32::from(offload.csum_start) >= FRAME_BYTES_MIN;
+    if offload.needs_csum() && !(starts_behind && check_partial(offload, frame_len_bytes)) {
         return Err(DropReason::BadCsum);
     }
     if !offload.is_gso() {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use lasthop_verdict::{PORTS_MAX, PortId};
 
+use super::vlans::Membership;
+
 /// Words of a set of ports.
 const SET_WORDS: usize = PORTS_MAX.div_ceil(64);
 
@@ -14,13 +16,17 @@ pub(crate) struct Ports {
     /// Bit `n` is set while port `n` gets floods and may teach; never set for the internal port. Two cache
     /// lines, so a flood costs what its receivers cost, however many ports there could be.
     live: [AtomicU64; SET_WORDS],
+    /// Those of them without VLAN settings.
+    without_vlans: [AtomicU64; SET_WORDS],
+    /// Ports that are isolated from each other.
+    isolated: [AtomicU64; SET_WORDS],
     ports: Box<[Port]>,
 }
 
 #[derive(Debug, Default)]
 struct Port {
-    /// Key of the static address; 0 for none.
-    static_key: AtomicU64,
+    /// The static address as a number; 0 for none.
+    static_mac: AtomicU64,
     /// Slots of the table that hold a learned address of this port, aged ones included.
     learned: AtomicU32,
     learned_max: AtomicU32,
@@ -30,6 +36,8 @@ impl Default for Ports {
     fn default() -> Self {
         Self {
             live: std::array::from_fn(|_| AtomicU64::new(0)),
+            without_vlans: std::array::from_fn(|_| AtomicU64::new(0)),
+            isolated: std::array::from_fn(|_| AtomicU64::new(0)),
             ports: (0..PORTS_MAX).map(|_| Port::default()).collect(),
         }
     }
@@ -37,21 +45,27 @@ impl Default for Ports {
 
 impl Ports {
     /// Makes a port known. Its number is below `PORTS_MAX`, or nothing happens.
-    pub(crate) fn open(&self, port: PortId, static_key: u64, learned_max: u32) {
+    pub(crate) fn open(&self, port: PortId, static_mac: u64, learned_max: u32, membership: Membership) {
         let Some(state) = self.ports.get(port.index()) else { return };
-        state.static_key.store(static_key, Ordering::Relaxed);
+        state.static_mac.store(static_mac, Ordering::Relaxed);
         state.learned_max.store(learned_max, Ordering::Relaxed);
-        if port != PortId::INTERNAL {
-            // Release: who sees the port sees its static address.
-            self.live[port.index() / 64].fetch_or(bit(port), Ordering::Release);
+        if port == PortId::INTERNAL {
+            return;
+        }
+        let sets = [(&self.isolated, membership.is_isolated()), (&self.without_vlans, membership.is_any())];
+        // Release: who sees the port sees what it may and carries.
+        for (set, _) in sets.into_iter().chain([(&self.live, true)]).filter(|(_, is_in)| *is_in) {
+            set[port.index() / 64].fetch_or(bit(port), Ordering::Release);
         }
     }
 
     /// Ends floods to the port and learning from it.
     pub(crate) fn close(&self, port: PortId) {
         let Some(state) = self.ports.get(port.index()) else { return };
-        self.live[port.index() / 64].fetch_and(!bit(port), Ordering::Release);
-        state.static_key.store(0, Ordering::Relaxed);
+        for set in [&self.live, &self.without_vlans, &self.isolated] {
+            set[port.index() / 64].fetch_and(!bit(port), Ordering::Release);
+        }
+        state.static_mac.store(0, Ordering::Relaxed);
     }
 
     /// Whether the port gets floods and may teach.
@@ -59,17 +73,37 @@ impl Ports {
         self.live.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Acquire) & bit(port) != 0)
     }
 
-    /// Every live port but `except`, in ascending order.
+    /// Every live port but `except` that it is not isolated from, in ascending order.
     pub(crate) fn others(&self, except: PortId) -> impl Iterator<Item = PortId> {
-        let words = self.live.iter().enumerate();
-        let all =
-            words.flat_map(|(index, word)| bits(word.load(Ordering::Acquire)).map(move |at| 64 * index + at));
-        all.map(|number| PortId(number as u16)).filter(move |port| *port != except)
+        self.reachable(&self.live, except)
     }
 
-    /// Key of the port's static address; 0 for none.
-    pub(crate) fn static_key(&self, port: PortId) -> u64 {
-        self.ports.get(port.index()).map_or(0, |state| state.static_key.load(Ordering::Relaxed))
+    /// Those of [`Ports::others`] that have no VLAN settings.
+    pub(crate) fn others_without_vlans(&self, except: PortId) -> impl Iterator<Item = PortId> {
+        self.reachable(&self.without_vlans, except)
+    }
+
+    fn reachable<'a>(
+        &'a self,
+        set: &'a [AtomicU64; SET_WORDS],
+        from: PortId,
+    ) -> impl Iterator<Item = PortId> + 'a {
+        let is_isolated = self.is_isolated(from);
+        let words = set.iter().zip(&self.isolated).map(move |(word, isolated)| {
+            let barred = if is_isolated { isolated.load(Ordering::Relaxed) } else { 0 };
+            word.load(Ordering::Acquire) & !barred
+        });
+        let all = words.enumerate().flat_map(|(index, word)| bits(word).map(move |at| 64 * index + at));
+        all.map(|number| PortId(number as u16)).filter(move |port| *port != from)
+    }
+
+    fn is_isolated(&self, port: PortId) -> bool {
+        self.isolated.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Relaxed) & bit(port) != 0)
+    }
+
+    /// The port's static address as a number; 0 for none.
+    pub(crate) fn static_mac(&self, port: PortId) -> u64 {
+        self.ports.get(port.index()).map_or(0, |state| state.static_mac.load(Ordering::Relaxed))
     }
 
     /// Slots that hold a learned address of the port.
@@ -120,7 +154,7 @@ mod tests {
     fn others_are_ascending_and_leave_out_one() {
         let ports = Ports::default();
         for port in [1023, 64, 1, 63, 0] {
-            ports.open(PortId(port), 0, 1);
+            ports.open(PortId(port), 0, 1, Membership::default());
         }
         assert_eq!(ports.others(PortId(64)).map(|port| port.0).collect::<Vec<_>>(), [1, 63, 1023]);
         ports.close(PortId(63));
@@ -132,19 +166,19 @@ mod tests {
     fn numbers_beyond_the_last_are_never_live() {
         let ports = Ports::default();
         for port in [PORTS_MAX as u16, u16::MAX] {
-            ports.open(PortId(port), 7, 1);
+            ports.open(PortId(port), 7, 1, Membership::default());
             ports.take_slot(PortId(port));
             ports.release_slot(PortId(port));
             ports.close(PortId(port));
             assert!(!ports.is_live(PortId(port)));
-            assert_eq!((ports.static_key(PortId(port)), ports.is_full(PortId(port))), (0, true));
+            assert_eq!((ports.static_mac(PortId(port)), ports.is_full(PortId(port))), (0, true));
         }
     }
 
     #[test]
     fn a_port_is_full_at_its_limit() {
         let ports = Ports::default();
-        ports.open(PortId(3), 0, 2);
+        ports.open(PortId(3), 0, 2, Membership::default());
         ports.take_slot(PortId(3));
         assert!(!ports.is_full(PortId(3)));
         ports.take_slot(PortId(3));
