@@ -9,10 +9,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use lasthop_verdict::{Mac, Vid};
 
 use crate::config::{FdbEntries, ModuleName, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
+use crate::fdb::{StaticEntry, unicast};
 use crate::vnic::{Name, VnicSpec};
 use crate::workers::Workers;
 use crate::{rundir, switch};
@@ -39,9 +41,12 @@ enum Command {
     /// Make, remove and show virtual network interfaces
     #[command(subcommand)]
     Vnic(VnicCommand),
-    /// Look at the forwarding table
+    /// Show and change the forwarding table
     #[command(subcommand)]
     Fdb(FdbCommand),
+    /// Show which VLANs the vnics carry
+    #[command(subcommand)]
+    Vlan(VlanCommand),
     /// Show packet counters, drops with their reasons, and whether every packet is accounted for
     Stats {
         /// Only this vnic
@@ -74,7 +79,7 @@ struct RunArgs {
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
-    /// (may be repeated)
+    /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID][,isolated=true] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
     /// What decides where packets go: bridge or dummy [default: bridge]
@@ -97,7 +102,8 @@ enum VnicCommand {
     /// Make a vnic
     Add {
         /// Its name, and options: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
-        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest)
+        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest), vlan=VID
+        /// (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks to others only)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
     },
@@ -119,7 +125,44 @@ enum VnicCommand {
 
 #[derive(Debug, Subcommand)]
 enum FdbCommand {
-    /// Show which address is behind which vnic
+    /// Show which address is behind which vnic, and in which VLAN
+    Show,
+    /// Enter a static address: frames to it go to the vnic, and no other may send from it
+    Add(FdbEntryArgs),
+    /// Take a static address out again
+    Del(FdbEntryArgs),
+    /// Forget learned addresses: all, or those of one vnic, one VLAN
+    Flush {
+        /// Only what was learned from this vnic
+        #[arg(long, value_name = "NAME")]
+        vnic: Option<Name>,
+        /// Only what was learned in this VLAN
+        #[arg(long, value_name = "VID")]
+        vlan: Option<Vid>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct FdbEntryArgs {
+    /// The address
+    #[arg(value_parser = unicast)]
+    mac: Mac,
+    /// The vnic that it is behind
+    vnic: Name,
+    /// The VLAN that it is in [default: all that the vnic carries]
+    #[arg(long, value_name = "VID")]
+    vlan: Option<Vid>,
+}
+
+impl From<FdbEntryArgs> for StaticEntry {
+    fn from(FdbEntryArgs { mac, vnic, vlan }: FdbEntryArgs) -> Self {
+        Self { mac, vlan, vnic }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum VlanCommand {
+    /// Show the VLANs of each vnic, and which of them it has without tags
     Show,
 }
 
@@ -142,7 +185,8 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
     match command {
         Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
         Command::Vnic(command) => question.vnic(command),
-        Command::Fdb(FdbCommand::Show) => question.fdb(),
+        Command::Fdb(command) => question.fdb(command),
+        Command::Vlan(VlanCommand::Show) => question.vlan(),
         Command::Stats { name, check } => question.stats(name.as_deref(), check),
         Command::Version | Command::Bench(_) | Command::Switch { .. } => question.version(),
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
-use crate::report::{StatsReport, VersionReport, VnicList, VnicReport};
+use crate::report::{FlushReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport, VnicVlans};
 use crate::rpc;
 use crate::vnic::VnicSpec;
 
@@ -16,7 +16,19 @@ use super::orders::{Asker, What, switch_down};
 use super::port::Port;
 
 /// All methods.
-const METHODS: &[&str] = &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
+const METHODS: &[&str] = &[
+    "vnic.add",
+    "vnic.del",
+    "vnic.list",
+    "vnic.show",
+    "vlan.show",
+    "fdb.show",
+    "fdb.add",
+    "fdb.del",
+    "fdb.flush",
+    "stats",
+    "version",
+];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
 
@@ -25,6 +37,7 @@ const STATE_DOWN: &str = "the switch process is being started again";
 pub(super) enum Question {
     Stats { name: Option<String> },
     Fdb,
+    Flush,
     List,
     Show { name: String },
 }
@@ -94,6 +107,10 @@ impl Supervisor {
             "vnic.del" => self.vnic_del(&rpc::params::<Named>(params)?.name, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
+            "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.vlan_show().map(Some)),
+            "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
+            "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
+            "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
@@ -105,6 +122,7 @@ impl Supervisor {
         if let Some(path) = spec.socket.as_ref().filter(|path| !path.is_absolute()) {
             return Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display())));
         }
+        spec.check()?;
         if !self.lives.is_up() {
             return Err(switch_down());
         }
@@ -116,6 +134,7 @@ impl Supervisor {
     fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let number = self.find(name)?;
         self.ports.remove(&number);
+        self.forget_entries_of(name);
         if !self.lives.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
@@ -147,6 +166,12 @@ impl Supervisor {
         self.ask(Question::Stats { name }, asker)
     }
 
+    fn vlan_show(&self) -> Result<Value, Fault> {
+        let mut vnics: Vec<_> = self.ports.values().map(|port| VnicVlans::of(&port.spec)).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        to_json(&VlansReport { vnics })
+    }
+
     fn version(&self) -> Result<Value, Fault> {
         to_json(&VersionReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -168,6 +193,7 @@ impl Supervisor {
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
             (Question::Fdb, Answer::Fdb(fdb)) => to_json(&fdb),
+            (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {

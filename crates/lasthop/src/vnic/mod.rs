@@ -4,14 +4,16 @@ mod features;
 mod limits;
 mod name;
 mod parse;
+mod vlans;
 
 pub(crate) use features::{FeatureSet, describe as describe_features};
-pub(crate) use limits::mac as mac_text;
+pub(crate) use limits::{check_mac, mac as mac_text};
 pub(crate) use name::Name;
+pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
 
-use lasthop_verdict::Mac;
+use lasthop_verdict::{Mac, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -58,16 +60,41 @@ pub(crate) struct VnicSpec {
     /// Virtio features that are not offered.
     #[serde(default, alias = "features-off")]
     pub(crate) features_off: FeatureSet,
+    /// The VLAN that it is in, without tags.
+    #[serde(default, with = "vlans::vid", skip_serializing_if = "Option::is_none")]
+    pub(crate) vlan: Option<Vid>,
+    /// VLANs that it carries, with tags.
+    #[serde(default, with = "vlans::trunk", skip_serializing_if = "Option::is_none")]
+    pub(crate) trunk: Option<VlanSet>,
+    /// The VLAN of untagged frames, beside those with tags.
+    #[serde(default, with = "vlans::vid", skip_serializing_if = "Option::is_none")]
+    pub(crate) native: Option<Vid>,
+    /// Isolated vnics talk to others only.
+    #[serde(default, deserialize_with = "vlans::flag", skip_serializing_if = "vlans::is_false")]
+    pub(crate) isolated: bool,
 }
 
 impl VnicSpec {
     /// The keys, as on the command line.
-    pub(crate) const KEYS: &[&str] = &["socket", "mode", "mac", "queues", "mtu", "features-off"];
+    pub(crate) const KEYS: &[&str] =
+        &["socket", "mode", "mac", "queues", "mtu", "features-off", "vlan", "trunk", "native", "isolated"];
 
     /// A vnic with nothing but a name.
     pub(crate) fn named(name: Name) -> Self {
         let (mode, features_off) = (Mode::default(), FeatureSet::default());
-        Self { name, socket: None, mode, mac: None, queues: limits::one_queue(), mtu: None, features_off }
+        Self {
+            name,
+            socket: None,
+            mode,
+            mac: None,
+            queues: limits::one_queue(),
+            mtu: None,
+            features_off,
+            vlan: None,
+            trunk: None,
+            native: None,
+            isolated: false,
+        }
     }
 
     /// Its socket, if the run directory is `dir`.
