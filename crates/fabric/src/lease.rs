@@ -9,14 +9,13 @@
 use std::ops::Range;
 
 use lasthop_guestmem::Segment;
-use lasthop_verdict::DropReason;
+use lasthop_verdict::{DropReason, Header};
 
 use crate::RingId;
 use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};
 use crate::counters::Delivered;
 use crate::deliver::Buffers;
 use crate::express::Place;
-use crate::images::Images;
 use crate::place::ReceiveRing;
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef};
@@ -122,7 +121,7 @@ impl Leases {
     pub(crate) fn copy<'a>(
         &mut self,
         senders: &Senders,
-        images: Images<'_>,
+        headers: &[Header],
         buffer: &mut SegmentBuffer,
         place: impl Fn(RingId) -> Option<&'a ReceiveRing>,
     ) {
@@ -132,13 +131,13 @@ impl Leases {
                 continue;
             };
             for usual in group {
-                let header = images.get(usual.image);
+                let header = &headers[usize::from(usual.image)];
                 usual.is_copied = usual.place.write(&to.map, &source, header).is_ok();
             }
         }
         for item in &mut self.items {
             let delivered = place(item.ring).and_then(|place| {
-                let header = images.get(item.image);
+                let header = &headers[usize::from(item.image)];
                 let source = senders.source(item.packet)?;
                 let frame = source.frame(item.packet, header, item.truncate_len_bytes, buffer)?;
                 let segments = &self.segments[item.segments.clone()];

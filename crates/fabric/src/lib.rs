@@ -33,7 +33,6 @@ mod deliver;
 mod destinations;
 mod express;
 mod frame;
-mod images;
 mod internal;
 mod lease;
 mod lifecycle;
@@ -58,7 +57,6 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, Port
 use board::Board;
 use deliver::Scratch;
 use destinations::Destinations;
-use images::Images;
 use internal::InternalPort;
 use receiver::{Copy, Receivers};
 use reference::Attempt;
@@ -173,8 +171,7 @@ impl Fabric {
 
     /// The second part of `visit`: fills reserved buffers.
     pub fn copy_visit(&mut self) {
-        let images = Images { fetched: &self.fetched.headers, made: self.verdicts.images() };
-        self.receivers.copy_leases(images, &mut tools!(self));
+        self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
     }
 
     /// The third part of `visit`: shows both sides what was done.
@@ -195,7 +192,7 @@ impl Fabric {
         }
         self.expect_copies();
         self.destinations.sort(self.verdicts.outputs());
-        let images = Images { fetched: &self.fetched.headers, made: self.verdicts.images() };
+        self.fetched.add_images(self.verdicts.images());
         while let Some(list) = self.destinations.next() {
             let mut at = Some(list.first);
             while at.is_some() {
@@ -204,7 +201,7 @@ impl Fabric {
                     let output = self.verdicts.outputs()[index];
                     copies.push(Copy {
                         packet: self.fetched.packets[usize::from(output.packet)],
-                        header: images.get(output.image),
+                        header: &self.fetched.headers[usize::from(output.image)],
                         truncate_len_bytes: output.truncate_len_bytes,
                         image: output.image,
                     });

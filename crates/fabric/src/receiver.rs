@@ -8,7 +8,6 @@ use lasthop_wire::flow_hash;
 use crate::board::Board;
 use crate::bounds::WAITING_NS_MAX;
 use crate::counters::Delivered;
-use crate::images::Images;
 use crate::lease::Leases;
 use crate::place::{Duty, ReceiveRing};
 use crate::reference::{Attempt, PacketRef, Return, Waiting};
@@ -267,12 +266,12 @@ impl Receivers {
     }
 
     /// Fills what was reserved in this visit; the claims are free for others meanwhile.
-    pub(crate) fn copy_leases(&mut self, images: Images<'_>, tools: &mut Tools<'_>) {
+    pub(crate) fn copy_leases(&mut self, headers: &[Header], tools: &mut Tools<'_>) {
         let Self { slots, leases, .. } = self;
         let place = |ring: RingId| {
             slots.get(ring.port.index())?.as_deref()?.queues.get(usize::from(ring.queue))?.as_deref()
         };
-        leases.copy(tools.senders, images, tools.segments, place);
+        leases.copy(tools.senders, headers, tools.segments, place);
         for (ring, result) in leases.results() {
             let Some(receiver) = slots[ring.port.index()].as_deref_mut() else { continue };
             match result {

@@ -61,11 +61,11 @@ impl Bridge {
 
     /// The key of a static address: for one VLAN, or for all that the port carries.
     pub(super) fn static_key(&self, mac: u64, vlan: Option<Vid>, port: PortId) -> u64 {
-        let membership = self.vlans.of(port);
+        let standing = self.vlans.of(port);
         let filter = match vlan {
             Some(vid) => vid.get(),
-            None if membership.is_any() => NO_VID,
-            None if membership.is_access() => membership.untagged_vid(),
+            None if standing.is_any() => NO_VID,
+            None if standing.is_access() => standing.untagged_vid(),
             None => EVERYWHERE,
         };
         key_in(filter, mac)
@@ -149,7 +149,8 @@ impl Bridge {
             let place = vlan.map_or_else(String::new, |vid| format!(" in VLAN {vid}"));
             format!("there is no static entry {mac} for \"{name}\"{place}; see: lasthop fdb show")
         })?;
-        if self.ports.static_mac(port) == key_of(mac) && key == self.static_key(key_of(mac), None, port) {
+        if self.vlans.of(port).static_mac() == key_of(mac) && key == self.static_key(key_of(mac), None, port)
+        {
             return Err(format!(
                 "{mac} is the address of \"{name}\" itself, set by mac=; it goes with the vnic"
             ));

@@ -3,7 +3,7 @@
 use lasthop_verdict::{DropReason, Header, Output, PortId, TagEdit, Verdicts};
 
 use super::Bridge;
-use super::vlans::{Form, NO_VID, Tag};
+use super::vlans::{Form, Tag};
 
 /// A frame to be flooded.
 #[derive(Clone, Copy, Debug)]
@@ -16,10 +16,8 @@ pub(crate) struct Flooded<'a> {
 }
 
 impl Bridge {
+    /// Frames of a VLAN.
     pub(super) fn flood(&self, frame: &Flooded<'_>, verdicts: &mut Verdicts) {
-        if frame.vid == NO_VID {
-            return self.flood_as_it_is(frame.packet, frame.from, verdicts);
-        }
         let mut forms = Forms::default();
         let mut is_lost = false;
         let before = verdicts.outputs().len();
@@ -39,13 +37,23 @@ impl Bridge {
         }
     }
 
-    fn flood_as_it_is(&self, packet: usize, from: PortId, verdicts: &mut Verdicts) {
-        let mut others = self.ports.others_without_vlans(from).peekable();
-        if others.peek().is_none() {
-            return verdicts.drop_packet(packet, DropReason::NoDestination);
+    /// Untagged frames of ports without VLAN settings, which such ports alone get.
+    pub(super) fn flood_as_it_is(&self, packet: usize, from: PortId, verdicts: &mut Verdicts) {
+        let others = self.ports.others_without_vlans(from);
+        if self.ports.is_isolated(from) {
+            return output_all(packet, others.filter(|port| !self.ports.is_isolated(*port)), verdicts);
         }
-        others.for_each(|port| verdicts.output(packet, port));
+        output_all(packet, others, verdicts);
     }
+}
+
+#[inline]
+fn output_all(packet: usize, ports: impl Iterator<Item = PortId>, verdicts: &mut Verdicts) {
+    let mut ports = ports.peekable();
+    if ports.peek().is_none() {
+        return verdicts.drop_packet(packet, DropReason::NoDestination);
+    }
+    ports.for_each(|port| verdicts.output(packet, port));
 }
 
 /// Sends a packet with an edited tag to one port.

@@ -28,7 +28,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lasthop_verdict::{Batch, FdbEntry, Mac, Module, PortId, PortSettings, Verdicts, Vid};
+use lasthop_verdict::{
+    Batch, DropReason, FdbEntry, Header, Mac, Module, PortId, PortSettings, Verdicts, Vid,
+};
 
 pub use hash::random_key;
 pub use stats::BridgeStats;
@@ -38,7 +40,7 @@ use ports::Ports;
 use slot::{Place, Stamp};
 use stats::Counts;
 use table::{EVERYWHERE, Table, key_of, mac_of, vid_of};
-use visit::{Route, Visit};
+use visit::{Route, Target, Visit};
 use vlans::{NO_VID, Vlans};
 
 /// Time without a frame from a learned address after which it counts as absent, in nanoseconds
@@ -135,6 +137,27 @@ impl Bridge {
     }
 }
 
+impl Bridge {
+    #[inline(never)]
+    fn decide_in_vlan(
+        &self,
+        visit: &mut Visit<'_>,
+        (packet, header): (usize, &Header),
+        ethernet: (u64, u64, u16),
+        verdicts: &mut Verdicts,
+    ) {
+        match visit.route(header, ethernet) {
+            Ok(Route::To(port, None)) => verdicts.output(packet, port),
+            Ok(Route::To(port, Some(edit))) => output_edited(packet, port, header, edit, verdicts),
+            Ok(Route::Flood { vid: NO_VID, .. }) => self.flood_as_it_is(packet, visit.port(), verdicts),
+            Ok(Route::Flood { vid, tag }) => {
+                self.flood(&Flooded { packet, from: visit.port(), vid, tag, header }, verdicts);
+            }
+            Err(reason) => verdicts.drop_packet(packet, reason),
+        }
+    }
+}
+
 impl Module for Bridge {
     fn name(&self) -> &'static str {
         "bridge"
@@ -143,12 +166,18 @@ impl Module for Bridge {
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let mut visit = Visit::new(self, batch.port, Stamp::at(now_ns));
         for (packet, header) in batch.headers.iter().enumerate() {
-            match visit.route(header) {
-                Ok(Route::To(port)) => verdicts.output(packet, port),
-                Ok(Route::Edited(port, edit)) => output_edited(packet, port, header, edit, verdicts),
-                Ok(Route::Flood { vid, tag }) => {
-                    self.flood(&Flooded { packet, from: batch.port, vid, tag, header }, verdicts);
-                }
+            let Some((destination, source, ethertype)) = header.ethernet() else {
+                verdicts.drop_packet(packet, DropReason::TooShort);
+                continue;
+            };
+            if !visit.is_plain(ethertype) {
+                let ethernet = (destination, source, ethertype);
+                self.decide_in_vlan(&mut visit, (packet, header), ethernet, verdicts);
+                continue;
+            }
+            match visit.direct(source, destination) {
+                Ok(Target::Port(port)) => verdicts.output(packet, port),
+                Ok(Target::All) => self.flood_as_it_is(packet, batch.port, verdicts),
                 Err(reason) => verdicts.drop_packet(packet, reason),
             }
         }
@@ -168,7 +197,8 @@ impl Module for Bridge {
             self.configure(&control, (mac, None), port, &settings.name)?;
         }
         let macs_max = settings.macs_max.unwrap_or(self.port_macs_max);
-        self.ports.open(port, settings.mac.map_or(0, key_of), macs_max, self.vlans.of(port));
+        self.vlans.set_static_mac(port, settings.mac.map_or(0, key_of));
+        self.ports.open(port, macs_max, self.vlans.of(port));
         control.names.insert(port, settings.name.clone());
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use lasthop_verdict::{PORTS_MAX, PortId};
 
-use super::vlans::Membership;
+use super::vlans::Standing;
 
 /// Words of a set of ports.
 const SET_WORDS: usize = PORTS_MAX.div_ceil(64);
@@ -25,8 +25,6 @@ pub(crate) struct Ports {
 
 #[derive(Debug, Default)]
 struct Port {
-    /// The static address as a number; 0 for none.
-    static_mac: AtomicU64,
     /// Slots of the table that hold a learned address of this port, aged ones included.
     learned: AtomicU32,
     learned_max: AtomicU32,
@@ -45,14 +43,13 @@ impl Default for Ports {
 
 impl Ports {
     /// Makes a port known. Its number is below `PORTS_MAX`, or nothing happens.
-    pub(crate) fn open(&self, port: PortId, static_mac: u64, learned_max: u32, membership: Membership) {
+    pub(crate) fn open(&self, port: PortId, learned_max: u32, standing: Standing) {
         let Some(state) = self.ports.get(port.index()) else { return };
-        state.static_mac.store(static_mac, Ordering::Relaxed);
         state.learned_max.store(learned_max, Ordering::Relaxed);
         if port == PortId::INTERNAL {
             return;
         }
-        let sets = [(&self.isolated, membership.is_isolated()), (&self.without_vlans, membership.is_any())];
+        let sets = [(&self.isolated, standing.is_isolated()), (&self.without_vlans, standing.is_any())];
         // Release: who sees the port sees what it may and carries.
         for (set, _) in sets.into_iter().chain([(&self.live, true)]).filter(|(_, is_in)| *is_in) {
             set[port.index() / 64].fetch_or(bit(port), Ordering::Release);
@@ -61,11 +58,12 @@ impl Ports {
 
     /// Ends floods to the port and learning from it.
     pub(crate) fn close(&self, port: PortId) {
-        let Some(state) = self.ports.get(port.index()) else { return };
+        if port.index() >= PORTS_MAX {
+            return;
+        }
         for set in [&self.live, &self.without_vlans, &self.isolated] {
             set[port.index() / 64].fetch_and(!bit(port), Ordering::Release);
         }
-        state.static_mac.store(0, Ordering::Relaxed);
     }
 
     /// Whether the port gets floods and may teach.
@@ -73,37 +71,27 @@ impl Ports {
         self.live.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Acquire) & bit(port) != 0)
     }
 
-    /// Every live port but `except` that it is not isolated from, in ascending order.
-    pub(crate) fn others(&self, except: PortId) -> impl Iterator<Item = PortId> {
-        self.reachable(&self.live, except)
+    /// Every live port but `from` that it is not isolated from, in ascending order.
+    pub(crate) fn others(&self, from: PortId) -> impl Iterator<Item = PortId> {
+        let barred = self.is_isolated(from);
+        Self::members(&self.live, from).filter(move |port| !(barred && self.is_isolated(*port)))
     }
 
-    /// Those of [`Ports::others`] that have no VLAN settings.
-    pub(crate) fn others_without_vlans(&self, except: PortId) -> impl Iterator<Item = PortId> {
-        self.reachable(&self.without_vlans, except)
+    /// Live ports without VLAN settings but for `from`, isolated or not, in ascending order.
+    pub(crate) fn others_without_vlans(&self, from: PortId) -> impl Iterator<Item = PortId> {
+        Self::members(&self.without_vlans, from)
     }
 
-    fn reachable<'a>(
-        &'a self,
-        set: &'a [AtomicU64; SET_WORDS],
-        from: PortId,
-    ) -> impl Iterator<Item = PortId> + 'a {
-        let is_isolated = self.is_isolated(from);
-        let words = set.iter().zip(&self.isolated).map(move |(word, isolated)| {
-            let barred = if is_isolated { isolated.load(Ordering::Relaxed) } else { 0 };
-            word.load(Ordering::Acquire) & !barred
-        });
-        let all = words.enumerate().flat_map(|(index, word)| bits(word).map(move |at| 64 * index + at));
-        all.map(|number| PortId(number as u16)).filter(move |port| *port != from)
+    fn members(set: &[AtomicU64; SET_WORDS], except: PortId) -> impl Iterator<Item = PortId> {
+        let words = set.iter().enumerate();
+        let all =
+            words.flat_map(|(index, word)| bits(word.load(Ordering::Acquire)).map(move |at| 64 * index + at));
+        all.map(|number| PortId(number as u16)).filter(move |port| *port != except)
     }
 
-    fn is_isolated(&self, port: PortId) -> bool {
+    /// Whether the port talks only to those that are not isolated.
+    pub(crate) fn is_isolated(&self, port: PortId) -> bool {
         self.isolated.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Relaxed) & bit(port) != 0)
-    }
-
-    /// The port's static address as a number; 0 for none.
-    pub(crate) fn static_mac(&self, port: PortId) -> u64 {
-        self.ports.get(port.index()).map_or(0, |state| state.static_mac.load(Ordering::Relaxed))
     }
 
     /// Slots that hold a learned address of the port.
@@ -154,7 +142,7 @@ mod tests {
     fn others_are_ascending_and_leave_out_one() {
         let ports = Ports::default();
         for port in [1023, 64, 1, 63, 0] {
-            ports.open(PortId(port), 0, 1, Membership::default());
+            ports.open(PortId(port), 1, Standing::default());
         }
         assert_eq!(ports.others(PortId(64)).map(|port| port.0).collect::<Vec<_>>(), [1, 63, 1023]);
         ports.close(PortId(63));
@@ -166,19 +154,19 @@ mod tests {
     fn numbers_beyond_the_last_are_never_live() {
         let ports = Ports::default();
         for port in [PORTS_MAX as u16, u16::MAX] {
-            ports.open(PortId(port), 7, 1, Membership::default());
+            ports.open(PortId(port), 1, Standing::default());
             ports.take_slot(PortId(port));
             ports.release_slot(PortId(port));
             ports.close(PortId(port));
             assert!(!ports.is_live(PortId(port)));
-            assert_eq!((ports.static_mac(PortId(port)), ports.is_full(PortId(port))), (0, true));
+            assert!(ports.is_full(PortId(port)));
         }
     }
 
     #[test]
     fn a_port_is_full_at_its_limit() {
         let ports = Ports::default();
-        ports.open(PortId(3), 0, 2, Membership::default());
+        ports.open(PortId(3), 2, Standing::default());
         ports.take_slot(PortId(3));
         assert!(!ports.is_full(PortId(3)));
         ports.take_slot(PortId(3));

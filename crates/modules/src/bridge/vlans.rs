@@ -1,12 +1,14 @@
-//! Which VLANs each port carries, and how frames of them look there.
+//! Which VLANs each port carries, how frames of them look there, and the port's own address.
 //!
 //! VLAN 0 stands for "none": untagged frames of ports without VLAN settings. Only such ports carry it, and what is in it
 //! leaves as it came.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_verdict::{PORTS_MAX, PortId, PortVlans, TagEdit};
+use lasthop_verdict::{PORTS_MAX, PortId, PortVlans, TagEdit, Vid};
+
+use super::table::mac_bits;
 
 /// No VLAN.
 pub(crate) const NO_VID: u16 = 0;
@@ -14,29 +16,31 @@ pub(crate) const NO_VID: u16 = 0;
 const VIDS: usize = 4096;
 const VID_WORDS: usize = VIDS / 64;
 
-/// A port's VLAN settings in one word: a VID and bits.
+/// What every frame from or to a port is judged by, in one word.
 ///
 /// ```text
-///   vid : 12, of untagged frames, 0 = none | ACCESS | TRUNK | LISTED | ISOLATED          0 = no settings
+///   ISOLATED | LISTED | TRUNK | ACCESS | vid of untagged frames : 12, 0 = none | static address : 48, 0 = none
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Membership(u16);
+pub(crate) struct Standing(u64);
 
-const VID_MASK: u16 = 0x0fff;
-const ACCESS: u16 = 1 << 12;
-const TRUNK: u16 = 1 << 13;
+const VID_SHIFT: u32 = 48;
+const VID_MASK: u64 = 0x0fff;
+const ACCESS: u64 = 1 << 60;
+const TRUNK: u64 = 1 << 61;
 /// The trunk carries what its list says, and not everything.
-const LISTED: u16 = 1 << 14;
-const ISOLATED: u16 = 1 << 15;
+const LISTED: u64 = 1 << 62;
+const ISOLATED: u64 = 1 << 63;
 
-impl Membership {
+impl Standing {
     fn of(vlans: &PortVlans, is_isolated: bool) -> Self {
+        let untagged = |vid: Vid| u64::from(vid.get()) << VID_SHIFT;
         let bits = match vlans {
             PortVlans::Any => 0,
-            PortVlans::Access(vid) => ACCESS | vid.get(),
+            PortVlans::Access(vid) => ACCESS | untagged(*vid),
             PortVlans::Trunk { carried, native } => {
                 let listed = if carried.is_some() { LISTED } else { 0 };
-                TRUNK | listed | native.map_or(NO_VID, |vid| vid.get())
+                TRUNK | listed | native.map_or(0, untagged)
             }
         };
         Self(bits | if is_isolated { ISOLATED } else { 0 })
@@ -46,6 +50,12 @@ impl Membership {
     #[inline]
     pub(crate) fn is_any(self) -> bool {
         self.0 & (ACCESS | TRUNK) == 0
+    }
+
+    /// The port's own address, and the only one that it may send from but for entries of the user's; 0 for none.
+    #[inline]
+    pub(crate) fn static_mac(self) -> u64 {
+        mac_bits(self.0)
     }
 
     pub(crate) fn is_access(self) -> bool {
@@ -58,11 +68,13 @@ impl Membership {
     }
 
     /// The VLAN of untagged frames; [`NO_VID`] if there is none.
+    #[inline]
     pub(crate) fn untagged_vid(self) -> u16 {
-        self.0 & VID_MASK
+        (self.0 >> VID_SHIFT & VID_MASK) as u16
     }
 
     /// What frames of VLAN `vid`, which the port carries, look like there.
+    #[inline]
     pub(crate) fn form(self, vid: u16) -> Form {
         match vid {
             NO_VID => Form::AsItIs,
@@ -101,61 +113,68 @@ impl Tag {
     }
 }
 
-/// Memberships of all ports; changed while a port gets no frames, or under the bridge's writer lock.
+/// Standings of all ports; changed while a port gets no frames, or under the bridge's writer lock.
 #[derive(Debug)]
 pub(crate) struct Vlans {
-    ports: Box<[PortVlan]>,
-}
-
-#[derive(Debug, Default)]
-struct PortVlan {
-    membership: AtomicU16,
+    standings: Box<[AtomicU64]>,
     /// Bit `vid` is set if the port's list has it; made for the first list that a port of this number has.
-    listed: OnceLock<Box<[AtomicU64; VID_WORDS]>>,
+    lists: Box<[OnceLock<Box<[AtomicU64; VID_WORDS]>>]>,
 }
 
 impl Default for Vlans {
     fn default() -> Self {
-        Self { ports: (0..PORTS_MAX).map(|_| PortVlan::default()).collect() }
+        Self {
+            standings: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            lists: (0..PORTS_MAX).map(|_| OnceLock::new()).collect(),
+        }
     }
 }
 
 impl Vlans {
-    /// Sets what a port carries. Release and acquire are the caller's, who opens the port afterwards.
+    /// Sets what a port carries; it has no address then. Release and acquire are the caller's, who opens the port afterwards.
     pub(crate) fn set(&self, port: PortId, vlans: &PortVlans, is_isolated: bool) {
-        let Some(state) = self.ports.get(port.index()) else { return };
+        let index = port.index();
+        let (Some(standing), Some(list)) = (self.standings.get(index), self.lists.get(index)) else { return };
         if let PortVlans::Trunk { carried: Some(set), native } = vlans {
             let mut words = [0_u64; VID_WORDS];
             let ranges = set.ranges().iter().copied().chain(native.map(|vid| (vid, vid)));
             for vid in ranges.flat_map(|(first, last)| first.get()..=last.get()) {
                 words[usize::from(vid / 64)] |= 1 << (vid % 64);
             }
-            let listed = state.listed.get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+            let listed = list.get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
             listed.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
         }
-        state.membership.store(Membership::of(vlans, is_isolated).0, Ordering::Relaxed);
+        standing.store(Standing::of(vlans, is_isolated).0, Ordering::Relaxed);
+    }
+
+    /// Sets a port's own address; 0 is none.
+    pub(crate) fn set_static_mac(&self, port: PortId, mac: u64) {
+        if let Some(standing) = self.standings.get(port.index()) {
+            let old = standing.load(Ordering::Relaxed);
+            standing.store(old & !mac_bits(u64::MAX) | mac_bits(mac), Ordering::Relaxed);
+        }
     }
 
     #[inline]
-    pub(crate) fn of(&self, port: PortId) -> Membership {
-        Membership(self.ports.get(port.index()).map_or(0, |state| state.membership.load(Ordering::Relaxed)))
+    pub(crate) fn of(&self, port: PortId) -> Standing {
+        Standing(self.standings.get(port.index()).map_or(0, |standing| standing.load(Ordering::Relaxed)))
     }
 
     /// Whether frames of VLAN `vid` come from and go to the port.
     #[inline]
     pub(crate) fn carries(&self, port: PortId, vid: u16) -> bool {
-        let membership = self.of(port);
-        if membership.is_any() {
+        let standing = self.of(port);
+        if standing.is_any() {
             return true;
         }
-        vid != NO_VID && (membership.untagged_vid() == vid || self.lists(port, membership, vid))
+        vid != NO_VID && (standing.untagged_vid() == vid || self.lists(port, standing, vid))
     }
 
-    fn lists(&self, port: PortId, membership: Membership, vid: u16) -> bool {
-        if membership.0 & LISTED == 0 {
-            return membership.0 & TRUNK != 0 && usize::from(vid) < VIDS - 1; // the last one is reserved
+    fn lists(&self, port: PortId, standing: Standing, vid: u16) -> bool {
+        if standing.0 & LISTED == 0 {
+            return standing.0 & TRUNK != 0 && usize::from(vid) < VIDS - 1; // the last one is reserved
         }
-        let listed = self.ports.get(port.index()).and_then(|state| state.listed.get());
+        let listed = self.lists.get(port.index()).and_then(OnceLock::get);
         let word = listed.and_then(|words| words.get(usize::from(vid / 64)));
         word.is_some_and(|word| word.load(Ordering::Relaxed) >> (vid % 64) & 1 != 0)
     }
