@@ -2,7 +2,10 @@
 
 mod limits;
 mod model;
+mod static_entries;
 mod threads;
+mod vlan_model;
+mod vlans;
 
 use lasthop_verdict::DropReason;
 
