@@ -74,7 +74,10 @@ impl Asking {
             FdbCommand::Del(entry) => self.change("fdb.del", "deleted", entry.into()),
             FdbCommand::Flush { vnic, vlan } => {
                 let done: FlushReport = ask(&self.dir, "fdb.flush", &Flush { vnic, vlan })?;
-                self.show(&done, |done| format!("forgot {} learned addresses", done.flushed))
+                self.show(&done, |FlushReport { flushed }| {
+                    let noun = if *flushed == 1 { "address" } else { "addresses" };
+                    format!("forgot {flushed} learned {noun}")
+                })
             }
         }
     }

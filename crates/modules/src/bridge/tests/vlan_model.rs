@@ -169,6 +169,8 @@ fn run(lab: &mut Lab<Bridge>, model: &mut Model, step: &Step) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+
     #[test]
     fn a_bridge_with_vlans_decides_as_the_model(
         ports in prop::collection::vec(port(), usize::from(PORTS)),
