@@ -2,14 +2,16 @@
 //! receiver takes. An independent parser (etherparse) is the judge.
 
 mod support;
+#[path = "support/tcp.rs"]
+mod tcp;
 
 use lasthop_fabric::bounds::WAITING_NS_MAX;
 use lasthop_verdict::PortId;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;
-use support::tcp::{capabilities, judge, tcp_frame};
 use support::{TestGuest, assert_conserved, everything, flooding_fabric};
+use tcp::{capabilities, judge, tcp_frame};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]

@@ -1,6 +1,10 @@
 //! Copies with different tags of one packet: every byte right, whatever the receiver takes and however long it waits.
 
 mod support;
+#[path = "support/tags.rs"]
+mod tagging;
+#[path = "support/tcp.rs"]
+mod tcp;
 
 use std::sync::Arc;
 
@@ -10,9 +14,9 @@ use lasthop_verdict::{DropReason, PortId, TagEdit};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;
-use support::tags::{Retagging, tagged, untagged};
-use support::tcp::{capabilities, judge, tcp_frame};
 use support::{Received, TestGuest, assert_conserved, everything, frame};
+use tagging::{Retagging, tagged, untagged};
+use tcp::{capabilities, judge, tcp_frame};
 
 const PORTS: [PortId; 4] = [PortId(1), PortId(2), PortId(3), PortId(4)];
 

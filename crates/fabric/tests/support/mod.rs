@@ -1,9 +1,6 @@
 //! Simulated guests around a fabric: their own memory, their own rings, no threads, no clock.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
-pub mod tags;
-pub mod tcp;
-
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, PortCounters, RingId};

@@ -1,9 +1,10 @@
 //! VLAN tags on frames, put in and taken out by the book.
+#![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
 use lasthop_verdict::{Batch, Module, Output, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_wire::Offload;
 
-use super::Received;
+use crate::support::Received;
 
 /// The frame with a tag, and its metadata.
 pub fn tagged(frame: &[u8], offload: Offload, tci: u16) -> (Vec<u8>, Offload) {

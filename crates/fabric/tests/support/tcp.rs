@@ -1,10 +1,11 @@
 //! TCP frames as guests send and receive them, with an independent parser (etherparse) as the judge.
+#![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use lasthop_fabric::Capabilities;
 use proptest::prelude::*;
 
-use super::{Received, everything};
+use crate::support::{Received, everything};
 
 const L2: usize = 14;
 

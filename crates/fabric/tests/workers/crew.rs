@@ -8,8 +8,8 @@ use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, 
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::frames::{frame, judge};
-use crate::support::tags::{send, untagged};
 use crate::support::{TestGuest, memory};
+use crate::tags::{send, untagged};
 
 /// Ports with even numbers get their frames with a tag, the number.
 fn edit_for(port: PortId) -> Option<TagEdit> {
