@@ -202,8 +202,11 @@ impl Receivers {
             let ring = RingId { port, queue: open.trailing_zeros() as u16 };
             self.accept_at(ring, copies, tools, now_ns);
         } else if open == 0 || self.get(port).is_none() {
-            let known = self.get(port).is_some();
-            self.refuse(port, copies, tools, if known { DropReason::PortDown } else { DropReason::PortGone });
+            let reason = match self.get(port) {
+                Some(_) => self.board.link(port).or(DropReason::PortDown),
+                None => DropReason::PortGone,
+            };
+            self.refuse(port, copies, tools, reason);
         } else {
             self.accept_by_flow(port, open, copies, tools, now_ns);
         }
@@ -244,7 +247,7 @@ impl Receivers {
         let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
             return self.refuse(ring.port, copies, tools, DropReason::PortDown);
         };
-        let duty = match place.desk.claim() {
+        let duty = match place.claim() {
             Some(claim) => {
                 let mut service = Service::new(place, claim, received, tools);
                 service.accept(copies, leases, now_ns);
@@ -349,7 +352,6 @@ fn leave(
     tools: &mut Tools<'_>,
     now_ns: u64,
 ) -> Duty {
-    place.note_contention();
     for copy in copies {
         let refused = if tools.senders.begin_waiting(copy.packet) {
             place.desk.leave(copy.waiting(0, now_ns)).err().map(|waiting| {

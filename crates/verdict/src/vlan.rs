@@ -135,6 +135,22 @@ pub enum PortVlans {
     },
 }
 
+impl PortVlans {
+    /// Whether frames of VLAN `vid` come from and go to the port; 0 stands for frames of no VLAN.
+    #[must_use]
+    pub fn carries(&self, vid: u16) -> bool {
+        let holds = |set: &VlanSet| set.ranges.iter().any(|(first, last)| (first.0..=last.0).contains(&vid));
+        match self {
+            Self::Any => true,
+            Self::Access(own) => own.0 == vid,
+            Self::Trunk { carried: Some(set), native } => {
+                holds(set) || native.is_some_and(|own| own.0 == vid)
+            }
+            Self::Trunk { carried: None, .. } => (VID_MIN..=VID_MAX).contains(&vid),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@ use super::VnicSpec;
 /// How a user says which VLANs a vnic carries.
 impl VnicSpec {
     /// Refuses keys that contradict each other.
-    pub(crate) fn check(&self) -> Result<(), Fault> {
+    pub(super) fn check_vlans(&self) -> Result<(), Fault> {
         let other = match (self.vlan, &self.trunk, self.native) {
             (Some(_), Some(_), _) => "trunk",
             (Some(_), None, Some(_)) => "native",

@@ -54,7 +54,7 @@ impl Bridge {
         if let Some(owner) = self.owner_in(key, port) {
             return Err(taken(control, mac, owner, name));
         }
-        self.forget_learned(control, key, port);
+        self.make_way(control, key, port);
         self.make_room(key, mac, name)?.occupy(key, Place::configured(port));
         Ok(())
     }
@@ -101,7 +101,7 @@ impl Bridge {
     }
 
     /// An address that is about to be configured is learned nowhere in the same VLANs.
-    fn forget_learned(&self, _lock: &Control, key: u64, port: PortId) {
+    fn make_way(&self, _lock: &Control, key: u64, port: PortId) {
         let learned = self.table.entries().filter(|(_, other, place)| {
             !place.is_static()
                 && mac_bits(*other) == mac_bits(key)
@@ -159,9 +159,16 @@ impl Bridge {
         Ok(())
     }
 
-    /// Forgets learned addresses.
-    pub(super) fn flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> usize {
-        let _lock = self.control();
+    /// Takes out the static entry with this key, if it is the port's.
+    pub(super) fn forget_static(&self, _lock: &Control, key: u64, port: PortId) {
+        let found = self.table.find(key).filter(|(_, place)| place.is_static() && place.port() == port);
+        if let Some((slot, _)) = found {
+            slot.vacate();
+        }
+    }
+
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    pub(super) fn forget_learned(&self, _lock: &Control, port: Option<PortId>, vlan: Option<Vid>) -> usize {
         let chosen = self.table.entries().filter(|(_, key, place)| {
             let in_vlan = vlan.is_none_or(|vid| vid.get() == vid_of(*key));
             !place.is_static() && in_vlan && port.is_none_or(|port| place.port() == port)

@@ -135,9 +135,7 @@ impl Bridge {
     fn control(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Bridge {
     #[inline(never)]
     fn decide_in_vlan(
         &self,
@@ -203,9 +201,26 @@ impl Module for Bridge {
         Ok(())
     }
 
+    /// What was learned from the port goes with its old address: its guest may use neither any more.
+    fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        let control = self.control();
+        let (old, new) = (self.vlans.of(port).static_mac(), settings.mac.map_or(0, key_of));
+        if new == old {
+            return Ok(());
+        }
+        if let Some(mac) = settings.mac {
+            self.configure(&control, (mac, None), port, &settings.name)?;
+        }
+        self.vlans.set_static_mac(port, new);
+        self.forget_static(&control, self.static_key(old, None, port), port);
+        self.forget_learned(&control, Some(port), None);
+        Ok(())
+    }
+
     fn port_removed(&self, port: PortId) {
         let mut control = self.control();
         self.ports.close(port);
+        self.vlans.set_static_mac(port, 0);
         for (slot, _, place) in self.table.entries().filter(|(_, _, place)| place.port() == port) {
             slot.vacate();
             if !place.is_static() {
@@ -238,7 +253,7 @@ impl Module for Bridge {
     }
 
     fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, String> {
-        Ok(self.flush(port, vlan))
+        Ok(self.forget_learned(&self.control(), port, vlan))
     }
 }
 
