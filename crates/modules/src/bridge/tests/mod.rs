@@ -276,7 +276,7 @@ fn counters_have_names_of_their_own() {
 }
 
 fn change_mac(lab: &Lab<Bridge>, port: u16, mac: Option<Mac>) -> Result<(), String> {
-    let settings = PortSettings { name: format!("vm{port}"), mac, macs_max: None };
+    let settings = PortSettings { name: format!("vm{port}"), mac, ..PortSettings::default() };
     lab.module.port_changed(PortId(port), &settings)
 }
 

@@ -157,3 +157,20 @@ fn entries_go_with_their_port() {
     assert_eq!(lab.send(3, frame(3, 7)), Ok(vec![2]));
     lab.module.fdb_add(mac(7), None, PortId(2)).expect("free again");
 }
+
+#[test]
+fn another_address_takes_the_old_ones_place_in_all_vlans() {
+    let change = |lab: &Lab<Bridge>, words: &str| lab.module.port_changed(PortId(1), &settings(1, words));
+    for vlans in ["trunk=5-6", ""] {
+        let mut lab = lab_of(&[&format!("{vlans},{OWN}"), "trunk=5-6"]);
+        lab.module.fdb_add(mac(7), vid(5), PortId(1)).expect("free");
+        change(&lab, &format!("{vlans},mac=02:00:00:00:00:03")).expect("free");
+        assert_eq!(lab.send(2, tagged(6, &frame(2, 3))), Ok(vec![1]));
+        assert_eq!(lab.send(1, tagged(6, &frame(1, 2))), Err(DropReason::SourceSpoofed));
+        assert_eq!(lab.send(2, tagged(6, &frame(1, 9))), Ok(vec![1]), "the old address is free");
+        assert_eq!(lab.send(1, tagged(5, &frame(7, 9))), Ok(vec![2]), "what users entered stays");
+        change(&lab, vlans).expect("any address");
+        assert_eq!(lab.send(1, tagged(6, &frame(3, 2))), Ok(vec![2]));
+        assert_counts(&lab.module, &[1, 2]);
+    }
+}
