@@ -183,6 +183,9 @@ impl Layers {
 #[inline]
 #[must_use]
 pub fn decided_on_bytes(head: &[u8]) -> Option<usize> {
+    if let Some([8, 0, 0x45, ..]) = head.get(MACS_BYTES..) {
+        return Some(MACS_BYTES + 2 + IPV4_BYTES_MIN); // the usual packet, spared the loop
+    }
     let (ethertype, offset) = ethertype(head)?;
     Some(match ethertype {
         ETHERTYPE_IPV6 => offset + IPV6_BYTES,
