@@ -163,7 +163,8 @@ impl Engine {
     pub fn add_port(&self, config: PortConfig) -> Result<PortId, EngineError> {
         let port = self.table().claim(config.clone()).ok_or(EngineError::TooManyPorts)?;
         let pairs = config.queue_pairs;
-        let settings = PortSettings { name: config.name, mac: config.mac, macs_max: None };
+        let PortConfig { name, mac, switch, .. } = config;
+        let settings = PortSettings { name, switch, mac, macs_max: None };
         let added = self
             .crew
             .call_all(move |worker| worker.fabric.add_port(port, pairs))
@@ -218,6 +219,16 @@ impl Engine {
             (worker.stats(), shares)
         })?;
         Ok(Stats::collect(shares, records))
+    }
+
+    /// Has `module` decide from now on. It knows the ports that there are already.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`]: that worker uses the old one until it looks at its errands.
+    pub fn set_module(&mut self, module: &Arc<dyn Module>) -> Result<(), EngineError> {
+        self.module = Arc::clone(module);
+        let module = Arc::clone(module);
+        self.crew.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
     }
 
     /// The module's forwarding table.

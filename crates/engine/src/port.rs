@@ -1,12 +1,14 @@
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId};
+use lasthop_verdict::{Mac, PORTS_MAX, PortId, SwitchId};
 
 /// How a port is set up.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// Unique name.
     pub name: String,
+    /// The switch that it belongs to.
+    pub switch: SwitchId,
     /// Static address; also told to the guest.
     pub mac: Option<Mac>,
     /// Largest packet in bytes that the guest is told to send; `None`: its own choice.
