@@ -5,6 +5,10 @@
 //! cpus = "0-1"
 //! workers = 2
 //!
+//! [[switch]]
+//! name = "storage"
+//! module = "dummy"
+//!
 //! [[vnic]]
 //! name = "vm1"
 //! mac = "02:00:00:00:00:01"
@@ -12,7 +16,7 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
@@ -20,13 +24,14 @@ use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::names;
+use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
 
 /// Largest file, in bytes: room for 1024 vnics with everything said.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How the switch process is to run.
+/// How the switch process is to run; module and table are the default switch's.
 #[derive(Clone, Debug)]
 pub(crate) struct SwitchSettings {
     pub(crate) module: ModuleName,
@@ -35,8 +40,21 @@ pub(crate) struct SwitchSettings {
     pub(crate) workers: Workers,
 }
 
+impl SwitchSettings {
+    /// The switch that is always there. A table was not asked for by a module that has none.
+    pub(crate) fn default_switch(&self) -> SwitchSpec {
+        let spec = SwitchSpec {
+            name: SwitchName::default(),
+            module: self.module.clone(),
+            fdb_entries: self.fdb_entries,
+        };
+        let fdb_entries = spec.fdb_entries.filter(|_| spec.table().is_some());
+        SwitchSpec { fdb_entries, ..spec }
+    }
+}
+
 /// Slots of the bridge's forwarding table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "i64")]
 pub(crate) struct FdbEntries(pub(crate) usize);
 
@@ -70,6 +88,8 @@ pub(crate) struct Config {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Option<Workers>,
+    /// Those that were named, beside the default one.
+    pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
 }
 
@@ -82,11 +102,13 @@ struct File {
     fdb_entries: Option<FdbEntries>,
     workers: Option<Workers>,
     #[serde(default)]
+    switch: Vec<Spanned<SwitchSpec>>,
+    #[serde(default)]
     vnic: Vec<Spanned<VnicSpec>>,
 }
 
 /// The name of a module that exists.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct ModuleName(String);
 
@@ -142,16 +164,26 @@ pub(crate) fn read(path: &Path) -> Result<Config, Fault> {
 /// The configuration in `text`, or the line of the mistake and a sentence on it.
 fn parse(text: &str) -> Result<Config, (usize, String)> {
     let file: File = toml::from_str(text).map_err(|error| mistake(text, &error))?;
-    let mut vnics: Vec<VnicSpec> = Vec::with_capacity(file.vnic.len());
-    for vnic in file.vnic {
-        let name = &vnic.get_ref().name;
-        if vnics.iter().any(|earlier| earlier.name == *name) {
-            return Err((line_of(text, vnic.span().start), format!("there is a vnic \"{name}\" already")));
-        }
-        vnics.push(vnic.into_inner());
-    }
+    let switches = distinct(text, "switch", file.switch, |switch| switch.name.as_str())?;
+    let vnics = distinct(text, "vnic", file.vnic, |vnic| vnic.name.as_str())?;
     let File { module, cpus, fdb_entries, workers, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, vnics })
+    Ok(Config { module, cpus, fdb_entries, workers, switches, vnics })
+}
+
+/// All of one kind, or the line of the second one with a name.
+fn distinct<T>(
+    text: &str,
+    kind: &str,
+    all: Vec<Spanned<T>>,
+    name: impl Fn(&T) -> &str,
+) -> Result<Vec<T>, (usize, String)> {
+    let mut seen = std::collections::BTreeSet::new();
+    let twice = all.iter().find(|one| !seen.insert(name(one.get_ref())));
+    if let Some(one) = twice {
+        let (line, name) = (line_of(text, one.span().start), name(one.get_ref()));
+        return Err((line, format!("there is a {kind} \"{name}\" already")));
+    }
+    Ok(all.into_iter().map(Spanned::into_inner).collect())
 }
 
 fn mistake(text: &str, error: &toml::de::Error) -> (usize, String) {
@@ -169,18 +201,24 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
+        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[switch]]\nname = \"red\"\n\
+                    [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
+                    [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\n";
         let config = parse(text).expect("a good file");
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
         assert_eq!(config.workers, Some(Workers(2)));
-        let specs: Vec<VnicSpec> =
-            ["a", "b,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO"]
-                .map(|text| text.parse().expect("a vnic"))
-                .into();
+        let specs: Vec<VnicSpec> = [
+            "a",
+            "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO",
+        ]
+        .map(|text| text.parse().expect("a vnic"))
+        .into();
         assert_eq!(config.vnics, specs);
+        let switches = ["red", "blue,fdb-entries=128"].map(|text| text.parse().expect("a switch"));
+        assert_eq!(config.switches, switches);
     }
 
     #[test]
@@ -210,6 +248,13 @@ mod tests {
             ("[[vnic]]\nname = \"internal\"", 2, "choose another"),
             ("[[vnic]]\nname = \"a\"\nmode = \"both\"", 3, "listen"),
             ("[[vnic]]\nmtu = 1500", 1, "name"),
+            ("[[vnic]]\nname = \"a\"\nswitch = \"a b\"", 3, "name of a switch"),
+            ("[[switch]]\nmodule = \"dummy\"", 1, "name"),
+            ("[[switch]]\nname = \"a\"\nmodul = \"dummy\"", 3, "did you mean \"module\""),
+            ("[[switch]]\nname = \"a\"\nmodule = \"dumy\"", 3, "did you mean \"dummy\""),
+            ("[[switch]]\nname = \"a\"\nfdb-entries = 1", 3, "64 to 1048576"),
+            ("[[switch]]\nname = \"a\"\n[[switch]]\nname = \"a\"", 3, "switch \"a\" already"),
+            ("[[swich]]\nname = \"a\"", 1, "did you mean \"switch\""),
             ("[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"a\"", 3, "\"a\" already"),
             ("module = ", 1, ""),
         ] {

@@ -38,6 +38,7 @@ mod show;
 mod signals;
 mod supervisor;
 mod switch;
+mod switches;
 mod vnic;
 mod workers;
 

@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
-use crate::report::{FdbReport, StatsReport};
+use crate::report::{FdbReport, StatsReport, SwitchInside};
+use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
@@ -16,6 +17,12 @@ pub(crate) struct Request {
 /// What the switch is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
+    /// Make a switch beside the default one.
+    AddSwitch(SwitchSpec),
+    /// Forget a switch that has no ports.
+    RemoveSwitch { name: String },
+    /// What each switch knows.
+    Switches,
     /// Make a port; its guest may come later.
     AddPort(VnicSpec),
     /// Forget a port and hang up on its guest.
@@ -50,4 +57,5 @@ pub(crate) enum Answer {
     Done,
     Stats(StatsReport),
     Fdb(FdbReport),
+    Switches(Vec<SwitchInside>),
 }

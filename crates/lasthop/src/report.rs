@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use lasthop_verdict::Mac;
 use serde::{Deserialize, Serialize};
 
+use crate::switches::SwitchName;
 use crate::vnic::{FeatureSet, Mode, VnicSpec, mac_text};
 
 /// Counters of the whole switch.
@@ -82,7 +83,7 @@ pub(crate) struct WorkerReport {
     pub(crate) batches: u64,
 }
 
-/// The forwarding table.
+/// The forwarding tables, by switch and then by address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FdbReport {
     pub(crate) entries: Vec<FdbLine>,
@@ -91,6 +92,8 @@ pub(crate) struct FdbReport {
 /// One address and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FdbLine {
+    /// The switch that knows it.
+    pub(crate) switch: SwitchName,
     pub(crate) mac: String,
     pub(crate) port: String,
     /// Since it was last seen as a source; 0 for static ones.
@@ -103,6 +106,7 @@ pub(crate) struct FdbLine {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VnicReport {
     pub(crate) name: String,
+    pub(crate) switch: SwitchName,
     pub(crate) state: String,
     pub(crate) mode: Mode,
     pub(crate) socket: PathBuf,
@@ -125,6 +129,7 @@ impl VnicReport {
     pub(crate) fn new(spec: &VnicSpec, socket: PathBuf, state: &str) -> Self {
         Self {
             name: spec.name.to_string(),
+            switch: spec.switch.clone(),
             state: state.to_owned(),
             mode: spec.mode,
             socket,
@@ -143,6 +148,37 @@ impl VnicReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VnicList {
     pub(crate) vnics: Vec<VnicReport>,
+}
+
+/// What the switch process knows of a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SwitchInside {
+    pub(crate) name: SwitchName,
+    /// Lines of its forwarding table.
+    pub(crate) addresses: usize,
+    /// What happened to the table so far, by name.
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// A switch as it is set up and what it knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SwitchReport {
+    pub(crate) name: SwitchName,
+    pub(crate) module: String,
+    /// Slots of its forwarding table; null if its module has none.
+    pub(crate) fdb_entries: Option<usize>,
+    /// Names of its vnics.
+    pub(crate) vnics: Vec<String>,
+    /// Lines of its forwarding table; null while there is no switch process to ask.
+    pub(crate) addresses: Option<usize>,
+    #[serde(default)]
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// All switches: the default one, then the others in the order in which they were made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SwitchList {
+    pub(crate) switches: Vec<SwitchReport>,
 }
 
 /// Which program is running.

@@ -11,6 +11,7 @@ use crate::log::say;
 use crate::output::{print, print_json};
 use crate::report::{FdbReport, StatsReport, VersionReport, VnicList, VnicReport};
 use crate::show;
+use crate::switches::SwitchName;
 use crate::vnic::{Name, VnicSpec};
 
 use super::VnicCommand;
@@ -63,8 +64,9 @@ impl Asking {
         self.show(&done, |_| format!("deleted {name}"))
     }
 
-    pub(super) fn fdb(&self) -> Result<ExitCode, Fault> {
-        let fdb: FdbReport = ask(&self.dir, "fdb.show", &json!({}))?;
+    pub(super) fn fdb(&self, switch: Option<&SwitchName>) -> Result<ExitCode, Fault> {
+        let params = switch.map_or_else(|| json!({}), |switch| json!({"switch": switch}));
+        let fdb: FdbReport = ask(&self.dir, "fdb.show", &params)?;
         self.show(&fdb, show::fdb)
     }
 
@@ -99,7 +101,11 @@ impl Asking {
         self.show(&json!({key: text}), |_| text.clone())
     }
 
-    fn show<T: Serialize>(&self, value: &T, text: impl Fn(&T) -> String) -> Result<ExitCode, Fault> {
+    pub(super) fn show<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl Fn(&T) -> String,
+    ) -> Result<ExitCode, Fault> {
         if self.json {
             print_json(value)?
         } else {

@@ -4,6 +4,7 @@ mod ask;
 mod bench;
 mod client;
 mod run;
+mod switch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,9 +14,13 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{FdbEntries, ModuleName, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
+use crate::rundir;
+use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::{Name, VnicSpec};
 use crate::workers::Workers;
-use crate::{rundir, switch};
+
+/// The word for the inner role of the binary: `lasthop run` starts it.
+pub(crate) const SWITCH_ROLE: &str = "switch-process";
 
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
 /// from the sender's memory to the receiver's.
@@ -39,7 +44,10 @@ enum Command {
     /// Make, remove and show virtual network interfaces
     #[command(subcommand)]
     Vnic(VnicCommand),
-    /// Look at the forwarding table
+    /// Make, remove and list switches: vnics of different switches never exchange a frame
+    #[command(subcommand)]
+    Switch(SwitchCommand),
+    /// Look at the forwarding tables
     #[command(subcommand)]
     Fdb(FdbCommand),
     /// Show packet counters, drops with their reasons, and whether every packet is accounted for
@@ -55,8 +63,8 @@ enum Command {
     /// Show the version of this program and of the running switch
     Version,
     /// The switch process (for `lasthop run` only)
-    #[command(hide = true)]
-    Switch {
+    #[command(hide = true, name = SWITCH_ROLE)]
+    SwitchProcess {
         #[arg(long)]
         module: ModuleName,
         #[arg(long)]
@@ -73,17 +81,21 @@ struct RunArgs {
     /// Configuration file; flags add to it and win over it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
+    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy][,fdb-entries=N]
+    /// (may be repeated)
+    #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
+    switches: Vec<SwitchSpec>,
+    /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
     /// (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
-    /// What decides where packets go: bridge or dummy [default: bridge]
+    /// What decides where packets of the switch "default" go: bridge or dummy [default: bridge]
     #[arg(long)]
     module: Option<ModuleName>,
     /// CPUs that workers may use, as in 0-3,6 [default: all]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
-    /// Slots of the bridge's forwarding table, of which the addresses behind one port take a quarter at most
+    /// Slots of the forwarding table of the switch "default", of which the addresses behind one port take a quarter at most
     /// [default: 16384]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<FdbEntries>,
@@ -96,7 +108,7 @@ struct RunArgs {
 enum VnicCommand {
     /// Make a vnic
     Add {
-        /// Its name, and options: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
+        /// Its name, and options: switch=NAME [default: default], socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
         /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
@@ -118,17 +130,35 @@ enum VnicCommand {
 }
 
 #[derive(Debug, Subcommand)]
+enum SwitchCommand {
+    /// Make a switch
+    Add {
+        /// Its name, and options: module=bridge or dummy [default: bridge], fdb-entries=N [default: 16384]
+        #[arg(value_name = "NAME[,KEY=VALUE]...")]
+        switch: SwitchSpec,
+    },
+    /// Remove a switch that has no vnics
+    Del { name: SwitchName },
+    /// List all switches
+    List,
+}
+
+#[derive(Debug, Subcommand)]
 enum FdbCommand {
     /// Show which address is behind which vnic
-    Show,
+    Show {
+        /// Only addresses of this switch
+        #[arg(long, value_name = "NAME")]
+        switch: Option<SwitchName>,
+    },
 }
 
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
-    if let Command::Switch { module, cpus, fdb_entries, workers } = command {
+    if let Command::SwitchProcess { module, cpus, fdb_entries, workers } = command {
         let settings = SwitchSettings { module, cpus, fdb_entries, workers };
-        return switch::run(&settings).map(|()| ExitCode::SUCCESS);
+        return crate::switch::run(&settings).map(|()| ExitCode::SUCCESS);
     }
     if let Command::Bench(args) = command {
         return bench::run(args, json);
@@ -142,9 +172,10 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
     match command {
         Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
         Command::Vnic(command) => question.vnic(command),
-        Command::Fdb(FdbCommand::Show) => question.fdb(),
+        Command::Switch(command) => question.switch(command),
+        Command::Fdb(FdbCommand::Show { switch }) => question.fdb(switch.as_ref()),
         Command::Stats { name, check } => question.stats(name.as_deref(), check),
-        Command::Version | Command::Bench(_) | Command::Switch { .. } => question.version(),
+        Command::Version | Command::Bench(_) | Command::SwitchProcess { .. } => question.version(),
     }
 }
 

@@ -13,6 +13,7 @@ mod ports;
 mod requests;
 mod sockets;
 mod source;
+mod switches;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ use crate::fault::Fault;
 use crate::poller::{Happening, Interest, Poller};
 use crate::rundir::{RunDir, control_socket};
 use crate::signals::Signals;
+use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
 use child::Lives;
@@ -41,6 +43,8 @@ use source::Source;
 pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
     pub(crate) switch: SwitchSettings,
+    /// The default one first.
+    pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
 }
 
@@ -52,6 +56,7 @@ pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     descriptors::raise_limit();
     let dir = RunDir::claim(settings.dir)?;
     let mut supervisor = Supervisor::open(dir.path(), signals, settings.switch)?;
+    supervisor.switches = settings.switches;
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
@@ -67,6 +72,8 @@ struct Supervisor {
     lives: Lives,
     /// The channel is watched for room as well.
     is_channel_full: bool,
+    /// The default one first.
+    switches: Vec<SwitchSpec>,
     ports: BTreeMap<u32, Port>,
     next_port: u32,
     next_attachment: u64,
@@ -88,6 +95,7 @@ impl Supervisor {
             dir: dir.to_path_buf(),
             poller,
             signals,
+            switches: vec![settings.default_switch()],
             lives: Lives::new(settings),
             is_channel_full: false,
             ports: BTreeMap::new(),

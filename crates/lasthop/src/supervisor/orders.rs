@@ -9,6 +9,7 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::Interest;
+use crate::switches::SwitchName;
 
 use super::Supervisor;
 use super::lifecycle::Stage;
@@ -32,6 +33,11 @@ pub(super) enum What {
     /// The port is known to the switch. A new one goes again if it is refused.
     Added {
         port: u32,
+        is_new: bool,
+    },
+    /// The switch is known to the switch process. A new one goes again if it is refused.
+    SwitchAdded {
+        name: SwitchName,
         is_new: bool,
     },
     Removed,
@@ -130,6 +136,7 @@ impl Supervisor {
         let Waiting { what, asker, .. } = waiting;
         let answer = match what {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
+            What::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
             What::Removed => result.map(|_| Value::Bool(true)),
             What::Started => return self.started(),
             What::Ended => return,
@@ -147,8 +154,10 @@ impl Supervisor {
     pub(super) fn fail_waiting(&mut self) {
         let is_starting = !matches!(self.stage, Stage::Serving);
         for (_, waiting) in std::mem::take(&mut self.waiting) {
-            if let What::Added { port, is_new: true } = waiting.what {
-                self.ports.remove(&port);
+            match waiting.what {
+                What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
+                What::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
+                _ => {}
             }
             if let (Some(asker), false) = (waiting.asker, is_starting) {
                 self.answer(asker, Err(switch_down()));

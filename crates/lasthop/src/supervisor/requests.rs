@@ -16,7 +16,18 @@ use super::orders::{Asker, What, switch_down};
 use super::port::Port;
 
 /// All methods.
-const METHODS: &[&str] = &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
+const METHODS: &[&str] = &[
+    "switch.add",
+    "switch.del",
+    "switch.list",
+    "vnic.add",
+    "vnic.del",
+    "vnic.list",
+    "vnic.show",
+    "fdb.show",
+    "stats",
+    "version",
+];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
 
@@ -24,7 +35,8 @@ const STATE_DOWN: &str = "the switch process is being started again";
 #[derive(Debug)]
 pub(super) enum Question {
     Stats { name: Option<String> },
-    Fdb,
+    Fdb { switch: Option<String> },
+    Switches,
     List,
     Show { name: String },
 }
@@ -90,11 +102,14 @@ impl Supervisor {
     /// Does what a request wants. None: the answer comes later.
     fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         match method {
+            "switch.add" => self.switch_add(rpc::params(params)?, asker).map(|()| None),
+            "switch.del" => self.switch_del(&rpc::params::<Named>(params)?.name, asker),
+            "switch.list" => rpc::params(params).and_then(|Nothing {}| self.switch_list(asker)),
             "vnic.add" => self.vnic_add(rpc::params(params)?, asker).map(|()| None),
             "vnic.del" => self.vnic_del(&rpc::params::<Named>(params)?.name, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
-            "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
+            "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
@@ -155,11 +170,15 @@ impl Supervisor {
         })
     }
 
-    fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
         if !self.lives.is_up() {
             return Err(switch_down());
         }
-        let order = if matches!(question, Question::Fdb) { Order::Fdb } else { Order::Stats };
+        let order = match question {
+            Question::Fdb { .. } => Order::Fdb,
+            Question::Switches => Order::Switches,
+            Question::Stats { .. } | Question::List | Question::Show { .. } => Order::Stats,
+        };
         self.order(order, What::Question(question), Some(asker.clone()));
         Ok(None)
     }
@@ -167,7 +186,11 @@ impl Supervisor {
     /// Makes the answer to a question out of the switch's.
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
-            (Question::Fdb, Answer::Fdb(fdb)) => to_json(&fdb),
+            (Question::Fdb { switch }, Answer::Fdb(mut fdb)) => {
+                fdb.entries.retain(|line| switch.as_deref().is_none_or(|name| line.switch.as_str() == name));
+                to_json(&fdb)
+            }
+            (Question::Switches, Answer::Switches(inside)) => self.list_switches(&inside),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {

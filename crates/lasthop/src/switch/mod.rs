@@ -5,6 +5,7 @@
 
 mod datapath;
 mod sessions;
+mod switches;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -125,6 +126,9 @@ impl Switch {
                 self.sessions.end_of_port(&name);
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
+            Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
+            Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
+            Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Fdb => Ok(Answer::Fdb(self.datapath.fdb())),
             Order::End => {

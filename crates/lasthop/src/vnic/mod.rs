@@ -7,7 +7,8 @@ mod parse;
 
 pub(crate) use features::{FeatureSet, describe as describe_features};
 pub(crate) use limits::mac as mac_text;
-pub(crate) use name::Name;
+pub(crate) use name::{Name, check as check_name};
+pub(crate) use parse::options;
 
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ use lasthop_verdict::Mac;
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
+use crate::switches::SwitchName;
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +43,9 @@ impl Mode {
 #[serde(deny_unknown_fields)]
 pub(crate) struct VnicSpec {
     pub(crate) name: Name,
+    /// Where it belongs; it exchanges frames with vnics of that switch only.
+    #[serde(default)]
+    pub(crate) switch: SwitchName,
     /// RUNDIR/NAME.sock if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) socket: Option<PathBuf>,
@@ -62,12 +67,21 @@ pub(crate) struct VnicSpec {
 
 impl VnicSpec {
     /// The keys, as on the command line.
-    pub(crate) const KEYS: &[&str] = &["socket", "mode", "mac", "queues", "mtu", "features-off"];
+    pub(crate) const KEYS: &[&str] = &["switch", "socket", "mode", "mac", "queues", "mtu", "features-off"];
 
     /// A vnic with nothing but a name.
     pub(crate) fn named(name: Name) -> Self {
-        let (mode, features_off) = (Mode::default(), FeatureSet::default());
-        Self { name, socket: None, mode, mac: None, queues: limits::one_queue(), mtu: None, features_off }
+        let (switch, mode, features_off) = (SwitchName::default(), Mode::default(), FeatureSet::default());
+        Self {
+            name,
+            switch,
+            socket: None,
+            mode,
+            mac: None,
+            queues: limits::one_queue(),
+            mtu: None,
+            features_off,
+        }
     }
 
     /// Its socket, if the run directory is `dir`.
