@@ -32,8 +32,8 @@ pub(crate) enum Order {
     Attach { name: String, attachment: u64 },
     /// All counters.
     Stats,
-    /// The forwarding table.
-    Fdb,
+    /// The forwarding tables, or that of one switch.
+    Fdb { switch: Option<String> },
     /// Let every guest go and end.
     End,
 }

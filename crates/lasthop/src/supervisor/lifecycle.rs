@@ -67,8 +67,7 @@ impl Supervisor {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         if matches!(self.stage, Stage::Starting) {
             self.stage = Stage::Serving;
-            let (modules, dir) = (self.modules_text(), self.dir.display());
-            say!("switch is running with {} vnics, {modules}, in {dir}", self.ports.len());
+            say!("switch is running with {}, in {}", self.sizes_text(), self.dir.display());
             if self.ports.is_empty() {
                 say!("add a vnic with: lasthop vnic add NAME{}", rundir::option(&self.dir));
             }

@@ -55,8 +55,7 @@ pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     rustix::process::umask(Mode::from_raw_mode(0o077));
     descriptors::raise_limit();
     let dir = RunDir::claim(settings.dir)?;
-    let mut supervisor = Supervisor::open(dir.path(), signals, settings.switch)?;
-    supervisor.switches = settings.switches;
+    let mut supervisor = Supervisor::open(dir.path(), signals, settings.switch, settings.switches)?;
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
@@ -86,7 +85,12 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn open(dir: &Path, signals: Signals, settings: SwitchSettings) -> Result<Self, Fault> {
+    fn open(
+        dir: &Path,
+        signals: Signals,
+        settings: SwitchSettings,
+        switches: Vec<SwitchSpec>,
+    ) -> Result<Self, Fault> {
         let poller = Poller::new()?;
         poller.add(&signals, Source::Signals.into(), Interest::READ)?;
         let control = Control::open(&control_socket(dir))?;
@@ -95,9 +99,9 @@ impl Supervisor {
             dir: dir.to_path_buf(),
             poller,
             signals,
-            switches: vec![settings.default_switch()],
             lives: Lives::new(settings),
             is_channel_full: false,
+            switches,
             ports: BTreeMap::new(),
             next_port: 0,
             next_attachment: 0,

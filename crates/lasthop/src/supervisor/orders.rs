@@ -9,7 +9,7 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::Interest;
-use crate::switches::SwitchName;
+use crate::switches::{SwitchName, SwitchSpec};
 
 use super::Supervisor;
 use super::lifecycle::Stage;
@@ -39,6 +39,10 @@ pub(super) enum What {
     SwitchAdded {
         name: SwitchName,
         is_new: bool,
+    },
+    /// The switch process has let a switch go. One that it does not let go is there again.
+    SwitchRemoved {
+        spec: SwitchSpec,
     },
     Removed,
     /// All orders of the start are done.
@@ -137,6 +141,7 @@ impl Supervisor {
         let answer = match what {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
             What::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
+            What::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
             What::Removed => result.map(|_| Value::Bool(true)),
             What::Started => return self.started(),
             What::Ended => return,

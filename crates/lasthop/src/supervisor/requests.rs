@@ -175,7 +175,7 @@ impl Supervisor {
             return Err(switch_down());
         }
         let order = match question {
-            Question::Fdb { .. } => Order::Fdb,
+            Question::Fdb { ref switch } => Order::Fdb { switch: switch.clone() },
             Question::Switches => Order::Switches,
             Question::Stats { .. } | Question::List | Question::Show { .. } => Order::Stats,
         };
@@ -186,10 +186,7 @@ impl Supervisor {
     /// Makes the answer to a question out of the switch's.
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
-            (Question::Fdb { switch }, Answer::Fdb(mut fdb)) => {
-                fdb.entries.retain(|line| switch.as_deref().is_none_or(|name| line.switch.as_str() == name));
-                to_json(&fdb)
-            }
+            (Question::Fdb { .. }, Answer::Fdb(fdb)) => to_json(&fdb),
             (Question::Switches, Answer::Switches(inside)) => self.list_switches(&inside),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::List, Answer::Stats(stats)) => self.list(&stats),

@@ -78,7 +78,7 @@ impl Supervisor {
     pub(super) fn switch_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let spec = switches::find(&self.switches, name, SEE_LIST)?.clone();
         if spec.name.is_default() {
-            let why = format!("the switch \"{name}\" is always there; an unused one costs nothing");
+            let why = format!("the switch \"{name}\" cannot be deleted; leave it without vnics");
             return Err(Fault::refused(why));
         }
         let vnics = self.vnics_of(&spec.name);
@@ -86,12 +86,25 @@ impl Supervisor {
             return Err(in_use(&spec.name, &vnics));
         }
         self.forget_switch(&spec.name);
-        say!("switch {name}: deleted");
         if !self.lives.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
-        self.order(Order::RemoveSwitch { name: name.to_owned() }, What::Removed, Some(asker.clone()));
+        let order = Order::RemoveSwitch { name: name.to_owned() };
+        self.order(order, What::SwitchRemoved { spec }, Some(asker.clone()));
         Ok(None)
+    }
+
+    /// The switch process has let a switch go, or has not, and then it is still there.
+    pub(super) fn switch_removed(
+        &mut self,
+        spec: SwitchSpec,
+        result: Result<(), Fault>,
+    ) -> Result<Value, Fault> {
+        match &result {
+            Ok(()) => say!("switch {}: deleted", spec.name),
+            Err(_) => self.switches.push(spec),
+        }
+        result.map(|()| Value::Bool(true))
     }
 
     pub(super) fn switch_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -108,7 +121,12 @@ impl Supervisor {
 
     pub(super) fn fdb_show(&mut self, params: FdbParams, asker: &Asker) -> Result<Option<Value>, Fault> {
         if let Some(name) = &params.switch {
-            switches::find(&self.switches, name, SEE_LIST)?;
+            let spec = switches::find(&self.switches, name, SEE_LIST)?;
+            if spec.table().is_none() {
+                let module = spec.module.as_str();
+                let why = format!("switch \"{name}\" has no forwarding table: its module is {module}");
+                return Err(Fault::refused(why));
+            }
         }
         self.ask(Question::Fdb { switch: params.switch }, asker)
     }
@@ -119,17 +137,12 @@ impl Supervisor {
         switches::find(&self.switches, spec.switch.as_str(), &remedy).map(drop)
     }
 
-    /// What runs where, for the log.
-    pub(super) fn modules_text(&self) -> String {
+    /// The vnics and what moves their frames, for the log.
+    pub(super) fn sizes_text(&self) -> String {
+        let vnics = self.ports.len();
         match self.switches.as_slice() {
-            [only] => format!("module {}", only.module.as_str()),
-            all => {
-                let each: Vec<_> = all
-                    .iter()
-                    .map(|switch| format!("{} ({})", switch.name, switch.module.as_str()))
-                    .collect();
-                format!("switches {}", each.join(", "))
-            }
+            [only] => format!("{vnics} vnics, module {}", only.module.as_str()),
+            all => format!("{vnics} vnics in {} switches", all.len()),
         }
     }
 
@@ -154,13 +167,13 @@ impl Supervisor {
 }
 
 fn in_use(name: &SwitchName, vnics: &[String]) -> Fault {
-    let mut named =
-        vnics.iter().take(NAMED_MAX).map(|vnic| format!("\"{vnic}\"")).collect::<Vec<_>>().join(", ");
+    let mut named: Vec<String> = vnics.iter().take(NAMED_MAX).map(|vnic| format!("\"{vnic}\"")).collect();
     if vnics.len() > NAMED_MAX {
-        named += &format!(" and {} more", vnics.len() - NAMED_MAX);
+        named.push(format!("and {} more", vnics.len() - NAMED_MAX));
     }
+    let named = named.join(", ");
     Fault::refused(format!(
-        "switch \"{name}\" has the vnics {named}; delete them first: lasthop vnic del NAME"
+        "switch \"{name}\" still has vnics ({named}); delete them first: lasthop vnic del NAME"
     ))
 }
 
@@ -173,7 +186,7 @@ mod tests {
         let name = "red".parse().expect("a name");
         let vnics = ["a", "b", "c", "d", "e"].map(str::to_owned);
         let message = |count: usize| in_use(&name, &vnics[..count]).message;
-        assert!(message(1).starts_with("switch \"red\" has the vnics \"a\"; delete them first"));
-        assert!(message(5).contains("\"a\", \"b\", \"c\" and 2 more; delete"), "{}", message(5));
+        assert!(message(1).starts_with("switch \"red\" still has vnics (\"a\"); delete them first"));
+        assert!(message(5).contains("\"a\", \"b\", \"c\", and 2 more); delete"), "{}", message(5));
     }
 }

@@ -36,12 +36,18 @@ impl Datapath {
 
     pub(super) fn add_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
         self.switches.add(spec)?;
-        self.engine.set_module(&self.switches.module()).map_err(refused)
+        let told = self.engine.set_module(&self.switches.module());
+        if told.is_err() {
+            self.switches.remove(spec.name.as_str())?;
+        }
+        told.map_err(refused)
     }
 
     pub(super) fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
         self.switches.remove(name)?;
-        self.engine.set_module(&self.switches.module()).map_err(refused)
+        // A worker that does not answer in time lets the module go when it does.
+        let _ = self.engine.set_module(&self.switches.module());
+        Ok(())
     }
 
     pub(super) fn switches(&self) -> Vec<SwitchInside> {
@@ -81,10 +87,13 @@ impl Datapath {
         Ok(StatsReport { ports, workers: stats.workers.into_iter().map(worker_report).collect() })
     }
 
-    pub(super) fn fdb(&self) -> FdbReport {
+    /// The lines of one switch, or of all.
+    pub(super) fn fdb(&self, switch: Option<&str>) -> FdbReport {
+        let ports = self.ports.iter();
+        let wanted = ports.filter(|(_, (_, own))| switch.is_none_or(|switch| own.as_str() == switch));
         let names: BTreeMap<PortId, (&String, &SwitchName)> =
-            self.ports.iter().map(|(name, (port, switch))| (*port, (name, switch))).collect();
-        // An entry without a name would be older than the end of its port.
+            wanted.map(|(name, (port, own))| (*port, (name, own))).collect();
+        // Besides other switches' entries, those that are older than the end of their port have no name.
         let named =
             |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
         FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }

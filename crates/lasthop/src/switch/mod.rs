@@ -130,7 +130,7 @@ impl Switch {
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
-            Order::Fdb => Ok(Answer::Fdb(self.datapath.fdb())),
+            Order::Fdb { switch } => Ok(Answer::Fdb(self.datapath.fdb(switch.as_deref()))),
             Order::End => {
                 self.sessions = Sessions::default();
                 self.stage = Stage::Ending;

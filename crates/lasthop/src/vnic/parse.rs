@@ -20,11 +20,14 @@ impl FromStr for VnicSpec {
     }
 }
 
+/// A key and its value.
+pub(crate) type Setting<'a> = (&'a str, &'a str);
+
 /// The name and the options of `NAME[,KEY=VALUE]...`, each key once.
-pub(crate) fn options(text: &str) -> Result<(&str, Vec<(&str, &str)>), Fault> {
+pub(crate) fn options(text: &str) -> Result<(&str, Vec<Setting<'_>>), Fault> {
     let mut parts = text.split(',');
     let name = parts.next().unwrap_or_default();
-    let mut options: Vec<(&str, &str)> = Vec::new();
+    let mut options: Vec<Setting<'_>> = Vec::new();
     for part in parts {
         let (key, value) = option(part, text)?;
         if options.iter().any(|(earlier, _)| *earlier == key) {
