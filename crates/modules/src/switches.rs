@@ -143,6 +143,14 @@ impl Module for Switches {
         }
     }
 
+    /// Those of all switches together, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut sums = std::collections::BTreeMap::new();
+        let all = self.modules.iter().flatten().flat_map(|module| module.counters());
+        all.for_each(|(name, count)| *sums.entry(name).or_default() += count);
+        sums.into_iter().collect()
+    }
+
     /// By switch, then by address: different switches may know the same one.
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
         self.modules.iter().flatten().flat_map(|module| module.fdb(now_ns)).collect()

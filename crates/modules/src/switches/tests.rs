@@ -53,6 +53,10 @@ fn the_same_addresses_are_learned_in_each_switch_apart() {
     assert_eq!(lab.send(3, frame(1, 2)), Ok(vec![4]), "not flooded to 5");
     let fdb: Vec<_> = lab.module.fdb(lab.now_ns).iter().map(|entry| (entry.mac, entry.port.0)).collect();
     assert_eq!(fdb, [(mac(1), 1), (mac(2), 2), (mac(1), 3), (mac(2), 4)], "by switch, then by address");
+    assert_eq!(
+        lab.module.counters().iter().find(|(name, _)| *name == "fdb_learned"),
+        Some(&("fdb_learned", 4))
+    );
     let learned = |switch| lab.module.module(switch).expect("it is there").counters()[0];
     assert_eq!([SwitchId::DEFAULT, RED].map(learned), [("fdb_learned", 2); 2]);
 }
@@ -137,6 +141,23 @@ fn one_batch_is_decided_whole_by_one_module() {
     assert_eq!(lab.send_batch(6, &frames), [Ok(vec![7]), Ok(vec![7]), Ok(vec![7])], "a dummy");
     let fates = lab.send_batch(1, &frames);
     assert_eq!(fates, [Ok(vec![2]), Err(DropReason::TooShort), Ok(vec![2])], "a bridge");
+}
+
+/// What a module leaves to the trait's defaults is not handed on to the modules of the switches.
+#[test]
+fn every_method_of_a_module_is_handed_on() {
+    let contract = include_str!("../../../verdict/src/lib.rs");
+    let contract = contract.split("pub trait Module").nth(1).and_then(|rest| rest.split("\n}").next());
+    let methods: Vec<&str> = contract
+        .expect("the trait is there")
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("fn ")?.split('(').next())
+        .collect();
+    assert!(methods.contains(&"decide") && methods.contains(&"fdb"), "{methods:?}");
+    let own =
+        include_str!("../switches.rs").split("impl Module for Switches").nth(1).expect("it is a module");
+    let missing: Vec<_> = methods.iter().filter(|name| !own.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "Switches does not hand on {missing:?}");
 }
 
 /// Every way in which two switches could mix: random ports join, leave and send.
