@@ -14,11 +14,13 @@ use lasthop_verdict::{
     Batch, DropReason, FdbEntry, Module, PORTS_MAX, PortId, PortSettings, SWITCHES_MAX, SwitchId, Verdicts,
 };
 
-/// In the place of a switch's number, for a port that is in none.
+/// In the place of a switch's number, for a port that is in none. No switch ever has it.
 const NOWHERE: u16 = u16::MAX;
 
+const _: () = assert!(SWITCHES_MAX <= NOWHERE as usize);
+
 /// By port: the number of its switch, or `NOWHERE`.
-type Members = Box<[AtomicU16]>;
+type Members = [AtomicU16; PORTS_MAX];
 
 /// A module that hands each batch to the module of its port's switch.
 ///
@@ -34,7 +36,7 @@ impl Switches {
     /// One switch, the default one, on which `module` decides. What the port `internal` sends goes there too.
     #[must_use]
     pub fn new(module: Arc<dyn Module>) -> Self {
-        let members: Members = (0..PORTS_MAX).map(|_| AtomicU16::new(NOWHERE)).collect();
+        let members: Members = std::array::from_fn(|_| AtomicU16::new(NOWHERE));
         members[PortId::INTERNAL.index()].store(SwitchId::DEFAULT.0, Ordering::Relaxed);
         Self { members: Arc::new(members), modules: vec![Some(module)] }
     }
@@ -71,6 +73,7 @@ impl Switches {
     }
 
     /// The module that decides for a switch.
+    #[inline]
     #[must_use]
     pub fn module(&self, switch: SwitchId) -> Option<&dyn Module> {
         self.modules.get(switch.index())?.as_deref()
@@ -82,16 +85,20 @@ impl Switches {
         ports.filter(move |port| self.switch_of(*port) == Some(switch))
     }
 
+    /// The number in a port's entry; `NOWHERE` for numbers that no port has.
     #[inline]
-    fn switch_of(&self, port: PortId) -> Option<SwitchId> {
+    fn entry(&self, port: PortId) -> SwitchId {
         // Relaxed: the number is all there is to see. A port is entered before a guest can send from it.
-        let switch = self.members.get(port.index())?.load(Ordering::Relaxed);
-        (switch != NOWHERE).then_some(SwitchId(switch))
+        SwitchId(self.members.get(port.index()).map_or(NOWHERE, |entry| entry.load(Ordering::Relaxed)))
+    }
+
+    fn switch_of(&self, port: PortId) -> Option<SwitchId> {
+        Some(self.entry(port)).filter(|switch| switch.0 != NOWHERE)
     }
 
     #[inline]
     fn module_of(&self, port: PortId) -> Option<&dyn Module> {
-        self.module(self.switch_of(port)?)
+        self.module(self.entry(port))
     }
 
     /// Whether no output leaves the switch that the batch came in on. A port that is just being removed is in
@@ -112,8 +119,7 @@ impl Module for Switches {
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         match self.module_of(batch.port) {
             Some(module) => module.decide(batch, now_ns, verdicts),
-            None => (0..batch.headers.len())
-                .for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination)),
+            None => drop_all(batch, verdicts),
         }
         debug_assert!(self.is_contained(batch, verdicts), "port {}: {verdicts:?}", batch.port);
     }
@@ -155,6 +161,12 @@ impl Module for Switches {
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
         self.modules.iter().flatten().flat_map(|module| module.fdb(now_ns)).collect()
     }
+}
+
+/// Of a port in no switch, or in one that this worker has not heard of.
+#[cold]
+fn drop_all(batch: &Batch<'_>, verdicts: &mut Verdicts) {
+    (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination));
 }
 
 #[cfg(test)]
