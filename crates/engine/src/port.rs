@@ -19,6 +19,13 @@ pub struct PortConfig {
     pub features_mask: u64,
 }
 
+impl Default for PortConfig {
+    fn default() -> Self {
+        let (name, switch) = (String::new(), SwitchId::DEFAULT);
+        Self { name, switch, mac: None, mtu: None, queue_pairs: 1, features_mask: u64::MAX }
+    }
+}
+
 /// How far a port's guest has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PortState {
