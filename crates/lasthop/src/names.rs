@@ -22,7 +22,6 @@ pub(crate) fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> 
 pub(crate) fn unknown_key(message: &str) -> Option<String> {
     let mut quoted = message.strip_prefix("unknown field")?.split('`').skip(1).step_by(2);
     let key = quoted.next()?;
-    // The command line's spelling is known too, but one of the two is enough for a hint.
     let mut known: Vec<&str> = quoted.collect();
     // The command line's spelling may be known too, but one of the two is enough for a hint.
     let spellings = known.clone();
