@@ -192,10 +192,45 @@ fn a_file_names_switches_and_their_vnics() {
     let run = |words: &[&str]| {
         lasthop(&[&["run", "--dir", dir.to_str().expect("text"), "-c", file], words].concat()).refused()
     };
-    assert!(run(&["--switch", "red"]).contains("two switches \"red\""));
+    assert!(run(&["--switch", "red"]).contains("a switch \"red\" already"));
     assert!(run(&["--switch", "default"]).contains("--module"));
     assert!(
         run(&["--vnic", "z,switch=rad"])
             .contains("vnic \"z\": there is no switch \"rad\"; did you mean \"red\"")
     );
+}
+
+#[test]
+fn a_file_is_checked_applied_and_written_with_its_switches() {
+    let switch = Switch::start(&["--switch", "red,fdb-entries=64", "--vnic", "a,switch=red", "--vnic", "b"]);
+    let file = switch.base.path().join("lasthop.toml");
+    let path = file.to_str().expect("text");
+    let shown = switch.ask(&["config", "show"]).ok();
+    std::fs::write(&file, &shown).expect("written");
+    assert!(switch.ask(&["apply", "-c", path]).ok().contains("nothing to do"), "{shown}");
+    let mac = "mac = \"02:00:00:00:00:01\"";
+    let text = format!(
+        "[[switch]]\nname = \"blue\"\nmodule = \"dummy\"\n[[vnic]]\nname = \"a\"\nswitch = \"blue\"\n{mac}\n\
+         [[vnic]]\nname = \"b\"\n{mac}\n"
+    );
+    std::fs::write(&file, &text).expect("written");
+    assert!(switch.ask(&["check", "-c", path]).ok().contains("is valid"), "one address in two switches");
+    let said = switch.ask(&["apply", "-c", path]).ok();
+    for line in ["- switch red\n", "+ switch blue\n", "~ vnic a switch: red -> blue (made anew"] {
+        assert!(said.contains(line), "{said}");
+    }
+    let list = switch.ask(&["switch", "list"]).ok();
+    assert!(list.contains("blue     dummy       1") && !list.contains("red"), "{list}");
+    assert!(switch.ask(&["apply", "-c", path]).ok().contains("nothing to do"));
+    assert!(switch.ask(&["vnic", "set", "a", "switch=default"]).refused().contains("make it anew"));
+    std::fs::write(&file, text.replace("switch = \"blue\"", "switch = \"blu\"")).expect("written");
+    assert!(switch.ask(&["apply", "-c", path]).refused().contains("did you mean \"blue\""));
+    let checked = switch.ask(&["check", "-c", path]);
+    assert!(
+        checked.code == Some(1) && checked.out.contains("vnic \"a\": there is no switch \"blu\""),
+        "{}",
+        checked.out
+    );
+    std::fs::write(&file, "[[switch]]\nname = \"default\"\n").expect("written");
+    assert!(switch.ask(&["check", "-c", path]).out.contains(":1: the switch \"default\" is there without"));
 }

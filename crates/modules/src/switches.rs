@@ -141,6 +141,14 @@ impl Module for Switches {
         Ok(())
     }
 
+    fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        let name = &settings.name;
+        if self.switch_of(port) != Some(settings.switch) {
+            return Err(format!("\"{name}\" cannot change its switch; remove it and add it again"));
+        }
+        self.module(settings.switch).map_or(Ok(()), |module| module.port_changed(port, settings))
+    }
+
     fn port_removed(&self, port: PortId) {
         let Some(module) = self.module_of(port) else { return };
         module.port_removed(port);

@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(switches, [("default", Some(128)), ("red", None)]);
         let message = |flags| together(file(), flags).expect_err("refused").message;
         assert!(message(config(None, &["b,switch=rad"])).contains("did you mean \"red\""));
-        assert!(message(file()).contains("two switches \"red\""));
+        assert!(message(file()).contains("a switch \"red\" already"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::poller::Interest;
 use crate::switches::{SwitchName, SwitchSpec};
 
 use super::Supervisor;
+use super::change::Changing;
 use super::lifecycle::Stage;
 use super::requests::Question;
 use super::source::Source;
@@ -44,6 +45,8 @@ pub(super) enum What {
     SwitchRemoved {
         spec: SwitchSpec,
     },
+    /// The port has its new settings.
+    Changed(Changing),
     Removed,
     /// All orders of the start are done.
     Started,
@@ -142,6 +145,7 @@ impl Supervisor {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
             What::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
             What::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
+            What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),
             What::Started => return self.started(),
             What::Ended => return,
@@ -162,6 +166,7 @@ impl Supervisor {
             match waiting.what {
                 What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
                 What::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
+                What::Changed(changing) => drop(self.changed(changing, Err(switch_down()))),
                 _ => {}
             }
             if let (Some(asker), false) = (waiting.asker, is_starting) {

@@ -56,17 +56,15 @@ impl Datapath {
     }
 
     pub(super) fn add(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
-        let config = PortConfig {
-            name: spec.name.to_string(),
-            switch: self.switches.find(spec.switch.as_str())?,
-            mac: spec.mac,
-            mtu: spec.mtu,
-            queue_pairs: spec.queues,
-            features_mask: spec.features_off.mask_without(),
-        };
-        let port = self.engine.add_port(config).map_err(refused)?;
+        let port = self.engine.add_port(self.port_config(spec)?).map_err(refused)?;
         self.ports.insert(spec.name.to_string(), (port, spec.switch.clone()));
         Ok(())
+    }
+
+    /// Changes a port while packets pass.
+    pub(super) fn change(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
+        let port = self.find(spec.name.as_str())?;
+        self.engine.change_port(port, self.port_config(spec)?).map_err(refused)
     }
 
     /// Forgets a port. Its session has ended before.
@@ -97,6 +95,18 @@ impl Datapath {
         let named =
             |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
         FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }
+    }
+
+    fn port_config(&self, spec: &VnicSpec) -> Result<PortConfig, Fault> {
+        Ok(PortConfig {
+            switch: self.switches.find(spec.switch.as_str())?,
+            name: spec.name.to_string(),
+            mac: spec.mac,
+            mtu: spec.mtu,
+            queue_pairs: spec.queues,
+            features_mask: spec.features_off.mask_without(),
+            link_up: spec.link.is_up(),
+        })
     }
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {
@@ -146,6 +156,7 @@ fn port_report(port: PortStats) -> PortReport {
         conserved: counters.is_conserved(),
         features: describe_features(port.features),
         rings: port.rings.into_iter().map(ring_report).collect(),
+        guest_mtu: port.guest_mtu,
     }
 }
 

@@ -7,8 +7,6 @@ mod parse;
 
 pub(crate) use name::SwitchName;
 
-use std::collections::BTreeSet;
-
 use lasthop_modules::FDB_ENTRIES_MAX;
 use lasthop_verdict::SWITCHES_MAX;
 use serde::{Deserialize, Serialize};
@@ -39,6 +37,19 @@ impl SwitchSpec {
     /// The keys, as on the command line.
     pub(crate) const KEYS: &[&str] = &["module", "fdb-entries"];
 
+    /// The switch that is always there. A table is not meant for a module that has none.
+    pub(crate) fn default_of(module: ModuleName, fdb_entries: Option<FdbEntries>) -> Self {
+        let spec = Self { name: SwitchName::default(), module, fdb_entries };
+        let fdb_entries = fdb_entries.filter(|_| spec.table().is_some());
+        Self { fdb_entries, ..spec }
+    }
+
+    /// Its options as on the command line.
+    pub(crate) fn options_text(&self) -> String {
+        let module = format!("module={}", self.module.as_str());
+        self.table().map_or_else(|| module.clone(), |entries| format!("{module},fdb-entries={entries}"))
+    }
+
     /// Slots of its forwarding table; none if its module has no table.
     pub(crate) fn table(&self) -> Option<usize> {
         let entries = self.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0);
@@ -57,14 +68,17 @@ impl SwitchSpec {
     }
 }
 
-/// Refuses a set of switches, the default one among them, that cannot run together.
+/// Refuses a switch that cannot be beside the named ones that were asked for before it.
+pub(crate) fn check_beside(switch: &SwitchSpec, earlier: &[SwitchSpec]) -> Result<(), Fault> {
+    switch.check()?;
+    let is_twice = switch.name.is_default() || earlier.iter().any(|other| other.name == switch.name);
+    if is_twice { Err(twice(&switch.name)) } else { Ok(()) }
+}
+
+/// Refuses a set of switches, the default one first, that cannot run together.
 pub(crate) fn check_all(switches: &[SwitchSpec]) -> Result<(), Fault> {
-    let mut seen = BTreeSet::new();
-    for switch in switches {
-        switch.check()?;
-        if !seen.insert(&switch.name) {
-            return Err(twice(&switch.name));
-        }
+    for (at, switch) in switches.iter().enumerate().skip(1) {
+        check_beside(switch, &switches[1..at])?;
     }
     if switches.len() > SWITCHES_MAX {
         let why = format!("there are {SWITCHES_MAX} switches, and that is the limit; delete one first");
@@ -88,7 +102,7 @@ fn twice(name: &SwitchName) -> Fault {
              the configuration file, or by --module and --fdb-entries"
         ));
     }
-    Fault::params(format!("there are two switches \"{name}\"; give one another name"))
+    Fault::params(format!("there is a switch \"{name}\" already; give one another name"))
 }
 
 /// Refuses vnics of switches that there are not.
@@ -134,13 +148,13 @@ mod tests {
     #[test]
     fn switches_that_cannot_run_together_are_refused_with_the_remedy() {
         assert_eq!(check_all(&specs(&["default", "a", "b,module=dummy"])), Ok(()));
-        assert!(refusal(&["default", "a", "b", "a"]).contains("two switches \"a\""));
+        assert!(refusal(&["default", "a", "b", "a"]).contains("a switch \"a\" already"));
         assert!(refusal(&["default", "default,module=dummy"]).contains("--module"));
         let many: Vec<String> = (0..=SWITCHES_MAX).map(|number| format!("s{number},module=dummy")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         assert!(refusal(&many).contains("256 switches"));
         assert_eq!(check_all(&specs(&many[1..])), Ok(()));
-        let large = ["a", "b", "c", "d", "e"].map(|name| format!("{name},fdb-entries=1048576"));
+        let large = ["default", "b", "c", "d", "e"].map(|name| format!("{name},fdb-entries=1048576"));
         assert!(refusal(&large.each_ref().map(String::as_str)).contains("fewer fdb-entries"));
     }
 

@@ -16,6 +16,7 @@ impl FromStr for VnicSpec {
         let (name, options) = options(text)?;
         let mut spec = VnicSpec::named(name.parse()?);
         options.into_iter().try_for_each(|(key, value)| set(&mut spec, key, value))?;
+        spec.check()?;
         Ok(spec)
     }
 }
@@ -53,6 +54,10 @@ fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
         "mac" => spec.mac = Some(check_mac(value)?),
         "queues" => spec.queues = check_queues(number(key, value)?)?,
         "mtu" => spec.mtu = Some(check_mtu(number(key, value)?)?),
+        "link" => spec.link = value.parse()?,
+        "socket-mode" => spec.socket_mode = Some(value.parse()?),
+        "socket-owner" => spec.socket_owner = Some(value.to_owned()),
+        "socket-group" => spec.socket_group = Some(value.to_owned()),
         "features-off" => spec.features_off = FeatureSet::of(value.split('+'))?,
         _ => return Err(unknown(key)),
     }

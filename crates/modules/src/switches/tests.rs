@@ -73,6 +73,18 @@ fn a_static_address_is_taken_in_its_own_switch_only() {
 }
 
 #[test]
+fn a_port_changes_within_its_switch() {
+    let mut lab = lab();
+    let change = |lab: &Lab<Switches>, port, switch, n| {
+        lab.module.port_changed(PortId(port), &settings(port, switch, Some(mac(n))))
+    };
+    assert_eq!((change(&lab, 1, SwitchId::DEFAULT, 1), change(&lab, 3, RED, 1)), (Ok(()), Ok(())));
+    assert!(change(&lab, 4, RED, 1).expect_err("twice").contains("\"vm3\""));
+    assert!(change(&lab, 3, BLUE, 1).expect_err("another switch").contains("add it again"));
+    assert_eq!(lab.send(3, frame(9, 4)), Err(DropReason::SourceSpoofed));
+}
+
+#[test]
 fn a_port_that_moves_leaves_nothing_behind() {
     let mut lab = lab();
     assert_eq!(lab.send(5, frame(5, 99)), Ok(vec![3, 4]));
