@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
+use crate::fdb::{Flush, StaticEntry};
 use crate::report::{FdbReport, StatsReport, SwitchInside};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
@@ -36,6 +37,12 @@ pub(crate) enum Order {
     Stats,
     /// The forwarding tables, or that of one switch.
     Fdb { switch: Option<String> },
+    /// Enter a static address.
+    FdbAdd(StaticEntry),
+    /// Take it out again.
+    FdbDel(StaticEntry),
+    /// Forget learned addresses.
+    FdbFlush(Flush),
     /// Let every guest go and end.
     End,
 }
@@ -64,4 +71,6 @@ pub(crate) enum Answer {
     Stats(StatsReport),
     Fdb(FdbReport),
     Switches(Vec<SwitchInside>),
+    /// So many addresses were forgotten.
+    Flushed(usize),
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::fdb::StaticEntry;
 use crate::report::ConfigReport;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::{Change, When, changes};
@@ -28,6 +29,10 @@ pub(crate) enum Step {
     /// A switch comes.
     #[serde(rename = "add_switch")]
     AddSwitch { switch: SwitchSpec },
+    /// A static entry of the forwarding table goes.
+    Forget { entry: StaticEntry },
+    /// A static entry comes.
+    Enter { entry: StaticEntry },
     /// A setting of the switch is another, which takes a restart.
     Restart { key: String, from: Value, to: Value },
 }
@@ -50,8 +55,25 @@ impl Plan {
         let changed = new.values().filter_map(|vnic| change(old.get(&vnic.name)?, vnic));
         let added = new.values().filter(|vnic| !old.contains_key(&vnic.name));
         let added = added.map(|vnic| Step::Add { vnic: vnic.clone() });
+        let vnics: Vec<Step> = removed.chain(changed).chain(added).collect();
+        // What goes takes its entries along.
+        let is_gone = |vnic: &Name| {
+            vnics.iter().any(|step| match step {
+                Step::Remove { name } => name == vnic,
+                Step::Anew { vnic: spec, .. } => spec.name == *vnic,
+                _ => false,
+            })
+        };
+        let stays =
+            |entry: &StaticEntry, other: &ConfigReport| !is_gone(&entry.vnic) && other.fdb.contains(entry);
+        let obsolete =
+            running.fdb.iter().filter(|entry| !is_gone(&entry.vnic) && !wanted.fdb.contains(entry));
+        let missing = wanted.fdb.iter().filter(|entry| !stays(entry, running));
+        let obsolete = obsolete.map(|entry| Step::Forget { entry: entry.clone() });
+        let missing = missing.map(|entry| Step::Enter { entry: entry.clone() });
+        let entries: Vec<Step> = obsolete.chain(missing).collect();
         let settings = restarts(running, wanted).chain(switches(running, wanted));
-        Self { steps: settings.chain(removed).chain(changed).chain(added).collect() }
+        Self { steps: settings.chain(vnics).chain(entries).collect() }
     }
 
     /// Whether the switch is as it is wanted.
@@ -125,7 +147,7 @@ mod tests {
 
     fn report(vnics: &[&str]) -> ConfigReport {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
-        ConfigReport { settings: SettingsReport::default(), switches: Vec::new(), vnics }
+        ConfigReport { settings: SettingsReport::default(), switches: Vec::new(), vnics, fdb: Vec::new() }
     }
 
     fn plan(old: &[&str], new: &[&str]) -> Plan {
@@ -175,6 +197,26 @@ mod tests {
             Step::AddSwitch { switch: switch("d") },
         ];
         assert_eq!(plan.steps, expected);
+    }
+
+    #[test]
+    fn entries_come_and_go_and_come_again_with_their_vnic() {
+        let entry = |mac: u8, vnic: &str| StaticEntry {
+            mac: lasthop_verdict::Mac([2, 0, 0, 0, 0, mac]),
+            vlan: None,
+            vnic: name(vnic),
+        };
+        let (mut old, mut new) = (report(&["a", "b", "c,vlan=5"]), report(&["a", "c,vlan=6"]));
+        old.fdb = vec![entry(1, "a"), entry(2, "a"), entry(3, "b"), entry(4, "c")];
+        new.fdb = vec![entry(2, "a"), entry(4, "c"), entry(5, "a")];
+        let plan = Plan::new(&old, &new);
+        let entries = plan.steps.iter().filter_map(|step| match step {
+            Step::Forget { entry } => Some(('-', entry.mac.0[5])),
+            Step::Enter { entry } => Some(('+', entry.mac.0[5])),
+            _ => None,
+        });
+        assert_eq!(entries.collect::<Vec<_>>(), [('-', 1), ('+', 4), ('+', 5)]);
+        assert!(Plan::new(&new, &new).is_empty());
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use lasthop_verdict::{
-    Batch, DropReason, FdbEntry, Module, PORTS_MAX, PortId, PortSettings, SWITCHES_MAX, SwitchId, Verdicts,
+    Batch, DropReason, FdbEntry, Mac, Module, PORTS_MAX, PortId, PortSettings, SWITCHES_MAX, SwitchId,
+    Verdicts, Vid,
 };
 
 /// In the place of a switch's number, for a port that is in none. No switch ever has it.
@@ -157,6 +158,28 @@ impl Module for Switches {
         }
     }
 
+    fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        self.module_of(port).ok_or_else(|| in_none(port))?.fdb_add(mac, vlan, port)
+    }
+
+    fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        self.module_of(port).ok_or_else(|| in_none(port))?.fdb_del(mac, vlan, port)
+    }
+
+    /// Without a port: in all switches that have a table; an error if none has.
+    fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, String> {
+        if let Some(port) = port {
+            return self.module_of(port).ok_or_else(|| in_none(port))?.fdb_flush(Some(port), vlan);
+        }
+        let flushed = self.modules.iter().flatten().map(|module| module.fdb_flush(None, vlan));
+        let sum = |one: Result<usize, String>, other| match (one, other) {
+            (Ok(one), Ok(other)) => Ok(one + other),
+            (Ok(count), Err(_)) | (Err(_), Ok(count)) => Ok(count),
+            (Err(why), Err(_)) => Err(why),
+        };
+        flushed.reduce(sum).unwrap_or(Ok(0))
+    }
+
     /// Those of all switches together, by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut sums = std::collections::BTreeMap::new();
@@ -169,6 +192,10 @@ impl Module for Switches {
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
         self.modules.iter().flatten().flat_map(|module| module.fdb(now_ns)).collect()
     }
+}
+
+fn in_none(port: PortId) -> String {
+    format!("port {port} is in no switch; add it first")
 }
 
 /// Of a port in no switch, or in one that this worker has not heard of.

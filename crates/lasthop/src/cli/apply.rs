@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::{self, Config, Mistake};
 use crate::fault::Fault;
+use crate::fdb::check_entries;
 use crate::output::{print, print_json};
 use crate::plan::{Plan, Step};
 use crate::report::{ConfigReport, SettingsReport};
@@ -62,7 +63,9 @@ fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
         Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
     });
     let switches = check_switches(config).err();
-    cpus.into_iter().chain(switches).chain(vnics).map(|fault| Mistake::of_machine(fault.message)).collect()
+    let entries = check_entries(&config.fdb, &config.vnics).err();
+    let all = cpus.into_iter().chain(switches).chain(vnics).chain(entries);
+    all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }
 
 impl Asking {
@@ -108,6 +111,7 @@ impl Asking {
             match step {
                 Step::RemoveSwitch { name } => self.order("switch.del", &json!({"name": name}))?,
                 Step::AddSwitch { switch } => self.order("switch.add", &json!(switch))?,
+                Step::Forget { entry } => self.order("fdb.del", &json!(entry))?,
                 _ => {}
             }
         }
@@ -119,6 +123,11 @@ impl Asking {
                 Step::Change { name, changes } => self.order("vnic.set", &keys(name, changes))?,
                 Step::Anew { vnic, .. } | Step::Add { vnic } => self.order("vnic.add", &json!(vnic))?,
                 _ => {}
+            }
+        }
+        for step in &plan.steps {
+            if let Step::Enter { entry } = step {
+                self.order("fdb.add", &json!(entry))?;
             }
         }
         Ok(())
@@ -153,11 +162,8 @@ fn wanted(config: Config, dir: &Path) -> ConfigReport {
         fdb_entries: config.fdb_entries.map(|entries| entries.0),
         workers: config.workers.map(|workers| workers.0),
     };
-    ConfigReport {
-        settings,
-        switches: config.switches,
-        vnics: config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect(),
-    }
+    let vnics = config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect();
+    ConfigReport { settings, switches: config.switches, vnics, fdb: config.fdb }
 }
 
 /// Without a path that it has by default.

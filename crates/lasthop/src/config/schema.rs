@@ -32,6 +32,12 @@ mod tests {
         in_vnic(key, value).replace("[[vnic]]", "[[switch]]")
     }
 
+    fn in_fdb(key: &str, value: &str) -> String {
+        let mac = if key == "mac" { "" } else { "mac = \"02:00:00:00:00:01\"\n" };
+        let vnic = if key == "vnic" { "" } else { "vnic = \"a\"\n" };
+        format!("[[fdb]]\n{mac}{vnic}{key} = {value}\n")
+    }
+
     fn properties(object: &Value) -> &Map<String, Value> {
         assert_eq!(object["additionalProperties"], false, "unknown keys are errors");
         object["properties"].as_object().expect("properties")
@@ -75,7 +81,7 @@ mod tests {
     fn schema_and_parser_agree() {
         let schema = schema();
         for (key, property) in
-            properties(&schema).iter().filter(|(_, property)| property.get("items").is_none())
+            properties(&schema).iter().filter(|(key, _)| !matches!(key.as_str(), "switch" | "vnic" | "fdb"))
         {
             check(at_top, key, property);
         }
@@ -84,6 +90,9 @@ mod tests {
         }
         for (key, property) in properties(&schema["$defs"]["vnic"]) {
             check(in_vnic, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["fdb"]) {
+            check(in_fdb, key, property);
         }
     }
 

@@ -18,7 +18,11 @@ pub(crate) fn config(config: &ConfigReport) -> String {
         Ok(Value::Object(keys)) => format!("\n[[switch]]\n{}", lines(&keys)),
         _ => String::new(),
     });
-    settings + &switches.collect::<String>() + &vnics.collect::<String>()
+    let entries = config.fdb.iter().map(|entry| match serde_json::to_value(entry) {
+        Ok(Value::Object(entry)) => format!("\n[[fdb]]\n{}", lines(&entry)),
+        _ => String::new(),
+    });
+    settings + &switches.chain(vnics).chain(entries).collect::<String>()
 }
 
 fn lines(object: &Map<String, Value>) -> String {

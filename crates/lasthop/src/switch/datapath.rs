@@ -8,6 +8,7 @@ use lasthop_verdict::{FdbEntry, PortId};
 
 use crate::config::SwitchSettings;
 use crate::fault::{Fault, Kind};
+use crate::fdb::{Flush, StaticEntry};
 use crate::report::{
     Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
@@ -97,6 +98,20 @@ impl Datapath {
         FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }
     }
 
+    pub(super) fn fdb_add(&self, entry: &StaticEntry) -> Result<(), Fault> {
+        self.engine.fdb_add(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+    }
+
+    pub(super) fn fdb_del(&self, entry: &StaticEntry) -> Result<(), Fault> {
+        self.engine.fdb_del(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+    }
+
+    /// Forgets learned addresses; how many.
+    pub(super) fn fdb_flush(&self, flush: &Flush) -> Result<usize, Fault> {
+        let port = flush.vnic.as_ref().map(|vnic| self.find(vnic.as_str())).transpose()?;
+        self.engine.fdb_flush(port, flush.vlan).map_err(refused)
+    }
+
     fn port_config(&self, spec: &VnicSpec) -> Result<PortConfig, Fault> {
         Ok(PortConfig {
             switch: self.switches.find(spec.switch.as_str())?,
@@ -106,6 +121,8 @@ impl Datapath {
             queue_pairs: spec.queues,
             features_mask: spec.features_off.mask_without(),
             link_up: spec.link.is_up(),
+            vlans: spec.port_vlans(),
+            is_isolated: spec.isolated,
         })
     }
 
@@ -123,6 +140,7 @@ fn fdb_line(entry: &FdbEntry, name: &str, switch: &SwitchName) -> FdbLine {
     FdbLine {
         switch: switch.clone(),
         mac: entry.mac.to_string(),
+        vlan: entry.vlan,
         port: name.to_owned(),
         age_ms: entry.age_ns / 1_000_000,
         is_static: entry.is_static,
