@@ -85,6 +85,23 @@ fn a_port_changes_within_its_switch() {
 }
 
 #[test]
+fn entries_go_to_the_switch_of_their_port() {
+    let mut lab = lab();
+    for port in [2, 4] {
+        assert_eq!(lab.module.fdb_add(mac(9), None, PortId(port)), Ok(()));
+    }
+    assert_eq!(lab.send(1, frame(1, 9)), Ok(vec![2]));
+    assert_eq!(lab.send(3, frame(1, 9)), Ok(vec![4]));
+    assert!(lab.module.fdb_add(mac(8), None, PortId(6)).is_err(), "a dummy has no table");
+    assert!(lab.module.fdb_del(mac(9), None, PortId(99)).expect_err("no such port").contains("port 99"));
+    assert_eq!(lab.module.fdb_flush(None, None), Ok(2), "address 1 in both bridges");
+    assert_eq!(lab.module.fdb_del(mac(9), None, PortId(4)), Ok(()));
+    assert_eq!(lab.send(3, frame(1, 9)), Ok(vec![4, 5]));
+    assert_eq!(lab.module.fdb_flush(Some(PortId(1)), None), Ok(0));
+    assert_eq!(lab.module.fdb_flush(Some(PortId(3)), None), Ok(1));
+}
+
+#[test]
 fn a_port_that_moves_leaves_nothing_behind() {
     let mut lab = lab();
     assert_eq!(lab.send(5, frame(5, 99)), Ok(vec![3, 4]));
