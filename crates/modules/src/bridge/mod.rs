@@ -246,6 +246,10 @@ impl Module for Bridge {
         control.names.remove(&port);
     }
 
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.stats().counters().collect()
+    }
+
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
         let now = Stamp::at(now_ns);
         let live = self.table.entries().filter(|(_, _, place)| !self.table.is_aged(*place, now));
