@@ -7,7 +7,10 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
-use crate::report::{ConfigReport, SettingsReport, StatsReport, VersionReport, VnicList, VnicReport};
+use crate::report::{
+    ConfigReport, FlushReport, SettingsReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    VnicVlans,
+};
 use crate::rpc;
 use crate::vnic::VnicSpec;
 
@@ -24,7 +27,11 @@ const METHODS: &[&str] = &[
     "vnic.set",
     "vnic.list",
     "vnic.show",
+    "vlan.show",
     "fdb.show",
+    "fdb.add",
+    "fdb.del",
+    "fdb.flush",
     "stats",
     "config.show",
     "version",
@@ -37,6 +44,7 @@ const STATE_DOWN: &str = "the switch process is being started again";
 pub(super) enum Question {
     Stats { name: Option<String> },
     Fdb,
+    Flush,
     List,
     Show { name: String },
 }
@@ -107,6 +115,10 @@ impl Supervisor {
             "vnic.set" => self.vnic_set(params, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
+            "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.vlan_show().map(Some)),
+            "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
+            "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
+            "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
@@ -129,6 +141,7 @@ impl Supervisor {
     fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let number = self.find(name)?;
         self.ports.remove(&number);
+        self.forget_entries_of(name);
         if !self.lives.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
@@ -160,6 +173,12 @@ impl Supervisor {
         self.ask(Question::Stats { name }, asker)
     }
 
+    fn vlan_show(&self) -> Result<Value, Fault> {
+        let mut vnics: Vec<_> = self.ports.values().map(|port| VnicVlans::of(&port.spec)).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        to_json(&VlansReport { vnics })
+    }
+
     fn config(&self) -> Result<Value, Fault> {
         let settings = self.lives.settings();
         let settings = SettingsReport {
@@ -176,7 +195,7 @@ impl Supervisor {
         };
         let mut vnics: Vec<VnicSpec> = self.ports.values().map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        to_json(&ConfigReport { settings, vnics })
+        to_json(&ConfigReport { settings, vnics, fdb: self.static_entries.clone() })
     }
 
     fn version(&self) -> Result<Value, Fault> {
@@ -200,6 +219,7 @@ impl Supervisor {
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
             (Question::Fdb, Answer::Fdb(fdb)) => to_json(&fdb),
+            (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
