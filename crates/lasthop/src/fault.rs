@@ -33,6 +33,24 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// The kind with this number.
+    pub(crate) fn of_code(code: i64) -> Option<Self> {
+        const ALL: &[Kind] = &[
+            Kind::Parse,
+            Kind::Request,
+            Kind::Method,
+            Kind::Params,
+            Kind::Internal,
+            Kind::Refused,
+            Kind::NoSuchVnic,
+            Kind::NameTaken,
+            Kind::Socket,
+            Kind::SwitchDown,
+            Kind::Limit,
+        ];
+        ALL.iter().copied().find(|kind| kind.code() == code)
+    }
+
     /// The number for JSON-RPC: -327xx are the specification's own, -320xx are ours.
     pub(crate) fn code(self) -> i64 {
         match self {
