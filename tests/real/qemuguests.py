@@ -25,6 +25,7 @@ BOOT_PATIENCE_S = 90
 KVM_TRIAL_S = 15
 # What each guest serves: the numbers from one to this, a line each, over HTTP.
 DATA_LINES = 1_000_000
+SERVE = [f"seq 1 {DATA_LINES} >/tmp/data", "httpd -h /tmp"]
 
 
 @functools.cache
@@ -116,14 +117,13 @@ class Qemu(Process):
     `device` is more of virtio-net-pci's options, such as ",rx_queue_size=1024".
     """
 
-    def __init__(self, switch, port, ip, cpus=1, words=(), device=""):
+    def __init__(self, switch, port, ip, cpus=1, device=""):
         self.name, self.ip, self.switch = port, ip, switch
         self.seen = 0
         self.qmp = switch.directory / f"{port}.qmp"
-        # Not in the switch's directory, which may be gone when it is started again.
         image = guest_image(switch.directory)
-        job = f"seq 1 {DATA_LINES} >/tmp/data;;httpd -h /tmp".replace(" ", "+")
-        words = f"console=ttyS0 quiet panic=-1 lh.ip={ip}/24 lh.ip6=off {' '.join(words)} lh.console=1 lh.do={job}"
+        job = ";;".join(SERVE).replace(" ", "+")
+        words = f"console=ttyS0 quiet panic=-1 lh.ip={ip}/24 lh.ip6=off lh.console=1 lh.do={job}"
         command = [*machine(accelerator()), "-smp", str(cpus), "-kernel", kernel()[0], "-initrd", image]
         command += ["-append", words, "-qmp", f"unix:{self.qmp},server=on,wait=off"]
         command += arguments_shown(switch, port, "192M", device)
@@ -181,18 +181,25 @@ class Qemu(Process):
             return answer["return"]
 
 
-def fetch_with(streams, ip):
-    """Streams side by side; their checksums come one per line."""
-    return " & ".join([f"( timeout 60 wget -q -O - http://{ip}/data | md5sum )"] * streams) + " & wait"
+def fetch(ip, limit_s=60):
+    """A guest's command which gets another one's data and prints the checksum.
+
+    By timeout, as the option of busybox' wget crashes it.
+    """
+    return f"timeout {limit_s} wget -q -O - http://{ip}/data | md5sum"
+
+
+def fetch_side_by_side(ip, streams):
+    return " & ".join([f"( {fetch(ip)} )"] * streams) + " & wait"
 
 
 def transfer(switch, *pairs, streams=1):
     """Data over TCP for each (receiver, sender), all at a time: every byte arrives, and the counters show it."""
     before = switch.stats()
     for receiver, sender in pairs:
-        receiver.send(fetch_with(streams, sender.ip))
+        receiver.send(fetch_side_by_side(sender.ip, streams))
     for receiver, sender in pairs:
-        receiver.check_sums(receiver.result("wget"), streams)
+        receiver.check_sums(receiver.result("fetch"), streams)
     after = switch.stats()
     for receiver, sender in pairs:
         for name, counter in ((receiver.name, "tx_bytes"), (sender.name, "rx_bytes")):
