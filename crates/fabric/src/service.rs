@@ -84,7 +84,6 @@ impl<'a, 't> Service<'a, 't> {
             return;
         }
         self.prefetch(copies.len());
-        let mut attempts = Attempts::default();
         let clear = self.serve();
         let mut leased = 0;
         let mut blocked = !clear;
@@ -95,7 +94,16 @@ impl<'a, 't> Service<'a, 't> {
         if !blocked {
             copies = &copies[self.express(copies)..];
         }
-        if !blocked && !copies.is_empty() {
+        if !copies.is_empty() {
+            self.accept_one_by_one(copies, blocked, clear, now_ns);
+        }
+    }
+
+    /// As `accept`, for what is not usual; `blocked`: there are no buffers anyway.
+    #[inline]
+    fn accept_one_by_one(&mut self, copies: &[Copy<'_>], blocked: bool, clear: bool, now_ns: u64) {
+        let mut attempts = Attempts::default();
+        if !blocked {
             let mut delivered = Delivered::default();
             self.attempt(copies, 0, &mut delivered, &mut attempts);
             self.received.delivered.add(&delivered);
@@ -103,7 +111,7 @@ impl<'a, 't> Service<'a, 't> {
         let (tried, untried) = copies.split_at(attempts.list.len());
         let settled = tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt));
         self.tools.senders.settle_all(settled);
-        for (copy, attempt) in tried.iter().zip(attempts.list) {
+        for (copy, attempt) in tried.iter().zip(&attempts.list) {
             match attempt.outcome {
                 Outcome::Done => {}
                 Outcome::Drop(reason) => self.received.drops.count(reason),
@@ -178,8 +186,9 @@ impl<'a, 't> Service<'a, 't> {
             return (0, false); // one at a time; what is written behind it is published with it
         }
         let start = self.claim.ring.used_position();
-        let (mut seen, mut blocked) = (0, false);
-        for copy in copies {
+        let mut seen = self.lease_usual(copies, leases);
+        let mut blocked = false;
+        for copy in &copies[seen..] {
             let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
             let capabilities = self.place.capabilities;
             if !leases.has_room() || (offload.is_gso() && !capabilities.takes_gso(offload)) {
@@ -210,6 +219,19 @@ impl<'a, 't> Service<'a, 't> {
             leases.begin(self.place.id);
         }
         (seen, blocked)
+    }
+
+    /// Reserves buffers for the first copies, as far as they are usual ones that find buffers; how many.
+    #[inline]
+    fn lease_usual(&mut self, copies: &[Copy<'_>], leases: &mut Leases) -> usize {
+        let copies = &copies[..copies.len().min(leases.usual_room())];
+        let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
+            return 0;
+        };
+        let to = (&*self.place.map, self.place.capabilities);
+        let places = self.tools.scratch.express.lease(&mut self.claim, to, &source, copies);
+        leases.enter_usual(self.place.id, copies, places);
+        places.len()
     }
 
     /// Drops one of this worker's own packets.
