@@ -45,7 +45,7 @@ def has_driver(modules):
 @functools.cache
 def kernel():
     """The first usable kernel's image and modules; cloud kernels, which are small, come first."""
-    found = subprocess.run([ROOT / "tools/guest-kernel"], capture_output=True, text=True, check=False)
+    found = subprocess.run([ROOT / "tools/guest-kernel", "-n"], capture_output=True, text=True, check=False)
     root = pathlib.Path(found.stdout.strip() or "/")
     for path in sorted(root.glob("boot/vmlinuz-*"), key=lambda path: ("cloud" not in path.name, path.name)):
         modules = root / "lib/modules" / path.name.removeprefix("vmlinuz-")
@@ -206,6 +206,7 @@ def ping(guest, ip, count=3, payload_bytes=56):
 class Session(contextlib.ExitStack):
     """Guests that several tests use one after the other; `start` boots them for the first one."""
 
+    why_not = None
     started = False
 
     def start(self, directory):
@@ -220,9 +221,15 @@ class Session(contextlib.ExitStack):
 
     def run(self, test, directory):
         if not self.started:
-            self.started = True
-            self.why_not = "the guests did not start"
-            self.start(directory)
-            self.why_not = None
-        check(not self.why_not, self.why_not)
+            self.start_once(directory)
+        if self.why_not:
+            raise self.why_not
         test(self)
+
+    def start_once(self, directory):
+        """What keeps the guests from starting keeps all tests from running."""
+        self.started = True
+        try:
+            self.start(directory)
+        except Exception as why:
+            self.why_not = why
