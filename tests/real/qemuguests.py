@@ -136,7 +136,7 @@ class Qemu(Process):
         self.child.stdin.write(f"{command}\n".encode())
         self.child.stdin.flush()
 
-    def result(self, command, patience_s=60):
+    def result(self, command, patience_s=120):
         """What the command that was sent printed; it has to succeed."""
         start = self.seen
         status = self.next(r"^guest: exit (\d+)", patience_s).group(1)
@@ -145,7 +145,7 @@ class Qemu(Process):
         check(status == "0", f"{self.name}: '{command}' failed with status {status}: {said[-200:]}")
         return said
 
-    def do(self, command, patience_s=60):
+    def do(self, command, patience_s=120):
         self.send(command)
         return self.result(command, patience_s)
 
@@ -166,7 +166,7 @@ class Qemu(Process):
             return answer["return"]
 
 
-def fetch(ip, limit_s=60):
+def fetch(ip, limit_s=110):
     """A guest's command which gets another one's data and prints the checksum.
 
     By timeout, as the option of busybox' wget crashes it.
