@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Refused,
     /// There is no vnic of that name.
     NoSuchVnic,
+    /// There is no switch of that name.
+    NoSuchSwitch,
     /// The name is taken.
     NameTaken,
     /// A socket or directory cannot be used.
@@ -63,6 +65,7 @@ impl Kind {
             Self::Socket => -32003,
             Self::SwitchDown => -32004,
             Self::Limit => -32005,
+            Self::NoSuchSwitch => -32006,
         }
     }
 }
