@@ -43,10 +43,12 @@ mod reservation;
 mod sender;
 mod service;
 mod side_table;
+mod tap;
 
 pub use counters::{Drops, PortCounters};
 pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
+pub use tap::{Direction, Sight, Tap, TapClock, TapReader, Watch, tap};
 
 use std::sync::Arc;
 
@@ -163,6 +165,9 @@ impl Fabric {
     /// The others follow before anything else is done here, other fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         let taken = self.senders.fetch(ring, &mut self.fetched);
+        if self.senders.is_tapped() {
+            self.tap_fetched(ring.port);
+        }
         if self.fetched.len > 0 {
             self.switch(ring.port, now_ns);
         }
@@ -245,6 +250,9 @@ impl Fabric {
         let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
         for &(packet, reason) in self.verdicts.drops() {
             reasons[usize::from(packet)] = reason;
+        }
+        if self.senders.is_tapped() {
+            self.tap_decided(&copies, &reasons);
         }
         for (index, &packet) in self.fetched.packets[..self.fetched.len].iter().enumerate() {
             self.senders.expect_copies(packet, copies[index], reasons[index]);

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use lasthop_exchange::full_fence;
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
 use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DeviceRing, Direction, RingError, walk_from};
@@ -16,6 +17,7 @@ use crate::counters::PortCounters;
 use crate::frame::Frame;
 use crate::reference::{Attempt, Outcome, PacketRef, Return};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
+use crate::tap::Taps;
 use crate::{Capabilities, RingId};
 
 /// One transmit ring and what was taken from it.
@@ -76,6 +78,8 @@ pub(crate) struct Fetched {
     pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX]>,
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
+    /// Chains that were dropped at once; their segments are there until the ring is visited again.
+    pub(crate) refused: ArrayVec<(PacketRef, DropReason), BATCH_PACKETS_MAX>,
     /// The chains as taken, before frames that are none are left out.
     chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
@@ -87,6 +91,7 @@ impl Default for Fetched {
             headers: Box::new([Header::default(); BATCH_PACKETS_MAX]),
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
+            refused: ArrayVec::new(),
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
         }
@@ -108,6 +113,15 @@ impl<'a> Source<'a> {
     /// Bytes of the virtio-net header in front of each frame.
     pub(crate) fn vnet_bytes(&self) -> usize {
         self.vnet_bytes
+    }
+
+    /// Where a packet's bytes lie, unless its slot is gone.
+    pub(crate) fn segments<'b>(
+        &self,
+        packet: PacketRef,
+        buffer: &'b mut SegmentBuffer,
+    ) -> Option<&'b [Segment]> {
+        self.chains.segments(packet.head, packet.epoch, buffer)
     }
 
     /// Where a frame lies that is in one piece, unless its slot is gone.
@@ -162,6 +176,8 @@ pub(crate) struct Senders {
     lent: usize,
     /// Workers that something was given back to since the last publication, as bits.
     returned: u64,
+    /// What is captured here, if anything.
+    pub(crate) taps: Option<Box<Taps>>,
 }
 
 impl Senders {
@@ -169,7 +185,7 @@ impl Senders {
         let mut slots = Vec::new();
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
-        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0 }
+        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, taps: None }
     }
 
     /// Whether this worker is the packet's home, which alone settles it.
@@ -234,6 +250,7 @@ impl Senders {
     #[inline]
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
         fetched.len = 0;
+        fetched.refused.clear();
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return 0;
         };
@@ -462,15 +479,17 @@ impl Sender {
             if read.is_ok() {
                 bytes += u64::from(header.frame_len_bytes());
             }
+            let packet =
+                PacketRef { port: ring.port.0, queue: ring.queue, head: chain.head, home, epoch: self.epoch };
             if let Some(reason) = read.err().or((!enabled).then_some(DropReason::QueueDisabled)) {
+                fetched.refused.push((packet, reason));
                 self.counters.rx_drops.count(reason);
                 queue.table.settle(chain.head);
                 queue.ring.complete(chain.head, 0);
                 continue;
             }
             gso_packets += u64::from(header.offload.is_gso());
-            let (port, queue, head, epoch) = (ring.port.0, ring.queue, chain.head, self.epoch);
-            fetched.packets[fetched.len] = PacketRef { port, queue, head, home, epoch };
+            fetched.packets[fetched.len] = packet;
             fetched.len += 1;
         }
         self.counters.rx_packets += taken as u64;
