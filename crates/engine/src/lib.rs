@@ -45,6 +45,7 @@ mod worker;
 
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
+pub use lasthop_fabric::{Direction, Sight, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 

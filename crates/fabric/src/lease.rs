@@ -163,6 +163,13 @@ impl Leases {
     /// Shows captures what was delivered or dropped.
     #[cold]
     pub(crate) fn tap(&self, senders: &mut Senders, headers: &[Header]) {
+        for Usual { ring, packet, image, place, is_copied } in &self.usual {
+            let header = &headers[usize::from(*image)];
+            let truncate_len_bytes = place.delivered().bytes as u32; // of a frame, so it fits
+            let copy = Copy { packet: *packet, header, truncate_len_bytes, image: *image };
+            let outcome = if *is_copied { Outcome::Done } else { Outcome::Drop(DropReason::Recalled) };
+            senders.tap_copy(ring.port, &copy, outcome);
+        }
         for item in &self.items {
             let Item { packet, image, truncate_len_bytes, .. } = *item;
             let copy = Copy { packet, header: &headers[usize::from(image)], truncate_len_bytes, image };

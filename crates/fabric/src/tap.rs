@@ -20,7 +20,7 @@ use lasthop_guestmem::{Cursor, Segment};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 
 use crate::Fabric;
-use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_BYTES, TAP_FRAME_BYTES_MAX};
+use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX};
 use crate::frame::shape;
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef};
@@ -46,6 +46,8 @@ pub struct Watch {
     pub drops: bool,
     /// Bytes of each frame, at most.
     pub snap_len_bytes: u32,
+    /// Bytes of frames that may wait for the capture's reader, by worker; [`crate::bounds::TAP_BYTES`] as a rule.
+    pub buffer_bytes: usize,
 }
 
 /// Which way a frame went, as the switch sees it.
@@ -128,7 +130,7 @@ pub fn tap(id: u64, watch: &Watch, clock: &TapClock) -> Result<(Tap, TapReader),
             *interface = number;
         }
     }
-    let (writer, reader) = records(TAP_BYTES)?;
+    let (writer, reader) = records(watch.buffer_bytes)?;
     let lost = watch.ports.iter().map(|_| AtomicU64::new(0)).collect();
     let shared = Arc::new(Shared { lost, ports: AtomicUsize::new(watch.ports.len()) });
     let reader = TapReader { records: reader, shared: Arc::clone(&shared) };

@@ -15,7 +15,14 @@ const PORTS: [PortId; 2] = [PortId(1), PortId(2)];
 
 fn watch(ports: &[u16]) -> Watch {
     let ports = ports.iter().copied().map(PortId).collect();
-    Watch { ports, inbound: true, outbound: true, drops: true, snap_len_bytes: 262_144 }
+    Watch {
+        ports,
+        inbound: true,
+        outbound: true,
+        drops: true,
+        snap_len_bytes: 262_144,
+        buffer_bytes: TAP_BYTES,
+    }
 }
 
 /// A clock that goes on by one with each look.
