@@ -4,4 +4,4 @@ pub(crate) mod blocks;
 pub(crate) mod pcapng;
 mod spec;
 
-pub(crate) use spec::{CaptureSpec, SNAP_BYTES_MAX, Sighting};
+pub(crate) use spec::{CaptureSpec, Sighting};

@@ -7,7 +7,7 @@
 use lasthop_engine::{Direction, Sight};
 
 /// Block types (section 4).
-pub(crate) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 pub(crate) const INTERFACE_STATISTICS: u32 = 5;
 pub(crate) const ENHANCED_PACKET: u32 = 6;
@@ -30,7 +30,7 @@ const IF_TSRESOL: u16 = 9;
 /// Options of a packet.
 const EPB_FLAGS: u16 = 2;
 /// Options of an interface's statistics.
-pub(crate) const ISB_STARTTIME: u16 = 2;
+const ISB_STARTTIME: u16 = 2;
 const ISB_ENDTIME: u16 = 3;
 const ISB_IFRECV: u16 = 4;
 pub(crate) const ISB_IFDROP: u16 = 5;
@@ -129,7 +129,8 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
 
 fn padded(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
-    out.resize(out.len().next_multiple_of(4), 0);
+    let padding = bytes.len().next_multiple_of(4) - bytes.len();
+    out.resize(out.len() + padding, 0); // whatever is in front of the file
 }
 
 #[cfg(test)]
@@ -151,23 +152,30 @@ mod tests {
 
     #[test]
     fn another_reader_reads_what_was_written() {
-        let mut file = Vec::new();
+        let greeting = b"hello";
+        let mut file = greeting.to_vec();
         begin(&mut file, &["vm1".to_owned(), "uplink".to_owned()], 262_144);
         packet(&mut file, &sight(0, Direction::Inbound, None), &[7; 61]);
         packet(&mut file, &sight(1, Direction::Outbound, Some(DropReason::RxQueueFull)), &[]);
         let known = Statistics { start_ns: 1 << 40, end_ns: (1 << 41) + 5, received: 10, lost: 3 };
         statistics(&mut file, 1, &known);
-        let (rest, section) = parse_pcapng(&file).expect("a sound file");
+        let (rest, capture) = parse_pcapng(&file[greeting.len()..]).expect("a sound file");
         assert!(rest.is_empty());
-        let [Block::SectionHeader(header), Block::InterfaceDescription(vm1), Block::InterfaceDescription(uplink), blocks @ ..] =
-            &section.blocks[..]
+        let [section] = &capture.sections[..] else { panic!("{} sections", capture.sections.len()) };
+        let [
+            Block::SectionHeader(header),
+            Block::InterfaceDescription(vm1),
+            Block::InterfaceDescription(uplink),
+            blocks @ ..,
+        ] = &section.blocks[..]
         else {
             panic!("{:?}", section.blocks)
         };
         assert_eq!((header.major_version, header.minor_version, header.section_len), (1, 0, -1));
         assert_eq!((vm1.linktype.0, vm1.snaplen, vm1.if_tsresol), (1, 262_144, 9));
         assert_eq!([vm1, uplink].map(|named| value(&named.options, 2).unwrap()), [&b"vm1"[..], b"uplink"]);
-        let [Block::EnhancedPacket(whole), Block::EnhancedPacket(dropped), Block::InterfaceStatistics(end)] = blocks
+        let [Block::EnhancedPacket(whole), Block::EnhancedPacket(dropped), Block::InterfaceStatistics(end)] =
+            blocks
         else {
             panic!("{blocks:?}")
         };

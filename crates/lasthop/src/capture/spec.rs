@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::Fault;
 
 /// Longest part of a frame that can be asked for, in bytes: tcpdump's own, which is more than the longest frame.
-pub(crate) const SNAP_BYTES_MAX: u32 = 262_144;
+const SNAP_BYTES_MAX: u32 = 262_144;
 
 /// What can happen to a frame at a vnic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -48,7 +48,9 @@ impl CaptureSpec {
             return Err(Fault::params(format!("the snap length must be 1 to {SNAP_BYTES_MAX} bytes")));
         }
         if self.count == Some(0) {
-            return Err(Fault::params("the count must be 1 or more; without one a capture goes on until it is ended"));
+            return Err(Fault::params(
+                "the count must be 1 or more; without one a capture goes on until it is ended",
+            ));
         }
         if self.duration_s == Some(0) {
             return Err(Fault::params(
@@ -80,7 +82,12 @@ mod tests {
         assert_eq!((spec.wants(Sighting::Drop), spec.wants(Sighting::In)), (true, false));
         assert_eq!((spec.snap_len_bytes(), spec.check()), (SNAP_BYTES_MAX, Ok(())));
         assert!(CaptureSpec::default().wants(Sighting::In));
-        for bad in [json!({"snaplen": 0}), json!({"snaplen": 262_145}), json!({"count": 0}), json!({"duration_s": 0})] {
+        for bad in [
+            json!({"snaplen": 0}),
+            json!({"snaplen": 262_145}),
+            json!({"count": 0}),
+            json!({"duration_s": 0}),
+        ] {
             let spec: CaptureSpec = serde_json::from_value(bad).expect("known keys");
             assert!(spec.check().is_err(), "{spec:?}");
         }

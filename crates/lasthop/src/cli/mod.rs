@@ -2,6 +2,7 @@
 
 mod ask;
 mod bench;
+mod capture;
 mod client;
 mod run;
 
@@ -50,6 +51,8 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
+    Capture(capture::CaptureArgs),
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
     /// Show the version of this program and of the running switch
@@ -143,6 +146,7 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
         Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
         Command::Vnic(command) => question.vnic(command),
         Command::Fdb(FdbCommand::Show) => question.fdb(),
+        Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { name, check } => question.stats(name.as_deref(), check),
         Command::Version | Command::Bench(_) | Command::Switch { .. } => question.version(),
     }

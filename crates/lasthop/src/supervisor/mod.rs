@@ -3,6 +3,7 @@
 //! One thread, one `epoll` loop, and nothing in it waits for anything else: requests to the switch are answered when
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
+mod capture;
 mod child;
 mod client;
 mod control;

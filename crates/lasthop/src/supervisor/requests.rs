@@ -16,7 +16,8 @@ use super::orders::{Asker, What, switch_down};
 use super::port::Port;
 
 /// All methods.
-const METHODS: &[&str] = &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
+const METHODS: &[&str] =
+    &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "capture", "version"];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
 
@@ -96,6 +97,7 @@ impl Supervisor {
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
         }
