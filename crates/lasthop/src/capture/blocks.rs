@@ -35,7 +35,7 @@ impl Blocks {
     fn block_len(&self, at: usize) -> Result<Option<usize>, String> {
         let Some(len) = self.word(at + 4) else { return Ok(None) };
         let len = len as usize;
-        if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&len) || len % 4 != 0 {
+        if !(BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&len) || !len.is_multiple_of(4) {
             return Err(format!("the switch sent a block of {len} bytes"));
         }
         Ok((self.pending.len() - at >= len).then_some(len))
