@@ -166,7 +166,7 @@ impl Fabric {
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         let taken = self.senders.fetch(ring, &mut self.fetched);
         if self.senders.is_tapped() {
-            self.tap_fetched(ring.port);
+            self.tap_fetched(ring, taken);
         }
         if self.fetched.len > 0 {
             self.switch(ring.port, now_ns);

@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use arrayvec::ArrayVec;
 use lasthop_exchange::full_fence;
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
 use lasthop_ring::{
@@ -56,6 +55,11 @@ impl TxQueue {
         self.blocked
     }
 
+    /// Why the chain at `head` was dropped at once, if it was in the last visit.
+    pub(crate) fn refusal(&self, head: u16) -> DropReason {
+        self.table.refusal(head)
+    }
+
     pub(crate) fn taken(&self) -> u16 {
         self.table.taken()
     }
@@ -80,11 +84,9 @@ pub(crate) struct Fetched {
     pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX]>,
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
-    /// Chains that were dropped at once; their segments are there until the ring is visited again.
-    pub(crate) refused: ArrayVec<(PacketRef, DropReason), BATCH_PACKETS_MAX>,
     heads: [u16; BATCH_PACKETS_MAX],
     /// The chains as taken, before frames that are none are left out.
-    chains: [Chain; BATCH_PACKETS_MAX],
+    pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
 }
 
@@ -94,7 +96,6 @@ impl Default for Fetched {
             headers: Box::new([Header::default(); BATCH_PACKETS_MAX]),
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
-            refused: ArrayVec::new(),
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
@@ -254,7 +255,6 @@ impl Senders {
     #[inline]
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
         fetched.len = 0;
-        fetched.refused.clear();
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return 0;
         };
@@ -480,9 +480,8 @@ impl Sender {
                 bytes += u64::from(header.frame_len_bytes());
             }
             if let Some(reason) = read.err().or((!enabled).then_some(DropReason::QueueDisabled)) {
-                fetched.refused.push((PacketRef { head: chain.head, ..packet }, reason));
                 self.counters.rx_drops.count(reason);
-                queue.table.settle(chain.head);
+                queue.table.refuse(chain.head, reason);
                 queue.ring.complete(chain.head, 0);
                 continue;
             }
@@ -498,8 +497,8 @@ impl Sender {
 
 /// A chain as it was taken.
 #[derive(Clone, Copy, Debug, Default)]
-struct Chain {
-    head: u16,
+pub(crate) struct Chain {
+    pub(crate) head: u16,
     /// Whether all segments were kept.
     whole: bool,
     bytes: u32,

@@ -19,13 +19,13 @@ use lasthop_exchange::{RecordReader, RecordWriter, records};
 use lasthop_guestmem::{Cursor, Segment};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 
-use crate::Fabric;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX};
 use crate::frame::shape;
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef};
 use crate::sender::{Senders, Source};
 use crate::side_table::SegmentBuffer;
+use crate::{Fabric, RingId};
 
 /// An interface's number of a port that a tap does not watch.
 const UNWATCHED: u16 = u16::MAX;
@@ -346,14 +346,21 @@ impl Fabric {
         }
     }
 
-    /// What a visit took, and what of it was refused at once.
+    /// The chains that a visit took: frames, and what was refused at once, whose segments are there until the next visit.
     #[cold]
-    pub(crate) fn tap_fetched(&mut self, port: PortId) {
-        let event = Event { port, direction: Direction::Inbound, dropped: None };
+    pub(crate) fn tap_fetched(&mut self, ring: RingId, taken: usize) {
+        let RingId { port, queue } = ring;
+        let (home, epoch) = (self.senders.worker, self.senders.get(port).map_or(0, |sender| sender.epoch));
         let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
-        packets.for_each(|(&packet, header)| self.senders.tap(event, &whole(packet, header)));
-        for &(packet, reason) in &self.fetched.refused {
-            self.senders.tap_refused(packet, reason);
+        let mut packets = packets.peekable();
+        for chain in &self.fetched.chains[..taken] {
+            if let Some((&packet, header)) = packets.next_if(|(packet, _)| packet.head == chain.head) {
+                let event = Event { port, direction: Direction::Inbound, dropped: None };
+                self.senders.tap(event, &whole(packet, header));
+            } else if let Some(reason) = self.senders.queue_mut(ring).map(|queue| queue.refusal(chain.head)) {
+                let packet = PacketRef { port: port.0, queue, head: chain.head, home, epoch };
+                self.senders.tap_refused(packet, reason);
+            }
         }
     }
 
