@@ -91,7 +91,7 @@ struct Begun {
 enum End {
     /// The switch has sent all of it.
     Stream,
-    /// Nobody reads what we write.
+    /// Nobody wants any more of it.
     Output,
 }
 
@@ -152,7 +152,7 @@ impl Relay {
         }
     }
 
-    /// Waits for more of the stream. A signal asks the switch for its end; false: nobody reads the output any more.
+    /// Waits for more of the stream. A signal asks the switch for its end; false: nobody wants any more.
     fn wait(&mut self) -> Result<bool, Fault> {
         loop {
             let mut polled = [
@@ -169,7 +169,9 @@ impl Relay {
                 return Ok(false);
             }
             if !signal.is_empty() && self.signals.came() {
-                self.is_interrupted = true;
+                if std::mem::replace(&mut self.is_interrupted, true) {
+                    return Ok(false); // once more: without the end
+                }
                 // Fails only when the other side is gone, which is the end as well.
                 let _ = self.stream.get_ref().shutdown(Shutdown::Write);
             }
