@@ -65,12 +65,26 @@ impl Ring {
         &self.words[position & (self.words.len() - 1)]
     }
 
+    /// The places of `count` words from a position on: up to the ring's end, and from its beginning.
+    fn pieces(&self, position: usize, count: usize) -> (&[AtomicU64], &[AtomicU64]) {
+        let start = position & (self.words.len() - 1);
+        let end = (start + count).min(self.words.len());
+        (&self.words[start..end], &self.words[..count - (end - start)])
+    }
+
     fn store(&self, position: usize, value: u64) {
         self.word(position).store(value, Ordering::Relaxed);
     }
 
     fn load(&self, position: usize) -> u64 {
         self.word(position).load(Ordering::Relaxed)
+    }
+}
+
+/// Stores words beside their places; there are as many places.
+fn store_all(places: &[AtomicU64], words: &[[u8; WORD_BYTES]]) {
+    for (place, word) in places.iter().zip(words) {
+        place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
     }
 }
 
@@ -85,16 +99,15 @@ impl RecordWriter {
         self.ring.store(at, bytes.len() as u64);
         self.ring.store(at.wrapping_add(1), head[0]);
         self.ring.store(at.wrapping_add(2), head[1]);
-        let mut next = at.wrapping_add(HEAD_WORDS);
+        let (first, second) = self.ring.pieces(at.wrapping_add(HEAD_WORDS), words - HEAD_WORDS);
         let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
-        for word in whole {
-            self.ring.store(next, u64::from_ne_bytes(*word));
-            next = next.wrapping_add(1);
-        }
+        let (to_first, to_second) = whole.split_at(whole.len().min(first.len()));
+        store_all(first, to_first);
+        store_all(second, to_second);
         if !rest.is_empty() {
             let mut word = [0; WORD_BYTES];
             word[..rest.len()].copy_from_slice(rest);
-            self.ring.store(next, u64::from_ne_bytes(word));
+            self.ring.store(at.wrapping_add(words - 1), u64::from_ne_bytes(word));
         }
         self.written = at.wrapping_add(words);
         self.ring.written.0.store(self.written, Ordering::Release);
@@ -131,8 +144,9 @@ impl RecordReader {
         let first = self.read.wrapping_add(HEAD_WORDS);
         out.clear();
         out.reserve(words * WORD_BYTES);
-        for word in 0..words {
-            out.extend_from_slice(&self.ring.load(first.wrapping_add(word)).to_ne_bytes());
+        let (one, other) = self.ring.pieces(first, words);
+        for place in one.iter().chain(other) {
+            out.extend_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes());
         }
         out.truncate(len);
         self.read = first.wrapping_add(words);
