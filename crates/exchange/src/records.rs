@@ -81,6 +81,13 @@ impl Ring {
     }
 }
 
+/// Loads words from beside their places; there are as many places.
+fn load_all(places: &[AtomicU64], words: &mut [[u8; WORD_BYTES]]) {
+    for (place, word) in places.iter().zip(words) {
+        *word = place.load(Ordering::Relaxed).to_ne_bytes();
+    }
+}
+
 /// Stores words beside their places; there are as many places.
 fn store_all(places: &[AtomicU64], words: &[[u8; WORD_BYTES]]) {
     for (place, word) in places.iter().zip(words) {
@@ -142,12 +149,11 @@ impl RecordReader {
         let len = self.ring.load(self.read) as usize;
         let words = len.div_ceil(WORD_BYTES);
         let first = self.read.wrapping_add(HEAD_WORDS);
-        out.clear();
-        out.reserve(words * WORD_BYTES);
+        out.resize(words * WORD_BYTES, 0);
         let (one, other) = self.ring.pieces(first, words);
-        for place in one.iter().chain(other) {
-            out.extend_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes());
-        }
+        let (to_one, to_other) = out.as_chunks_mut::<WORD_BYTES>().0.split_at_mut(one.len());
+        load_all(one, to_one);
+        load_all(other, to_other);
         out.truncate(len);
         self.read = first.wrapping_add(words);
         self.ring.read.0.store(self.read, Ordering::Release);
