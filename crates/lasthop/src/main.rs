@@ -26,6 +26,7 @@ mod config;
 mod cpus;
 mod descriptors;
 mod fault;
+mod fdb;
 mod ipc;
 mod log;
 mod names;

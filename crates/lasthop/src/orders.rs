@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capture::CaptureSpec;
 use crate::fault::Fault;
+use crate::fdb::{Flush, StaticEntry};
 use crate::report::{FdbReport, StatsReport};
 use crate::vnic::VnicSpec;
 
@@ -32,6 +33,12 @@ pub(crate) enum Order {
     Stats,
     /// The forwarding table.
     Fdb,
+    /// Enter a static address.
+    FdbAdd(StaticEntry),
+    /// Take it out again.
+    FdbDel(StaticEntry),
+    /// Forget learned addresses.
+    FdbFlush(Flush),
     /// Let every guest go and end.
     End,
 }
@@ -59,4 +66,6 @@ pub(crate) enum Answer {
     },
     Stats(StatsReport),
     Fdb(FdbReport),
+    /// So many addresses were forgotten.
+    Flushed(usize),
 }

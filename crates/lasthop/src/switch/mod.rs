@@ -139,6 +139,9 @@ impl Switch {
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fd).map(|()| Answer::Done),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Fdb => Ok(Answer::Fdb(self.datapath.fdb())),
+            Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
+            Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
+            Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
             Order::End => {
                 self.captures = Captures::default();
                 self.sessions = Sessions::default();
