@@ -257,7 +257,7 @@ impl Fabric {
             }
         }
         if self.senders.is_tapped() {
-            self.tap_decided(&copies, &reasons);
+            self.tap_decided();
         }
         for (index, &packet) in self.fetched.packets[..self.fetched.len].iter().enumerate() {
             self.senders.expect_copies(packet, copies[index], reasons[index]);

@@ -364,17 +364,25 @@ impl Fabric {
         }
     }
 
-    /// What the module drops of this visit's packets.
+    /// What the module drops of this visit's packets, and of their copies. It reads the verdicts again, so that the usual way
+    /// need not keep what it has read where this finds it.
     #[cold]
-    pub(crate) fn tap_decided(
-        &mut self,
-        copies: &[u16; BATCH_PACKETS_MAX],
-        reasons: &[DropReason; BATCH_PACKETS_MAX],
-    ) {
-        let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
-        for (index, (&packet, header)) in packets.enumerate().filter(|(index, _)| copies[*index] == 0) {
-            self.senders.tap_dropped(&whole(packet, header), reasons[index]);
+    pub(crate) fn tap_decided(&mut self) {
+        let Self { senders, fetched, verdicts, .. } = self;
+        let mut has_copies = [false; BATCH_PACKETS_MAX];
+        verdicts.outputs().iter().for_each(|output| has_copies[usize::from(output.packet)] = true);
+        let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
+        let mut drop = |index: usize, reason| {
+            senders.tap_dropped(&whole(fetched.packets[index], &fetched.headers[index]), reason);
+        };
+        for &(packet, reason) in verdicts.drops() {
+            let index = usize::from(packet);
+            reasons[index] = reason;
+            if has_copies[index] {
+                drop(index, reason);
+            }
         }
+        (0..fetched.len).filter(|index| !has_copies[*index]).for_each(|index| drop(index, reasons[index]));
     }
 }
 
