@@ -34,6 +34,7 @@ mod device;
 mod events;
 mod features;
 mod homes;
+mod inspect;
 mod mailbox;
 mod offences;
 mod port;
@@ -43,6 +44,7 @@ mod watchdog;
 mod worker;
 
 pub use device::PortDevice;
+pub use inspect::RingInspection;
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 
@@ -53,7 +55,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_verdict::{FdbEntry, Module, PORTS_MAX, PortId, PortSettings};
+use lasthop_verdict::{FdbEntry, FdbMove, Module, PORTS_MAX, PortId, PortSettings};
 use thiserror::Error;
 
 use crew::Crew;
@@ -218,6 +220,12 @@ impl Engine {
             (worker.stats(), shares)
         })?;
         Ok(Stats::collect(shares, records))
+    }
+
+    /// Addresses that the module saw change ports lately.
+    #[must_use]
+    pub fn moves(&self) -> Vec<FdbMove> {
+        self.module.moves(worker::now_ns(self.started))
     }
 
     /// The module's forwarding table.

@@ -37,6 +37,7 @@ mod internal;
 mod lease;
 mod lifecycle;
 mod place;
+mod progress;
 mod receiver;
 mod reference;
 mod reservation;
@@ -47,6 +48,7 @@ mod side_table;
 pub use counters::{Drops, PortCounters};
 pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
+pub use progress::RingProgress;
 
 use std::sync::Arc;
 

@@ -24,6 +24,7 @@ mod clock;
 mod config;
 mod cpus;
 mod descriptors;
+mod doctor;
 mod fault;
 mod ipc;
 mod log;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::doctor::facts::Inspection;
 use crate::fault::Fault;
 use crate::report::{FdbReport, StatsReport};
 use crate::vnic::VnicSpec;
@@ -25,6 +26,8 @@ pub(crate) enum Order {
     Attach { name: String, attachment: u64 },
     /// All counters.
     Stats,
+    /// How far all guests have come, or the one of the named port.
+    Inspect { name: Option<String> },
     /// The forwarding table.
     Fdb,
     /// Let every guest go and end.
@@ -50,4 +53,5 @@ pub(crate) enum Answer {
     Done,
     Stats(StatsReport),
     Fdb(FdbReport),
+    Inspection(Inspection),
 }

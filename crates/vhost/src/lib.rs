@@ -48,7 +48,8 @@ pub use device::{Device, Offer, RingStart};
 pub use error::{ProtocolError, Refusal, SessionEnd};
 pub use message::{MemoryRegionMessage, RingAddressMessage};
 pub use session::Session;
-pub use state::{Protocol, Refusals};
+pub use rings::RingView;
+pub use state::{Protocol, Refusals, SessionView};
 
 /// Memory regions of one front end that adds them one by one: what QEMU asks for at most.
 pub const MEMORY_SLOTS_MAX: usize = lasthop_guestmem::REGIONS_MAX;

@@ -50,6 +50,12 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Say why a guest has no network: each link from its socket to its drops, what is broken first, with the remedy;
+    /// exit with 1 if something is broken
+    Doctor {
+        /// Only this vnic
+        name: Option<Name>,
+    },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
     /// Show the version of this program and of the running switch
@@ -144,6 +150,7 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
         Command::Vnic(command) => question.vnic(command),
         Command::Fdb(FdbCommand::Show) => question.fdb(),
         Command::Stats { name, check } => question.stats(name.as_deref(), check),
+        Command::Doctor { name } => question.doctor(name.as_ref()),
         Command::Version | Command::Bench(_) | Command::Switch { .. } => question.version(),
     }
 }

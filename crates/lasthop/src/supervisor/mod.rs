@@ -6,6 +6,7 @@
 mod child;
 mod client;
 mod control;
+mod doctor;
 mod lifecycle;
 mod orders;
 mod port;

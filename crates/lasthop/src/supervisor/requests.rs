@@ -16,7 +16,8 @@ use super::orders::{Asker, What, switch_down};
 use super::port::Port;
 
 /// All methods.
-const METHODS: &[&str] = &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
+const METHODS: &[&str] =
+    &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "doctor", "version"];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
 
@@ -27,6 +28,7 @@ pub(super) enum Question {
     Fdb,
     List,
     Show { name: String },
+    Doctor { name: Option<String> },
 }
 
 #[derive(Deserialize)]
@@ -96,6 +98,7 @@ impl Supervisor {
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
         }
@@ -155,11 +158,15 @@ impl Supervisor {
         })
     }
 
-    fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
         if !self.lives.is_up() {
             return Err(switch_down());
         }
-        let order = if matches!(question, Question::Fdb) { Order::Fdb } else { Order::Stats };
+        let order = match &question {
+            Question::Fdb => Order::Fdb,
+            Question::Doctor { name } => Order::Inspect { name: name.clone() },
+            Question::Stats { .. } | Question::List | Question::Show { .. } => Order::Stats,
+        };
         self.order(order, What::Question(question), Some(asker.clone()));
         Ok(None)
     }
@@ -169,6 +176,9 @@ impl Supervisor {
         match (question, answer) {
             (Question::Fdb, Answer::Fdb(fdb)) => to_json(&fdb),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
+            (Question::Doctor { name }, Answer::Inspection(inside)) => {
+                self.facts(name.as_deref(), Some(inside))
+            }
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
@@ -199,7 +209,7 @@ fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
     stats
 }
 
-fn describe(port: &Port, stats: &StatsReport) -> VnicReport {
+pub(super) fn describe(port: &Port, stats: &StatsReport) -> VnicReport {
     let name = port.spec.name.as_str();
     let inside = stats.ports.iter().find(|inside| inside.name == name);
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());

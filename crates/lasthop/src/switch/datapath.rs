@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lasthop_engine::{Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingStats, WorkerStats};
+use lasthop_engine::{
+    Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingInspection, RingStats, WorkerStats,
+};
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_modules::{BridgeSettings, FDB_ENTRIES_MAX, by_name};
-use lasthop_verdict::{FdbEntry, PortId};
+use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 
 use crate::config::SwitchSettings;
+use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::report::{Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, WorkerReport};
 use crate::vnic::{VnicSpec, describe_features};
@@ -68,12 +71,33 @@ impl Datapath {
         FdbReport { entries: self.engine.fdb().into_iter().map(|entry| self.fdb_line(&entry)).collect() }
     }
 
+    /// The rings that run of each of the named ports.
+    pub(super) fn rings(&self, names: &[&str]) -> Result<Vec<Vec<RingInspection>>, Fault> {
+        let ports: Vec<PortId> = names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?;
+        self.engine.inspect(&ports).map_err(refused)
+    }
+
+    pub(super) fn moves(&self) -> Vec<MoveFacts> {
+        let told = |moved: FdbMove| MoveFacts {
+            mac: moved.mac.to_string(),
+            from: self.name_of(moved.from),
+            to: self.name_of(moved.to),
+            count: moved.count,
+            age_ms: moved.age_ns / 1_000_000,
+        };
+        self.engine.moves().into_iter().map(told).collect()
+    }
+
+    /// The port's name. What is told of it may be older than its end.
+    fn name_of(&self, port: PortId) -> String {
+        let named = self.ports.iter().find(|(_, known)| **known == port);
+        named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
+    }
+
     fn fdb_line(&self, entry: &FdbEntry) -> FdbLine {
-        let named = self.ports.iter().find(|(_, port)| **port == entry.port);
         FdbLine {
             mac: entry.mac.to_string(),
-            // The entry may be older than the end of its port.
-            port: named.map_or_else(|| format!("port {}", entry.port), |(name, _)| name.clone()),
+            port: self.name_of(entry.port),
             age_ms: entry.age_ns / 1_000_000,
             is_static: entry.is_static,
         }

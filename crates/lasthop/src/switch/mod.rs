@@ -4,6 +4,7 @@
 //! It opens no path: guests' connections, memory and rings all come over the channel or over those connections.
 
 mod datapath;
+mod inspection;
 mod sessions;
 
 use std::io;
@@ -126,6 +127,9 @@ impl Switch {
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
             Order::Stats => self.datapath.stats().map(Answer::Stats),
+            Order::Inspect { name } => {
+                inspection::inspect(&self.datapath, &self.sessions, name.as_deref()).map(Answer::Inspection)
+            }
             Order::Fdb => Ok(Answer::Fdb(self.datapath.fdb())),
             Order::End => {
                 self.sessions = Sessions::default();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use lasthop_engine::PortDevice;
-use lasthop_vhost::Session;
+use lasthop_vhost::{Session, SessionView};
 
 use crate::fault::Fault;
 use crate::poller::{Interest, Poller};
@@ -65,6 +65,11 @@ impl Sessions {
             }
             None => guest.new_refusal().map_or(Served::On, |why| Served::Refused { port, why }),
         }
+    }
+
+    /// How far each port's guest has come.
+    pub(super) fn views(&self) -> impl Iterator<Item = (&str, SessionView)> {
+        self.0.values().map(|guest| (guest.port.as_str(), guest.session.view()))
     }
 
     /// Hangs up on the guest of a port that goes away.

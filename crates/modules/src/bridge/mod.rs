@@ -9,6 +9,7 @@
 
 mod hash;
 mod learning;
+mod moves;
 mod ports;
 mod slot;
 mod stats;
@@ -21,11 +22,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lasthop_verdict::{Batch, DropReason, FdbEntry, Mac, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{Batch, DropReason, FdbEntry, FdbMove, Mac, Module, PortId, PortSettings, Verdicts};
 
 pub use hash::random_key;
 pub use stats::BridgeStats;
 
+use moves::Moves;
 use ports::Ports;
 use slot::{Place, Stamp};
 use stats::Counts;
@@ -90,6 +92,7 @@ pub struct Bridge {
 #[derive(Debug, Default)]
 struct Control {
     names: BTreeMap<PortId, String>,
+    moves: Moves,
 }
 
 impl Bridge {
@@ -223,6 +226,10 @@ impl Module for Bridge {
         // Without the lock, an address that goes from one slot to another while we look may show up in both.
         entries.dedup_by_key(|entry| entry.mac);
         entries
+    }
+
+    fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
+        self.control().moves.list(now_ns)
     }
 }
 

@@ -1,0 +1,61 @@
+//! A vnic's chain, one file for what belongs together: each link is judged by what is known of it.
+
+mod driver;
+mod drops;
+mod learning;
+mod memory;
+mod outside;
+mod rings;
+
+use super::facts::{Facts, VnicFacts};
+use super::finding::{Finding, Link, State, Verdict};
+use super::processes::{Process, Sharing};
+
+/// What a vnic is judged by: two looks, some time apart, and the machine around it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case<'a> {
+    pub(super) before: &'a VnicFacts,
+    pub(super) now: &'a VnicFacts,
+    pub(super) facts: &'a Facts,
+    pub(super) processes: &'a [Process],
+}
+
+impl<'a> Case<'a> {
+    /// The process at the other end of the socket.
+    fn peer(&self) -> Option<&'a Process> {
+        let pid = self.now.connection.peer_pid?;
+        self.processes.iter().find(|process| process.pid == pid)
+    }
+
+    /// The peer's command line says that its guest's memory is its own.
+    fn has_private_memory(&self) -> bool {
+        self.peer().is_some_and(|peer| matches!(peer.sharing(), Sharing::Private(_)))
+    }
+
+    /// The last refusal, if what came of it is not there, by words that it must have.
+    fn refusal(&self, words: &[&str]) -> Option<&'a str> {
+        let refusal = self.now.vnic.last_refusal.as_deref()?;
+        words.iter().any(|word| refusal.contains(word)).then_some(refusal)
+    }
+}
+
+/// All links of a vnic, in order.
+pub(super) fn chain(case: &Case<'_>) -> Vec<Finding> {
+    let mut is_whole = true;
+    let judged = Link::CHAIN.map(|link| {
+        let verdict = match (link, is_whole) {
+            (Link::Socket, _) => outside::socket(case),
+            (Link::Peer, true) => outside::peer(case),
+            (Link::Negotiation, true) => driver::negotiation(case),
+            (Link::Memory, true) => memory::memory(case),
+            (Link::Rings, true) => rings::rings(case),
+            (Link::Link, true) => driver::link(case),
+            (Link::Learning, true) => learning::learning(case),
+            (Link::Drops, _) => drops::drops(case, is_whole),
+            _ => Verdict::not_reached(),
+        };
+        is_whole &= verdict.state != State::NotOk;
+        verdict.about(Some(case.now.name()), link)
+    });
+    judged.into()
+}
