@@ -95,6 +95,9 @@ pub(crate) struct Finding {
     pub(crate) remedy: Option<String>,
 }
 
+/// What is said of links behind a broken one.
+pub(crate) const NOT_REACHED: &str = "not reached";
+
 /// A judgement on a link, before it is known whose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
@@ -114,7 +117,7 @@ impl Verdict {
 
     /// For what lies behind a broken link.
     pub(crate) fn not_reached() -> Self {
-        Self::unknown("not reached")
+        Self::unknown(NOT_REACHED)
     }
 
     pub(crate) fn broken(text: impl Into<String>, remedy: impl Into<String>) -> Self {

@@ -61,7 +61,7 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
     if let Some((process, other)) = switches.first() {
         return Verdict::broken(
             format!("no switch is running in {shown}, but one is in {} (process {})", other.display(), process.pid),
-            format!("ask that one: lasthop --dir {} doctor", other.display()),
+            format!("ask that one: lasthop --dir {} doctor; or start one here: lasthop run{}", other.display(), option(dir)),
         );
     }
     let left = if kind == Some(ErrorKind::ConnectionRefused) { " (its control socket is left over: it was killed)" } else { "" };

@@ -1,14 +1,16 @@
 //! The diagnosis as text: what is broken first, with its remedy, then the chain of each vnic.
 
 use super::Diagnosis;
-use super::finding::{Finding, State};
+use super::finding::{Finding, NOT_REACHED, State};
 
 /// Vnics up to which each one's chain is shown even if all is well.
 const CHAINS_MAX: usize = 4;
 
 pub(super) fn text(diagnosis: &Diagnosis) -> String {
     let mut text = head(diagnosis);
-    for finding in diagnosis.findings.iter().filter(|finding| finding.vnic.is_none()) {
+    // What is wrong with them stands above.
+    let is_sound = |finding: &&Finding| finding.vnic.is_none() && finding.state == State::Ok;
+    for finding in diagnosis.findings.iter().filter(is_sound) {
         text.push_str(&line(finding));
     }
     let mut names: Vec<&str> = diagnosis.findings.iter().filter_map(|finding| finding.vnic.as_deref()).collect();
@@ -45,7 +47,9 @@ fn chain(name: &str, links: &[&Finding], is_long: bool) -> String {
     let marks: Vec<String> = links.iter().map(|finding| mark(finding)).collect();
     let mut text = format!("{name}: {}\n", marks.join(" - "));
     if is_long || links.iter().any(|finding| finding.state < State::Unknown) {
-        links.iter().for_each(|finding| text.push_str(&line(finding)));
+        // Behind the broken link there is nothing to tell.
+        let known = links.iter().filter(|finding| finding.text != NOT_REACHED);
+        known.for_each(|finding| text.push_str(&line(finding)));
     }
     text
 }

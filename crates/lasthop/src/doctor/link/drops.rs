@@ -50,9 +50,12 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
     let mut all: Vec<Loss> = from.into_iter().chain(to).collect();
     all.sort_by_key(|loss| !loss.is_going_on);
     let summary = summary(port, case.facts.switch.up_ms);
-    if let Some(loss) = all.first() {
+    if !is_whole {
         // Behind a broken link, losses are its consequence.
-        let state = if loss.is_going_on && is_whole { State::NotOk } else { State::Warning };
+        return if summary.starts_with("none") { Verdict::not_reached() } else { Verdict::unknown(summary) };
+    }
+    if let Some(loss) = all.first() {
+        let state = if loss.is_going_on { State::NotOk } else { State::Warning };
         let since = if loss.is_going_on { "now".to_owned() } else { "earlier".to_owned() };
         let text = format!("{} ({since}); {summary}", loss.text);
         return Verdict { state, text, remedy: Some(loss.remedy.to_owned()) };
@@ -64,7 +67,7 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
             "add another one: lasthop vnic add NAME",
         );
     }
-    if is_whole || !summary.starts_with("none") { Verdict::ok(summary) } else { Verdict::not_reached() }
+    Verdict::ok(summary)
 }
 
 fn losses(table: &[(&str, &str, &'static str)], now: &Drops, before: Option<&Drops>) -> Vec<Loss> {
