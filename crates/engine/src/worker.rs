@@ -415,7 +415,8 @@ impl Worker {
 
     /// A ring of this worker's is made; nothing passes yet.
     pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
-        let fds = RingFds { bells: Bells { call: None, is_polled: false }, is_home: true, kick: None, kicks: 0 };
+        let fds =
+            RingFds { bells: Bells { call: None, is_polled: false }, is_home: true, kick: None, kicks: 0 };
         let part = self.fabric.prepare_ring(port, index, ring)?;
         self.fds.insert((port, index), fds);
         Some(part)

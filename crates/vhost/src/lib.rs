@@ -47,8 +47,8 @@ mod state;
 pub use device::{Device, Offer, RingStart};
 pub use error::{ProtocolError, Refusal, SessionEnd};
 pub use message::{MemoryRegionMessage, RingAddressMessage};
-pub use session::Session;
 pub use rings::RingView;
+pub use session::Session;
 pub use state::{Protocol, Refusals, SessionView};
 
 /// Memory regions of one front end that adds them one by one: what QEMU asks for at most.

@@ -51,7 +51,8 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
             "run this as the user who started the switch (sudo lasthop doctor)",
         );
     }
-    let switches: Vec<_> = processes.iter().filter_map(|process| Some((process, process.run_dir()?))).collect();
+    let switches: Vec<_> =
+        processes.iter().filter_map(|process| Some((process, process.run_dir()?))).collect();
     if let Some((process, _)) = switches.iter().find(|(_, other)| other == dir) {
         return Verdict::broken(
             format!("the switch in {shown} (process {}) cannot be asked: {}", process.pid, fault.message),
@@ -60,11 +61,23 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
     }
     if let Some((process, other)) = switches.first() {
         return Verdict::broken(
-            format!("no switch is running in {shown}, but one is in {} (process {})", other.display(), process.pid),
-            format!("ask that one: lasthop --dir {} doctor; or start one here: lasthop run{}", other.display(), option(dir)),
+            format!(
+                "no switch is running in {shown}, but one is in {} (process {})",
+                other.display(),
+                process.pid
+            ),
+            format!(
+                "ask that one: lasthop --dir {} doctor; or start one here: lasthop run{}",
+                other.display(),
+                option(dir)
+            ),
         );
     }
-    let left = if kind == Some(ErrorKind::ConnectionRefused) { " (its control socket is left over: it was killed)" } else { "" };
+    let left = if kind == Some(ErrorKind::ConnectionRefused) {
+        " (its control socket is left over: it was killed)"
+    } else {
+        ""
+    };
     Verdict::broken(
         format!("no switch is running in {shown}{left}"),
         format!("start one: lasthop run{} --vnic vm1 --vnic vm2", option(dir)),
@@ -86,7 +99,8 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 
 fn process(switch: &SwitchFacts) -> Verdict {
     let own = env!("CARGO_PKG_VERSION");
-    let died = switch.last_end.as_ref().map(|end| format!("the last one {} {} ago", end.why, time(end.ago_ms)));
+    let died =
+        switch.last_end.as_ref().map(|end| format!("the last one {} {} ago", end.why, time(end.ago_ms)));
     let died = died.unwrap_or_default();
     let again = format!("{} restarts", switch.restarts);
     let log = "see the log of lasthop run; if a guest causes it, `lasthop vnic del` that one, and report it as a bug";
@@ -94,7 +108,10 @@ fn process(switch: &SwitchFacts) -> Verdict {
         return Verdict::broken(format!("the switch process does not stay up ({again}): {died}"), log);
     };
     if switch.restarts > 0 && up_ms < YOUNG_MS {
-        return Verdict::warning(format!("the switch process crashed and was started again ({again}): {died}"), log);
+        return Verdict::warning(
+            format!("the switch process crashed and was started again ({again}): {died}"),
+            log,
+        );
     }
     if switch.version != own {
         return Verdict::warning(
@@ -119,8 +136,14 @@ fn descriptors(switch: &SwitchFacts) -> Option<Verdict> {
     let used = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;
     let text = format!("{used} of {limit} file descriptors in use");
     let is_short = limit.saturating_sub(used) < SPARE_DESCRIPTORS;
-    let remedy = format!("raise the limit before `lasthop run`: ulimit -n (a guest takes about {GUEST_DESCRIPTORS}); systemd: LimitNOFILE=");
-    Some(if is_short { Verdict::warning(format!("the limit of open files is near: {text}"), remedy) } else { Verdict::ok(text) })
+    let remedy = format!(
+        "raise the limit before `lasthop run`: ulimit -n (a guest takes about {GUEST_DESCRIPTORS}); systemd: LimitNOFILE="
+    );
+    Some(if is_short {
+        Verdict::warning(format!("the limit of open files is near: {text}"), remedy)
+    } else {
+        Verdict::ok(text)
+    })
 }
 
 /// The soft limit of open files.
@@ -151,13 +174,24 @@ mod tests {
     #[test]
     fn a_crash_loop_and_another_version_are_told() {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let sound = SwitchFacts { version, switch_pid: Some(7), up_ms: Some(90_000), workers: 1, ..SwitchFacts::default() };
+        let sound = SwitchFacts {
+            version,
+            switch_pid: Some(7),
+            up_ms: Some(90_000),
+            workers: 1,
+            ..SwitchFacts::default()
+        };
         assert_eq!(process(&sound).state, State::Ok);
         let last_end = Some(Ended { why: "was killed by signal 11".into(), ago_ms: 2000 });
         let crashed = SwitchFacts { restarts: 3, up_ms: Some(2000), last_end, ..sound.clone() };
         let verdict = process(&crashed);
         assert_eq!(verdict.state, State::Warning);
-        assert!(verdict.text.contains("crashed") && verdict.text.contains("3 restarts): the last one was killed by signal 11 2 s ago"), "{}", verdict.text);
+        assert!(
+            verdict.text.contains("crashed")
+                && verdict.text.contains("3 restarts): the last one was killed by signal 11 2 s ago"),
+            "{}",
+            verdict.text
+        );
         assert_eq!(process(&SwitchFacts { switch_pid: None, ..crashed }).state, State::NotOk);
         let verdict = process(&SwitchFacts { version: "0.0.0".into(), ..sound.clone() });
         assert!(verdict.text.contains("the running switch is 0.0.0"), "{}", verdict.text);

@@ -37,7 +37,9 @@ impl Process {
     pub(crate) fn of_interest() -> Vec<Self> {
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter_map(Self::read).filter(|process| process.is_front_end() || process.run_dir().is_some()).collect()
+        pids.filter_map(Self::read)
+            .filter(|process| process.is_front_end() || process.run_dir().is_some())
+            .collect()
     }
 
     fn is_front_end(&self) -> bool {
@@ -54,7 +56,11 @@ impl Process {
         if !self.is_front_end() {
             return Vec::new();
         }
-        let paths = self.arguments.iter().filter(|argument| self.is_of_card(argument)).flat_map(|argument| paths(argument));
+        let paths = self
+            .arguments
+            .iter()
+            .filter(|argument| self.is_of_card(argument))
+            .flat_map(|argument| paths(argument));
         paths.filter(|path| path.is_absolute()).collect()
     }
 
@@ -62,7 +68,9 @@ impl Process {
     fn is_of_card(&self, argument: &str) -> bool {
         let Some(id) = value(argument, "id") else { return true };
         let user = format!("chardev={id}");
-        self.arguments.iter().any(|other| other.contains("vhost-user") && other.split(',').any(|part| part == user))
+        self.arguments
+            .iter()
+            .any(|other| other.contains("vhost-user") && other.split(',').any(|part| part == user))
     }
 
     /// Whether its guest's memory is shared, as far as its command line tells.
@@ -72,7 +80,11 @@ impl Process {
             let shared = self.arguments.iter().any(|argument| argument.contains("shared=on"));
             return if shared { Sharing::Shared } else { Sharing::Private("--memory without shared=on") };
         }
-        if program.contains("qemu") || program.contains("kvm") { self.qemu_sharing() } else { Sharing::Unknown }
+        if program.contains("qemu") || program.contains("kvm") {
+            self.qemu_sharing()
+        } else {
+            Sharing::Unknown
+        }
     }
 
     fn qemu_sharing(&self) -> Sharing {
@@ -85,18 +97,28 @@ impl Process {
         let used = |backend: &&String| {
             let id = value(backend, "id").unwrap_or_default();
             let users = [format!("memory-backend={id}"), format!("memdev={id}")];
-            self.arguments.iter().any(|other| other.split(',').any(|part| users.iter().any(|user| user == part)))
+            self.arguments
+                .iter()
+                .any(|other| other.split(',').any(|part| users.iter().any(|user| user == part)))
         };
         // JSON, as libvirt writes it, is not taken apart.
-        if self.arguments.iter().any(|argument| argument.starts_with('{') && argument.contains("memory-backend")) {
+        if self
+            .arguments
+            .iter()
+            .any(|argument| argument.starts_with('{') && argument.contains("memory-backend"))
+        {
             return match self.arguments.iter().any(|argument| argument.contains("\"share\":true")) {
                 true => Sharing::Shared,
-                false => Sharing::Private("a memory backend that is not shared (libvirt: <access mode='shared'/>)"),
+                false => {
+                    Sharing::Private("a memory backend that is not shared (libvirt: <access mode='shared'/>)")
+                }
             };
         }
         match backends.iter().find(is_on) {
             Some(backend) if used(backend) => Sharing::Shared,
-            Some(_) => Sharing::Private("a shared memory backend that nothing uses (-machine memory-backend=ID is missing)"),
+            Some(_) => Sharing::Private(
+                "a shared memory backend that nothing uses (-machine memory-backend=ID is missing)",
+            ),
             None if backends.is_empty() => Sharing::Private("no memory backend"),
             None => Sharing::Private("a memory backend without share=on"),
         }
@@ -109,7 +131,8 @@ impl Process {
             return None;
         }
         let named = |pair: &[String]| (pair[0] == "--dir").then(|| pair[1].clone());
-        let joined = self.arguments.iter().find_map(|argument| argument.strip_prefix("--dir=").map(str::to_owned));
+        let joined =
+            self.arguments.iter().find_map(|argument| argument.strip_prefix("--dir=").map(str::to_owned));
         let dir = self.arguments.windows(2).find_map(named).or(joined);
         Some(PathBuf::from(dir.unwrap_or_else(|| "its default run directory".to_owned())))
     }
@@ -153,7 +176,10 @@ mod tests {
         let sockets = |line: &str| process(line).sockets();
         let monitor = "-chardev socket,id=m,path=/r/qmp.sock -mon chardev=m";
         assert_eq!(sockets(&format!("qemu {monitor} {CARD}")), [PathBuf::from("/r/a.sock")]);
-        assert_eq!(sockets("testpmd --vdev net_virtio_user0,path=/r/b.sock,queues=1"), [PathBuf::from("/r/b.sock")]);
+        assert_eq!(
+            sockets("testpmd --vdev net_virtio_user0,path=/r/b.sock,queues=1"),
+            [PathBuf::from("/r/b.sock")]
+        );
         assert_eq!(sockets("ch --net vhost_user=true,socket=/r/c.sock"), [PathBuf::from("/r/c.sock")]);
         assert_eq!(sockets("linux.uml mem=64M virtio_uml.device=/r/d.sock:1"), [PathBuf::from("/r/d.sock")]);
         assert!(sockets(&format!("qemu {monitor}")).is_empty());
@@ -165,9 +191,14 @@ mod tests {
         let shared = "-object memory-backend-memfd,id=m,size=1G,share=on";
         let machine = "-machine q35,memory-backend=m";
         assert_eq!(sharing(&format!("qemu-system-x86_64 {shared} {machine}")), Sharing::Shared);
-        assert!(matches!(sharing(&format!("qemu-system-x86_64 {shared}")), Sharing::Private(why) if why.contains("nothing uses")));
+        assert!(
+            matches!(sharing(&format!("qemu-system-x86_64 {shared}")), Sharing::Private(why) if why.contains("nothing uses"))
+        );
         let private = "-object memory-backend-memfd,id=m,size=1G,share=off";
-        assert_eq!(sharing(&format!("qemu-system-x86_64 {private} {machine}")), Sharing::Private("a memory backend without share=on"));
+        assert_eq!(
+            sharing(&format!("qemu-system-x86_64 {private} {machine}")),
+            Sharing::Private("a memory backend without share=on")
+        );
         assert_eq!(sharing("qemu-system-x86_64 -m 1G"), Sharing::Private("no memory backend"));
         assert_eq!(sharing("testpmd"), Sharing::Unknown);
         assert_eq!(sharing("cloud-hypervisor --memory size=1G,shared=on"), Sharing::Shared);

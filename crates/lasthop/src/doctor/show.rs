@@ -13,7 +13,8 @@ pub(super) fn text(diagnosis: &Diagnosis) -> String {
     for finding in diagnosis.findings.iter().filter(is_sound) {
         text.push_str(&line(finding));
     }
-    let mut names: Vec<&str> = diagnosis.findings.iter().filter_map(|finding| finding.vnic.as_deref()).collect();
+    let mut names: Vec<&str> =
+        diagnosis.findings.iter().filter_map(|finding| finding.vnic.as_deref()).collect();
     names.dedup();
     for name in &names {
         let links: Vec<&Finding> =

@@ -16,7 +16,11 @@ pub(super) fn bytes(bytes: u64) -> String {
     let unit = UNITS.iter().find(|(_, size)| bytes >= *size);
     let Some((unit, size)) = unit else { return format!("{bytes} bytes") };
     let tenths = bytes / (size / 10);
-    if tenths.is_multiple_of(10) { format!("{} {unit}", tenths / 10) } else { format!("{}.{} {unit}", tenths / 10, tenths % 10) }
+    if tenths.is_multiple_of(10) {
+        format!("{} {unit}", tenths / 10)
+    } else {
+        format!("{}.{} {unit}", tenths / 10, tenths % 10)
+    }
 }
 
 /// `1 region`, `2 regions`.
@@ -31,7 +35,10 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         assert_eq!([time(20), time(1500), time(150_000), time(7_300_000)], ["20 ms", "1 s", "2 min", "2 h"]);
-        assert_eq!([bytes(7), bytes(1 << 30), bytes(3 << 19), bytes(2048)], ["7 bytes", "1 GiB", "1.5 MiB", "2 KiB"]);
+        assert_eq!(
+            [bytes(7), bytes(1 << 30), bytes(3 << 19), bytes(2048)],
+            ["7 bytes", "1 GiB", "1.5 MiB", "2 KiB"]
+        );
         assert_eq!([count(1, "ring"), count(0, "ring")], ["1 ring", "0 rings"]);
     }
 }

@@ -95,7 +95,14 @@ pub(crate) struct Lives {
 
 impl Lives {
     pub(crate) fn new(settings: SwitchSettings) -> Self {
-        Self { settings, current: None, next: None, pause: Pause::new(PAUSE_MIN, PAUSE_MAX), starts: 0, last_end: None }
+        Self {
+            settings,
+            current: None,
+            next: None,
+            pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
+            starts: 0,
+            last_end: None,
+        }
     }
 
     /// The process that runs now.

@@ -45,7 +45,10 @@ impl Supervisor {
             switch_pid: self.lives.pid(),
             up_ms: self.lives.up().map(|up| up.as_millis() as u64),
             restarts: self.lives.restarts(),
-            last_end: self.lives.last_end().map(|(how, ago)| Ended { why: how, ago_ms: ago.as_millis() as u64 }),
+            last_end: self
+                .lives
+                .last_end()
+                .map(|(how, ago)| Ended { why: how, ago_ms: ago.as_millis() as u64 }),
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),

@@ -100,7 +100,18 @@ impl Port {
             }
             Mode::Connect => Role::Connect { next: Instant::now(), pause, said: None },
         };
-        Ok(Self { spec, path, is_watched: false, life: Life::Down, role, refusal: None, last_end: None, peer_pid: None, refused_guests: 0, last_refused: None })
+        Ok(Self {
+            spec,
+            path,
+            is_watched: false,
+            life: Life::Down,
+            role,
+            refusal: None,
+            last_end: None,
+            peer_pid: None,
+            refused_guests: 0,
+            last_refused: None,
+        })
     }
 
     /// The listening socket, to be watched while it may be accepted from.
@@ -170,7 +181,10 @@ impl Port {
             peer_pid: self.peer_pid.filter(|_| attached_ms.is_some()),
             waits_because: waits.map(|error| error.to_string()),
             waits_errno: waits.map(Errno::raw_os_error),
-            last_end: self.last_end.as_ref().map(|(why, when)| Ended { why: why.clone(), ago_ms: millis(*when) }),
+            last_end: self
+                .last_end
+                .as_ref()
+                .map(|(why, when)| Ended { why: why.clone(), ago_ms: millis(*when) }),
             refused_guests: self.refused_guests,
             refused_ago_ms: self.last_refused.map(millis),
         }

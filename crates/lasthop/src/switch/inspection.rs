@@ -18,7 +18,8 @@ pub(super) fn inspect(
     sessions: &Sessions,
     name: Option<&str>,
 ) -> Result<Inspection, Fault> {
-    let mut views: Vec<_> = sessions.views().filter(|(port, _)| name.is_none_or(|name| name == *port)).collect();
+    let mut views: Vec<_> =
+        sessions.views().filter(|(port, _)| name.is_none_or(|name| name == *port)).collect();
     views.sort_by_key(|(port, _)| *port);
     let names: Vec<&str> = views.iter().map(|(port, _)| *port).collect();
     let rings = datapath.rings(&names)?;
@@ -75,7 +76,9 @@ fn ring(index: u16, told: &RingView, running: Option<&RingInspection>) -> RingFa
 }
 
 fn memory(map: &MemoryMap) -> MemoryFacts {
-    let backings = || map.regions().iter().filter_map(|region| Some((region.mapping.range()?, region.mapping.backing()?)));
+    let backings = || {
+        map.regions().iter().filter_map(|region| Some((region.mapping.range()?, region.mapping.backing()?)))
+    };
     let mut kinds: Vec<String> = backings().map(|(_, backing)| backing.kind.name().to_owned()).collect();
     kinds.sort();
     kinds.dedup();

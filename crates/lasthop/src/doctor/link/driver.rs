@@ -81,7 +81,11 @@ fn mtu_mismatch(case: &Case<'_>) -> Option<Verdict> {
     let others = case.facts.vnics.iter().map(|other| &other.vnic).filter(|other| mtu_of(other) < own);
     let smallest = others.min_by_key(|other| mtu_of(other))?;
     Some(Verdict::warning(
-        format!("MTU mismatch: this vnic has {own}, \"{}\" has {}; larger packets do not fit there", smallest.name, mtu_of(smallest)),
+        format!(
+            "MTU mismatch: this vnic has {own}, \"{}\" has {}; larger packets do not fit there",
+            smallest.name,
+            mtu_of(smallest)
+        ),
         "give all vnics that talk to each other the same mtu=BYTES, and their guests the same MTU",
     ))
 }
@@ -95,8 +99,10 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
         Some(mtu) => format!("up, MTU {mtu}"),
         None => "up, MTU as the guest has it".to_owned(),
     };
-    let passes = case.now.session.as_ref().is_some_and(|session| {
-        session.rings.iter().any(|ring| ring.running && ring.enabled)
-    });
+    let passes = case
+        .now
+        .session
+        .as_ref()
+        .is_some_and(|session| session.rings.iter().any(|ring| ring.running && ring.enabled));
     if passes { Verdict::ok(mtu) } else { Verdict::not_reached() }
 }

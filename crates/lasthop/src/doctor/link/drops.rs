@@ -13,12 +13,32 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
         "the guest sends from another address than the vnic's mac=, or from one that is another vnic's",
         "give the guest that address (QEMU: mac=... at -device), or leave mac= out at the vnic",
     ),
-    ("source_invalid", "the guest sends from a group address or zero", "set a unicast address in the guest: ip link set eth0 address ..."),
-    ("queue_disabled", "the guest sends on a queue that its front end disabled", "restart the guest; QEMU's monitor: set_link NET on"),
+    (
+        "source_invalid",
+        "the guest sends from a group address or zero",
+        "set a unicast address in the guest: ip link set eth0 address ...",
+    ),
+    (
+        "queue_disabled",
+        "the guest sends on a queue that its front end disabled",
+        "restart the guest; QEMU's monitor: set_link NET on",
+    ),
     ("too_long", "the guest sends frames longer than 65553 bytes", "lower the guest's MTU"),
-    ("too_short", "the guest sends frames shorter than an Ethernet header", "the guest's driver has a bug, or negotiated another header size"),
-    ("chain_too_long", "the guest sends frames in too many pieces", "see docs/control-api.md; turn off scatter-gather: ethtool -K eth0 sg off"),
-    ("bad_gso", "the guest asks for segmentation of what cannot be segmented", "in the guest: ethtool -K eth0 tso off gso off"),
+    (
+        "too_short",
+        "the guest sends frames shorter than an Ethernet header",
+        "the guest's driver has a bug, or negotiated another header size",
+    ),
+    (
+        "chain_too_long",
+        "the guest sends frames in too many pieces",
+        "see docs/control-api.md; turn off scatter-gather: ethtool -K eth0 sg off",
+    ),
+    (
+        "bad_gso",
+        "the guest asks for segmentation of what cannot be segmented",
+        "in the guest: ethtool -K eth0 tso off gso off",
+    ),
     ("bad_csum", "the guest asks for checksums outside of frames", "in the guest: ethtool -K eth0 tx off"),
     ("verdict_overflow", "the module decided more copies than there is room for", "report this as a bug"),
 ];
@@ -28,8 +48,16 @@ const TO_GUEST: &[(&str, &str, &str)] = &[
         "MTU mismatch: frames are larger than the guest's receive buffers, and it does not merge buffers",
         "give all vnics the same mtu=, or let the guest negotiate MRG_RXBUF (QEMU: leave out mrg_rxbuf=off)",
     ),
-    ("rx_queue_full", "the guest does not take packets as fast as they come (rx_queue_full)", "more receive buffers (QEMU: rx_queue_size=1024), more vCPU time, or more queue pairs (queues=)"),
-    ("rx_timeout", "the guest gave no buffers in time: it hangs, is paused or overloaded", "see the guest's console and its vCPUs' load"),
+    (
+        "rx_queue_full",
+        "the guest does not take packets as fast as they come (rx_queue_full)",
+        "more receive buffers (QEMU: rx_queue_size=1024), more vCPU time, or more queue pairs (queues=)",
+    ),
+    (
+        "rx_timeout",
+        "the guest gave no buffers in time: it hangs, is paused or overloaded",
+        "see the guest's console and its vCPUs' load",
+    ),
     ("rx_stalled", "the guest does not take packets any more", "see the guest's console and its vCPUs' load"),
     ("rx_ring_broken", "the guest's receive ring was broken by its driver", "restart the guest"),
     ("rx_share", "too much waits for this slow guest", "see the guest's vCPUs' load"),
@@ -88,8 +116,14 @@ fn summary(port: &PortReport, up_ms: Option<u64>) -> String {
         let names: Vec<String> = drops.iter().map(|(name, count)| format!("{name} {count}")).collect();
         (!names.is_empty()).then(|| format!("{direction}: {}", names.join(", ")))
     };
-    let lines: Vec<String> =
-        [line("from guest", &port.rx_drops), line("to guest", &port.tx_drops)].into_iter().flatten().collect();
+    let lines: Vec<String> = [line("from guest", &port.rx_drops), line("to guest", &port.tx_drops)]
+        .into_iter()
+        .flatten()
+        .collect();
     let passed = format!("{} packets from the guest, {} to it", port.rx_packets, port.tx_packets);
-    if lines.is_empty() { format!("none of {passed}{since}") } else { format!("{}; of {passed}{since}", lines.join("; ")) }
+    if lines.is_empty() {
+        format!("none of {passed}{since}")
+    } else {
+        format!("{}; of {passed}{since}", lines.join("; "))
+    }
 }

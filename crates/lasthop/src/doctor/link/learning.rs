@@ -50,5 +50,7 @@ fn unlearned(case: &Case<'_>) -> Verdict {
     if received == 0 {
         return Verdict::unknown("no address yet, the guest has sent nothing: ping something from it");
     }
-    Verdict::unknown(format!("no address now, though the guest has sent {received} packets: aged out (300 s), or all dropped"))
+    Verdict::unknown(format!(
+        "no address now, though the guest has sent {received} packets: aged out (300 s), or all dropped"
+    ))
 }

@@ -28,7 +28,9 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
     }
     if let Some((title, Sharing::Private(what))) = private {
         return Verdict::broken(
-            format!("the guest's memory is not shared: {title} has {what}, so the switch sees a private copy"),
+            format!(
+                "the guest's memory is not shared: {title} has {what}, so the switch sees a private copy"
+            ),
             SHARE,
         );
     }
@@ -48,7 +50,10 @@ fn nothing(case: &Case<'_>, private: Option<(String, Sharing)>) -> Verdict {
     }
     match case.refusal(&["memory", "region"]) {
         Some(refusal) => Verdict::broken(format!("the guest's memory cannot be used: {refusal}"), SHARE),
-        None => Verdict::broken("the front end has handed over no memory: it is not shared, or the guest boots still", SHARE),
+        None => Verdict::broken(
+            "the front end has handed over no memory: it is not shared, or the guest boots still",
+            SHARE,
+        ),
     }
 }
 
@@ -69,7 +74,11 @@ fn silent(session: &SessionFacts) -> Verdict {
     let kicks: u64 = session.rings.iter().map(|ring| ring.kicks).sum();
     let memory = &session.memory;
     let is_unused = memory.bytes >= GUEST_BYTES_MIN && memory.filled_bytes < BOOTED_BYTES;
-    let empty = if is_unused { format!(", and of {} only {} are in use", bytes(memory.bytes), bytes(memory.filled_bytes)) } else { String::new() };
+    let empty = if is_unused {
+        format!(", and of {} only {} are in use", bytes(memory.bytes), bytes(memory.filled_bytes))
+    } else {
+        String::new()
+    };
     Verdict::broken(
         format!(
             "the guest's memory is most likely not shared (share=on is missing): it kicked {}, but its rings stay empty{empty}",

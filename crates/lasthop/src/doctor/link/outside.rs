@@ -32,7 +32,9 @@ pub(super) fn socket(case: &Case<'_>) -> Verdict {
             Verdict::unknown(format!("{path}: {error}; look as the user who started the switch"))
         }
         Err(error) if case.now.connection.attached_ms.is_some() => Verdict::warning(
-            format!("the socket file \"{path}\" is gone ({error}): its guest stays, the next one cannot come"),
+            format!(
+                "the socket file \"{path}\" is gone ({error}): its guest stays, the next one cannot come"
+            ),
             add_anew(&vnic.name),
         ),
         Err(error) => Verdict::broken(
@@ -81,11 +83,14 @@ fn connected(case: &Case<'_>, attached_ms: u64) -> Verdict {
 fn nobody_listens(case: &Case<'_>) -> Verdict {
     let vnic = &case.now.vnic;
     let path = vnic.socket.display();
-    let other = elsewhere(case).map(|(process, other)| format!("; {} uses {}", process.title(), other.display()));
+    let other =
+        elsewhere(case).map(|(process, other)| format!("; {} uses {}", process.title(), other.display()));
     let other = other.unwrap_or_default();
     match case.now.connection.waits_errno.map(std::io::Error::from_raw_os_error).map(|error| error.kind()) {
         Some(std::io::ErrorKind::ConnectionRefused) => Verdict::broken(
-            format!("nobody listens at {path}: the socket file is left over from a VMM that has ended{other}"),
+            format!(
+                "nobody listens at {path}: the socket file is left over from a VMM that has ended{other}"
+            ),
             "start the VMM (QEMU: -chardev socket,path=...,server=on), or use mode=listen",
         ),
         Some(std::io::ErrorKind::PermissionDenied) => Verdict::broken(
@@ -93,7 +98,9 @@ fn nobody_listens(case: &Case<'_>) -> Verdict {
             "give the switch's user write permission to the socket and its directory",
         ),
         _ => Verdict::broken(
-            format!("nobody listens at {path}: there is no such socket, the VMM is not running or uses another path{other}"),
+            format!(
+                "nobody listens at {path}: there is no such socket, the VMM is not running or uses another path{other}"
+            ),
             format!("lasthop vnic show {} --qemu prints what the VMM needs; or use mode=listen", vnic.name),
         ),
     }
@@ -113,7 +120,10 @@ fn nobody_came(case: &Case<'_>) -> Verdict {
             process.title(),
             other.display()
         );
-        return Verdict::broken(text, format!("give it {shown}, or make a vnic with socket={}", other.display()));
+        return Verdict::broken(
+            text,
+            format!("give it {shown}, or make a vnic with socket={}", other.display()),
+        );
     }
     let left = case.now.connection.last_end.as_ref();
     let left = left.map(|end| format!("; the last one left {} ago", time(end.ago_ms))).unwrap_or_default();
@@ -131,7 +141,10 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
                 closed.display(),
                 process.uid
             ),
-            format!("let its group in (chgrp, chmod g+rwx) at {}, or run it as the switch's user", closed.display()),
+            format!(
+                "let its group in (chgrp, chmod g+rwx) at {}, or run it as the switch's user",
+                closed.display()
+            ),
         );
     }
     Verdict::broken(
@@ -147,10 +160,11 @@ fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, PathBuf)> {
         process.sockets().into_iter().filter(|path| !is_known(path)).map(move |path| (process, path))
     });
     let vnic = &case.now.vnic;
-    let is_near = |path: &Path| {
-        path.parent() == vnic.socket.parent() || path.file_name() == vnic.socket.file_name()
-    };
-    strays.filter(|(_, path)| is_near(path)).min_by_key(|(_, path)| path.file_name() != vnic.socket.file_name())
+    let is_near =
+        |path: &Path| path.parent() == vnic.socket.parent() || path.file_name() == vnic.socket.file_name();
+    strays
+        .filter(|(_, path)| is_near(path))
+        .min_by_key(|(_, path)| path.file_name() != vnic.socket.file_name())
 }
 
 /// The first part of `path` that a process may not pass, judged by mode bits alone.

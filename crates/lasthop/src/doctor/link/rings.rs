@@ -26,7 +26,10 @@ fn stopped(case: &Case<'_>, session: &SessionFacts) -> Option<Verdict> {
         ));
     }
     let why = case.now.vnic.state.strip_prefix("stopped: ")?;
-    Some(Verdict::broken(format!("all rings were stopped: {why}"), "restart the guest; its front end or driver has a bug"))
+    Some(Verdict::broken(
+        format!("all rings were stopped: {why}"),
+        "restart the guest; its front end or driver has a bug",
+    ))
 }
 
 fn direction(ring: &RingFacts) -> &'static str {
