@@ -2,7 +2,8 @@
 
 use lasthop_guestmem::{MemoryMap, Rest, Segment, StaleSegment};
 use lasthop_ring::{DESC_WRITE, DeviceRing};
-use lasthop_verdict::BATCH_PACKETS_MAX;
+use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
+use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::Capabilities;
@@ -28,14 +29,14 @@ pub(crate) struct Express {
     places: [Place; BATCH_PACKETS_MAX],
 }
 
+/// A receive buffer, and the frame that it is for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+pub(crate) struct Place {
     head: u16,
     len: u32,
     target: Segment,
     source: Segment,
     is_gso: bool,
-    vnet: [u8; HEADER_BYTES],
 }
 
 impl Default for Express {
@@ -56,16 +57,31 @@ impl Express {
         copies: &[Copy<'_>],
         delivered: &mut Delivered,
     ) -> usize {
-        if capabilities.header_bytes != HEADER_BYTES || source.vnet_bytes() != HEADER_BYTES {
-            return 0;
-        }
         let reserved = self.reserve(queue, (map, capabilities), source, copies);
-        let copied = self.copy(map, source, copies, reserved);
-        self.complete(&mut queue.ring, &self.places[..copied], delivered);
-        copied
+        let places = &self.places[..reserved];
+        let copied = copy_all(map, source, copies, places);
+        complete(&mut queue.ring, &places[..copied.packets as usize]);
+        delivered.add(&copied);
+        copied.packets as usize
     }
 
+    /// As `run`, without the copying: used entries are written, the frames are to follow before they are published.
     #[inline]
+    pub(crate) fn lease(
+        &mut self,
+        queue: &mut RxQueue,
+        to: (&MemoryMap, Capabilities),
+        source: &Source<'_>,
+        copies: &[Copy<'_>],
+    ) -> &[Place] {
+        let reserved = self.reserve(queue, to, source, copies);
+        let places = &self.places[..reserved];
+        complete(&mut queue.ring, places);
+        places
+    }
+
+    /// Finds buffers, and asks for their lines. A function of its own: the loop has the registers to itself.
+    #[inline(never)]
     fn reserve(
         &mut self,
         queue: &mut RxQueue,
@@ -73,49 +89,96 @@ impl Express {
         source: &Source<'_>,
         copies: &[Copy<'_>],
     ) -> usize {
+        if capabilities.header_bytes != HEADER_BYTES || source.vnet_bytes() != HEADER_BYTES {
+            return 0;
+        }
         // What is wrong with the index is found out, and told, by the way that takes all packets.
         let pending = usize::from(queue.ring.pending().unwrap_or_default());
         let count = pending.min(copies.len()).min(BATCH_PACKETS_MAX);
         for (ahead, (copy, place)) in copies[..count].iter().zip(&mut self.places).enumerate() {
             let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
-            let as_it_is = (!offload.needs_csum() || capabilities.csum)
-                && (!offload.is_gso() || capabilities.takes_gso(offload));
             let buffer = buffer(&queue.ring, map, &mut queue.hint, ahead as u16);
             let (Some((head, target)), Some(source)) = (buffer, source.only_segment(copy.packet)) else {
                 return ahead;
             };
             let len = HEADER_BYTES as u32 + len;
-            if !as_it_is || target.len < len {
+            if target.len < len || !(is_plain(offload) || is_taken_as_it_is(offload, capabilities)) {
                 return ahead;
             }
             map.prefetch_write(target, len);
-            let is_gso = offload.is_gso();
-            let vnet =
-                if offload.flags | offload.gso_type == 0 { PLAIN } else { as_received(offload).emit(1) };
-            *place = Place { head, is_gso, len, target, source, vnet };
+            *place = Place { head, len, target, source, is_gso: offload.is_gso() };
         }
         count
     }
+}
 
-    #[inline]
-    fn copy(&self, map: &MemoryMap, source: &Source<'_>, copies: &[Copy<'_>], reserved: usize) -> usize {
-        for (index, (copy, place)) in copies[..reserved].iter().zip(&self.places).enumerate() {
-            if write(map, source, copy, place).is_err() {
-                return index;
-            }
+/// Whether the sender has left nothing to be done.
+#[inline]
+fn is_plain(offload: Offload) -> bool {
+    offload.flags | offload.gso_type == 0
+}
+
+/// Whether the receiver does what the sender left to be done.
+fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
+    (!offload.needs_csum() || capabilities.csum) && (!offload.is_gso() || capabilities.takes_gso(offload))
+}
+
+/// Copies frames into their buffers, up to the first that cannot be copied.
+#[inline(never)]
+fn copy_all(map: &MemoryMap, source: &Source<'_>, copies: &[Copy<'_>], places: &[Place]) -> Delivered {
+    let (mut packets, mut bytes, mut gso_packets) = (0, 0, 0);
+    for (copy, place) in copies.iter().zip(places) {
+        if place.write(map, source, copy.header).is_err() {
+            break;
         }
-        reserved
+        packets += 1;
+        bytes += u64::from(place.len) - HEADER_BYTES as u64;
+        gso_packets += u64::from(place.is_gso);
+    }
+    Delivered { packets, bytes, gso_packets, csum_completed: 0 }
+}
+
+/// Takes the buffers and writes their used entries.
+#[inline]
+fn complete(ring: &mut DeviceRing, places: &[Place]) {
+    ring.take(places.len() as u16); // at most a batch
+    for place in places {
+        ring.complete(place.head, place.len);
+    }
+}
+
+impl Place {
+    /// What counts when it is written.
+    #[inline]
+    pub(crate) fn delivered(&self) -> Delivered {
+        let bytes = u64::from(self.len) - HEADER_BYTES as u64;
+        Delivered { packets: 1, bytes, gso_packets: u64::from(self.is_gso), csum_completed: 0 }
     }
 
-    #[inline]
-    fn complete(&self, ring: &mut DeviceRing, places: &[Place], delivered: &mut Delivered) {
-        ring.take(places.len() as u16); // at most a batch
-        for place in places {
-            ring.complete(place.head, place.len);
-            delivered.bytes += u64::from(place.len) - HEADER_BYTES as u64;
-            delivered.gso_packets += u64::from(place.is_gso);
+    /// Copies the frame into its buffer.
+    #[inline(always)]
+    pub(crate) fn write(
+        &self,
+        map: &MemoryMap,
+        source: &Source<'_>,
+        header: &Header,
+    ) -> Result<(), StaleSegment> {
+        let image = header.bytes();
+        let payload = self.len as usize - HEADER_BYTES;
+        let image = &image[..image.len().min(payload)];
+        let rest = Rest {
+            map: source.map(),
+            segment: self.source,
+            skip: HEADER_BYTES as u32 + header.covers_bytes(),
+            len: payload - image.len(),
+        };
+        // A truncated frame has lost its metadata.
+        let offload =
+            if payload == header.frame_len_bytes() as usize { header.offload } else { Offload::default() };
+        if is_plain(offload) {
+            return map.write_frame(self.target, &PLAIN, image, rest);
         }
-        delivered.packets += places.len() as u64;
+        map.write_frame(self.target, &as_received(offload).emit(1), image, rest)
     }
 }
 
@@ -127,20 +190,5 @@ fn buffer(ring: &DeviceRing, map: &MemoryMap, hint: &mut u16, ahead: u16) -> Opt
     if descriptor.flags != DESC_WRITE {
         return None;
     }
-    let segment = map.translate(descriptor.addr, descriptor.len, hint)?;
-    (segment.len == descriptor.len).then_some((head, segment))
-}
-
-#[inline]
-fn write(map: &MemoryMap, source: &Source<'_>, copy: &Copy<'_>, place: &Place) -> Result<(), StaleSegment> {
-    let image = copy.header.bytes();
-    let payload = place.len as usize - HEADER_BYTES;
-    let image = &image[..image.len().min(payload)];
-    let rest = Rest {
-        map: source.map(),
-        segment: place.source,
-        skip: HEADER_BYTES as u32 + copy.header.covers_bytes(),
-        len: payload - image.len(),
-    };
-    map.write_frame(place.target, &place.vnet, image, rest)
+    Some((head, map.translate_whole(descriptor.addr, descriptor.len, hint)?))
 }
