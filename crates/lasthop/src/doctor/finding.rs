@@ -48,7 +48,8 @@ pub(crate) enum Link {
     /// Its virtqueues.
     Rings,
     /// What is told to the guest of the cable.
-    Link,
+    #[serde(rename = "link")]
+    Cable,
     /// Addresses behind the port.
     Learning,
     /// Packets lost.
@@ -63,7 +64,7 @@ impl Link {
         Self::Negotiation,
         Self::Memory,
         Self::Rings,
-        Self::Link,
+        Self::Cable,
         Self::Learning,
         Self::Drops,
     ];
@@ -77,7 +78,7 @@ impl Link {
             Self::Negotiation => "negotiation",
             Self::Memory => "memory",
             Self::Rings => "rings",
-            Self::Link => "link",
+            Self::Cable => "link",
             Self::Learning => "learning",
             Self::Drops => "drops",
         }

@@ -1,6 +1,7 @@
 //! Sockets: wrong, stale, gone, taken, or silent.
 
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use crate::support::{Switch, lasthop};
@@ -11,7 +12,12 @@ struct Vmm(Child);
 
 impl Vmm {
     fn start(words: &[&str]) -> Self {
+        Self::start_with(words, |_| {})
+    }
+
+    fn start_with(words: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new("sh");
+        change(&mut command);
         command.args(["-c", "read word", "qemu-system-x86_64"]).args(words);
         Self(command.stdin(Stdio::piped()).spawn().expect("a shell"))
     }
@@ -38,6 +44,20 @@ fn a_vmm_with_another_socket_path_is_named() {
     let vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
     let process = format!("process {}", vmm.0.id());
     blames(&switch, &["vm1 peer", "wrong socket path", "vm1.sok", &process]);
+}
+
+#[test]
+fn a_vmm_without_permission_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return; // nobody else to be
+    }
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let chardev = format!("socket,id=c,path={},reconnect=1", switch.path("vm1.sock").display());
+    let words = ["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"];
+    let _vmm = Vmm::start_with(&words, |command| {
+        command.uid(65534).gid(65534);
+    });
+    blames(&switch, &["vm1 peer", "no permission", "uid 65534", "chgrp"]);
 }
 
 #[test]

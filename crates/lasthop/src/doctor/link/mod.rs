@@ -49,7 +49,7 @@ pub(super) fn chain(case: &Case<'_>) -> Vec<Finding> {
             (Link::Negotiation, true) => driver::negotiation(case),
             (Link::Memory, true) => memory::memory(case),
             (Link::Rings, true) => rings::rings(case),
-            (Link::Link, true) => driver::link(case),
+            (Link::Cable, true) => driver::link(case),
             (Link::Learning, true) => learning::learning(case),
             (Link::Drops, _) => drops::drops(case, is_whole),
             _ => Verdict::not_reached(),

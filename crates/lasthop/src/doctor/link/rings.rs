@@ -97,7 +97,7 @@ fn no_buffers(case: &Case<'_>, running: &[&RingFacts]) -> Option<Verdict> {
     let mut receive = running.iter().filter(|ring| ring.is_to_guest()).peekable();
     receive.peek()?;
     let is_bare = |ring: &&RingFacts| ring.progress.is_some_and(|at| at.available == 0 && at.used == 0);
-    (received == 0 && receive.all(|ring| is_bare(ring))).then(|| {
+    (received == 0 && receive.all(is_bare)).then(|| {
         Verdict::broken(
             "the guest has posted no receive buffers: its interface is down",
             "in the guest: ip link set eth0 up",
