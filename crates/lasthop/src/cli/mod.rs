@@ -50,8 +50,10 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Say why a guest has no network: each link from its socket to its drops, what is broken first, with the remedy;
-    /// exit with 1 if something is broken
+    /// Say why a guest has no network
+    ///
+    /// Looks at each link from the vnic's socket to its drops, at the switch and its host, and shows what is broken first,
+    /// with the remedy. Exits with 1 if something is broken, else with 0.
     Doctor {
         /// Only this vnic
         name: Option<Name>,

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cpus;
 use crate::fault::{Fault, Kind};
@@ -15,6 +15,8 @@ use super::words::time;
 
 /// A switch process younger than this, after one that died, may die again.
 const YOUNG_MS: u64 = 60_000;
+/// Other switches that are named where there is none.
+const SWITCHES_SHOWN_MAX: usize = 3;
 /// Descriptors that a guest takes: connection, memory, kicks and calls of a few queue pairs.
 const GUEST_DESCRIPTORS: u64 = 16;
 /// Descriptors left below which the next guest may not fit.
@@ -51,24 +53,22 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
             "run this as the user who started the switch (sudo lasthop doctor)",
         );
     }
-    let switches: Vec<_> =
-        processes.iter().filter_map(|process| Some((process, process.run_dir()?))).collect();
+    let switches = switches(dir, processes);
     if let Some((process, _)) = switches.iter().find(|(_, other)| other == dir) {
         return Verdict::broken(
             format!("the switch in {shown} (process {}) cannot be asked: {}", process.pid, fault.message),
             format!("its control socket {} was removed, or it is stuck: restart it", path.display()),
         );
     }
-    if let Some((process, other)) = switches.first() {
+    if let Some((_, nearest)) = switches.first() {
+        let named = switches.iter().take(SWITCHES_SHOWN_MAX);
+        let named: Vec<_> =
+            named.map(|(process, other)| format!("{} (process {})", other.display(), process.pid)).collect();
         return Verdict::broken(
-            format!(
-                "no switch is running in {shown}, but one is in {} (process {})",
-                other.display(),
-                process.pid
-            ),
+            format!("no switch is running in {shown}, but in {}", named.join(", ")),
             format!(
                 "ask that one: lasthop --dir {} doctor; or start one here: lasthop run{}",
-                other.display(),
+                nearest.display(),
                 option(dir)
             ),
         );
@@ -82,6 +82,17 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
         format!("no switch is running in {shown}{left}"),
         format!("start one: lasthop run{} --vnic vm1 --vnic vm2", option(dir)),
     )
+}
+
+/// Switches of this machine, those first that are likely meant: next to `dir`, then of the same user.
+fn switches<'a>(dir: &Path, processes: &'a [Process]) -> Vec<(&'a Process, PathBuf)> {
+    let own_uid = rustix::process::geteuid().as_raw();
+    let mut switches: Vec<_> =
+        processes.iter().filter_map(|process| Some((process, process.run_dir()?))).collect();
+    switches.sort_by_key(|(process, other)| {
+        (other.parent() != dir.parent(), process.uid != own_uid, process.pid)
+    });
+    switches
 }
 
 /// All about the switch process and its machine.

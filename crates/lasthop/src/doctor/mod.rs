@@ -70,10 +70,11 @@ pub(crate) fn examine(
 }
 
 fn judge(before: &Facts, now: Facts, name: Option<&str>, processes: &[Process]) -> Diagnosis {
+    let listened_at = processes::listened_at();
     let mut findings = host::findings(&now);
     for vnic in now.vnics.iter().filter(|vnic| name.is_none_or(|name| vnic.name() == name)) {
         let earlier = before.vnics.iter().find(|earlier| earlier.name() == vnic.name()).unwrap_or(vnic);
-        let case = Case { before: earlier, now: vnic, facts: &now, processes };
+        let case = Case { before: earlier, now: vnic, facts: &now, processes, listened_at: &listened_at };
         findings.extend(link::chain(&case));
     }
     let ok = findings.iter().all(|finding| finding.state != State::NotOk);

@@ -3,6 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::rundir;
+
 /// A process and what it was started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Process {
@@ -11,6 +13,8 @@ pub(crate) struct Process {
     pub(crate) arguments: Vec<String>,
     pub(crate) uid: u32,
     pub(crate) gids: Vec<u32>,
+    /// XDG_RUNTIME_DIR, where it may be seen.
+    pub(crate) runtime_dir: Option<String>,
 }
 
 /// Words that command lines of vhost-user front ends have: QEMU, Cloud Hypervisor, DPDK, User Mode Linux.
@@ -30,7 +34,10 @@ impl Process {
             line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect()
         };
         let gids = numbers("Gid:").into_iter().skip(1).take(1).chain(numbers("Groups:")).collect();
-        Some(Self { pid, name, arguments, uid: dir.metadata().ok()?.uid(), gids })
+        let environment = read("environ").map(text).unwrap_or_default();
+        let runtime_dir =
+            environment.split('\0').find_map(|pair| pair.strip_prefix("XDG_RUNTIME_DIR=")).map(str::to_owned);
+        Some(Self { pid, name, arguments, uid: dir.metadata().ok()?.uid(), gids, runtime_dir })
     }
 
     /// All processes that look like front ends, and all switches.
@@ -40,6 +47,11 @@ impl Process {
         pids.filter_map(Self::read)
             .filter(|process| process.is_front_end() || process.run_dir().is_some())
             .collect()
+    }
+
+    /// Whether it only started the front end whose words it has.
+    fn is_wrapper(&self) -> bool {
+        ["timeout", "sudo", "su", "nohup", "setsid", "env", "strace", "setpriv"].contains(&self.name.as_str())
     }
 
     fn is_front_end(&self) -> bool {
@@ -53,7 +65,7 @@ impl Process {
 
     /// The sockets of its vhost-user network cards, if it is a front end.
     pub(crate) fn sockets(&self) -> Vec<PathBuf> {
-        if !self.is_front_end() {
+        if !self.is_front_end() || self.is_wrapper() {
             return Vec::new();
         }
         let paths = self
@@ -124,7 +136,7 @@ impl Process {
         }
     }
 
-    /// The run directory, if this is a `lasthop run`.
+    /// The run directory, if this is a `lasthop run` and it can be told.
     pub(crate) fn run_dir(&self) -> Option<PathBuf> {
         let program = Path::new(self.arguments.first()?).file_name()?.to_str()?;
         if !program.starts_with("lasthop") || !self.arguments.iter().any(|argument| argument == "run") {
@@ -134,8 +146,23 @@ impl Process {
         let joined =
             self.arguments.iter().find_map(|argument| argument.strip_prefix("--dir=").map(str::to_owned));
         let dir = self.arguments.windows(2).find_map(named).or(joined);
-        Some(PathBuf::from(dir.unwrap_or_else(|| "its default run directory".to_owned())))
+        dir.map(PathBuf::from).or_else(|| rundir::default_of(self.uid == 0, self.runtime_dir.as_deref()))
     }
+}
+
+/// Paths of sockets that somebody listens at (proc(5), net/unix).
+pub(crate) fn listened_at() -> Vec<PathBuf> {
+    listening(&std::fs::read_to_string("/proc/net/unix").unwrap_or_default())
+}
+
+fn listening(table: &str) -> Vec<PathBuf> {
+    /// The flag __SO_ACCEPTCON, as it is printed.
+    const ACCEPTS: &str = "00010000";
+    let path = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words.get(3) == Some(&ACCEPTS)).then(|| words.get(7).map(PathBuf::from)).flatten()
+    };
+    table.lines().filter_map(path).collect()
 }
 
 /// What a command line tells of guest memory.
@@ -209,5 +236,22 @@ mod tests {
         assert_eq!(process("/usr/bin/lasthop run --dir /r").run_dir(), Some(PathBuf::from("/r")));
         assert_eq!(process("lasthop --dir=/r run").run_dir(), Some(PathBuf::from("/r")));
         assert_eq!(process("lasthop doctor --dir /r").run_dir(), None);
+        assert_eq!(process("lasthop run").run_dir(), Some(PathBuf::from("/run/lasthop")));
+        let user = |runtime_dir: Option<&str>| Process {
+            uid: 7,
+            runtime_dir: runtime_dir.map(str::to_owned),
+            ..process("lasthop run")
+        };
+        assert_eq!(user(Some("/run/user/7")).run_dir(), Some(PathBuf::from("/run/user/7/lasthop")));
+        assert_eq!(user(None).run_dir(), None);
+    }
+
+    #[test]
+    fn sockets_with_a_listener_are_told_from_connected_ones() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+                     00000000a: 00000002 00000000 00010000 0001 01 1 /r/a.sock\n\
+                     00000000b: 00000003 00000000 00000000 0001 03 2 /r/b.sock\n\
+                     00000000c: 00000002 00000000 00010000 0001 01 3\n";
+        assert_eq!(listening(table), [PathBuf::from("/r/a.sock")]);
     }
 }

@@ -35,7 +35,8 @@ fn a_switch_that_is_not_running_is_told_with_how_to_start_it() {
 fn a_switch_in_another_directory_is_named() {
     let switch = Switch::start(&[]);
     let answer = doctor_in(&switch.base.path().join("ran"));
-    check(&answer, &["no switch is running in", "but one is in", "ask that one"]);
+    let named = format!("but in {} (process {})", switch.dir().display(), switch.pid());
+    check(&answer, &["no switch is running in", &named, "ask that one"]);
 }
 
 #[test]

@@ -7,6 +7,8 @@ mod memory;
 mod outside;
 mod rings;
 
+use std::path::PathBuf;
+
 use super::facts::{Facts, VnicFacts};
 use super::finding::{Finding, Link, State, Verdict};
 use super::processes::{Process, Sharing};
@@ -18,6 +20,8 @@ pub(super) struct Case<'a> {
     pub(super) now: &'a VnicFacts,
     pub(super) facts: &'a Facts,
     pub(super) processes: &'a [Process],
+    /// Paths of sockets with a listener.
+    pub(super) listened_at: &'a [PathBuf],
 }
 
 impl<'a> Case<'a> {

@@ -155,7 +155,10 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
 
 /// A front end whose socket is no vnic's and that nobody else serves: probably meant for this one.
 fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, PathBuf)> {
-    let is_known = |path: &Path| case.facts.vnics.iter().any(|vnic| vnic.vnic.socket == path);
+    // Another switch's guest is no stray.
+    let is_served = |path: &Path| case.listened_at.iter().any(|served| served == path);
+    let is_known =
+        |path: &Path| case.facts.vnics.iter().any(|vnic| vnic.vnic.socket == path) || is_served(path);
     let strays = case.processes.iter().flat_map(|process| {
         process.sockets().into_iter().filter(|path| !is_known(path)).map(move |path| (process, path))
     });
