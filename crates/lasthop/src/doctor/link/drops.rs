@@ -78,6 +78,12 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
     let mut all: Vec<Loss> = from.into_iter().chain(to).collect();
     all.sort_by_key(|loss| !loss.is_going_on);
     let summary = summary(port, case.facts.switch.up_ms);
+    if !port.conserved {
+        return Verdict::broken(
+            format!("packets are not accounted for: {summary}"),
+            "lasthop stats --check tells whose; report this as a bug",
+        );
+    }
     if !is_whole {
         // Behind a broken link, losses are its consequence.
         return if summary.starts_with("none") { Verdict::not_reached() } else { Verdict::unknown(summary) };
