@@ -47,6 +47,7 @@ pub use device::PortDevice;
 pub use inspect::RingInspection;
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
+pub use sys::peer_process;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};

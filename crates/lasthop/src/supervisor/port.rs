@@ -192,8 +192,7 @@ impl Port {
 
     /// Notes who is at the other end of a connection.
     pub(super) fn meet(&mut self, fd: &OwnedFd) {
-        let peer = rustix::net::sockopt::socket_peercred(fd).ok();
-        self.peer_pid = peer.map(|peer| peer.pid.as_raw_nonzero().get());
+        self.peer_pid = lasthop_engine::peer_process(fd.as_fd());
     }
 
     /// Notes how a connection ended.
