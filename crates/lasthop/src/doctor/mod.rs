@@ -23,6 +23,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::fault::Fault;
+use crate::rundir;
 
 use facts::Facts;
 use finding::{Finding, State};
@@ -60,7 +61,9 @@ pub(crate) fn examine(
         Ok((before, now)) => {
             let peers = now.vnics.iter().filter_map(|vnic| Process::read(vnic.connection.peer_pid?));
             processes.extend(peers.collect::<Vec<_>>());
-            Ok(judge(&before, now, name, &processes))
+            let mut diagnosis = judge(&before, now, name, &processes);
+            diagnosis.address(dir);
+            Ok(diagnosis)
         }
         Err(fault) => match host::unanswered(dir, &fault, &processes) {
             Some(finding) => Ok(Diagnosis { ok: false, findings: vec![finding], facts: None }),
@@ -88,6 +91,17 @@ impl Diagnosis {
             self.findings.iter().filter(|finding| finding.state < State::Unknown).collect();
         complaints.sort_by_key(|finding| finding.state);
         complaints
+    }
+
+    /// Remedies are for copying: they name the switch that was asked.
+    fn address(&mut self, dir: &Path) {
+        let option = rundir::option(dir);
+        for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
+            for command in ["vnic", "stats"] {
+                *remedy =
+                    remedy.replace(&format!("lasthop {command}"), &format!("lasthop{option} {command}"));
+            }
+        }
     }
 
     pub(crate) fn text(&self) -> String {

@@ -33,7 +33,8 @@ impl Drop for Vmm {
 #[test]
 fn a_vnic_without_a_guest_is_told_how_to_get_one() {
     let switch = Switch::start(&["--vnic", "vm1"]);
-    blames(&switch, &["vm1 peer", "no guest is connected", "lasthop vnic show vm1 --qemu"]);
+    let show = format!("lasthop --dir {} vnic show vm1 --qemu", switch.dir().display());
+    blames(&switch, &["vm1 peer", "no guest is connected", &show]);
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub(super) fn socket(case: &Case<'_>) -> Verdict {
     let vnic = &case.now.vnic;
     let path = vnic.socket.display();
     if vnic.mode == Mode::Connect {
-        return Verdict::ok(format!("{path}, where the VMM listens"));
+        let listens = if case.now.connection.attached_ms.is_some() { "listens" } else { "has to listen" };
+        return Verdict::ok(format!("{path}, where the VMM {listens}"));
     }
     match vnic.socket.symlink_metadata() {
         Ok(meta) if meta.file_type().is_socket() => Verdict::ok(format!("{path}, where the switch listens")),
