@@ -36,6 +36,7 @@ mod frame;
 mod internal;
 mod lease;
 mod lifecycle;
+mod link;
 mod place;
 mod progress;
 mod receiver;

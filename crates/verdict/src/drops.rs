@@ -38,6 +38,7 @@ drop_reasons! {
     SourceInvalid = "source_invalid", "The source address is a group address or zero.";
     PortGone = "port_gone", "The destination port no longer exists.";
     PortDown = "port_down", "The destination port has no running guest.";
+    LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";
     QueueDisabled = "queue_disabled", "The sender's queue is disabled; its packets are discarded.";
     RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full.";
     RxShare = "rx_share", "Too much of the sender's ring already waits for slow receivers.";

@@ -8,7 +8,7 @@ use crate::report::StatsReport;
 
 use super::Supervisor;
 use super::orders::Asker;
-use super::requests::{Question, describe, to_json};
+use super::requests::{Question, to_json};
 
 impl Supervisor {
     /// Without a switch process the answer comes at once: that it is missing is what the asker wants to know.
@@ -66,7 +66,7 @@ impl Supervisor {
                 counters.features.clear();
                 counters.rings.clear();
             }
-            let mut vnic = describe(port, &stats);
+            let mut vnic = self.describe(port, &stats);
             vnic.features.clear();
             vnic.rings.clear();
             VnicFacts {

@@ -1,12 +1,17 @@
 //! What a user says of a virtual network interface: in the configuration file, on the command line, in a request.
 
+mod access;
+pub(crate) mod change;
 mod features;
 mod limits;
+mod link;
 mod name;
 mod parse;
 
+pub(crate) use access::SocketMode;
 pub(crate) use features::{FeatureSet, describe as describe_features};
 pub(crate) use limits::mac as mac_text;
+pub(crate) use link::Link;
 pub(crate) use name::Name;
 
 use std::path::{Path, PathBuf};
@@ -58,16 +63,65 @@ pub(crate) struct VnicSpec {
     /// Virtio features that are not offered.
     #[serde(default, alias = "features-off")]
     pub(crate) features_off: FeatureSet,
+    /// Whether packets pass.
+    #[serde(default)]
+    pub(crate) link: Link,
+    /// Mode of the socket's file.
+    #[serde(default, alias = "socket-mode", skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_mode: Option<SocketMode>,
+    /// Owner of the socket's file, by name or number; the user who runs the switch if not given.
+    #[serde(default, alias = "socket-owner", skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_owner: Option<String>,
+    /// Group of the socket's file, by name or number.
+    #[serde(default, alias = "socket-group", skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_group: Option<String>,
 }
 
 impl VnicSpec {
     /// The keys, as on the command line.
-    pub(crate) const KEYS: &[&str] = &["socket", "mode", "mac", "queues", "mtu", "features-off"];
+    pub(crate) const KEYS: &[&str] = &[
+        "socket",
+        "mode",
+        "mac",
+        "queues",
+        "mtu",
+        "features-off",
+        "link",
+        "socket-mode",
+        "socket-owner",
+        "socket-group",
+    ];
 
     /// A vnic with nothing but a name.
     pub(crate) fn named(name: Name) -> Self {
-        let (mode, features_off) = (Mode::default(), FeatureSet::default());
-        Self { name, socket: None, mode, mac: None, queues: limits::one_queue(), mtu: None, features_off }
+        Self {
+            name,
+            socket: None,
+            mode: Mode::default(),
+            mac: None,
+            queues: limits::one_queue(),
+            mtu: None,
+            features_off: FeatureSet::default(),
+            link: Link::default(),
+            socket_mode: None,
+            socket_owner: None,
+            socket_group: None,
+        }
+    }
+
+    /// Refuses keys that make no sense together.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let of_file = [
+            ("socket-mode", self.socket_mode.is_some()),
+            ("socket-owner", self.socket_owner.is_some()),
+            ("socket-group", self.socket_group.is_some()),
+        ];
+        match of_file.iter().find(|(_, is_given)| *is_given && self.mode == Mode::Connect) {
+            Some((key, _)) => Err(Fault::params(format!(
+                "{key} is for mode=listen: with mode=connect the VMM makes the socket; leave {key} out"
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Its socket, if the run directory is `dir`.

@@ -58,6 +58,14 @@ fn mtus_that_differ_are_told() {
 }
 
 #[test]
+fn a_link_that_was_set_down_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    switch.ask(&["vnic", "set", "vm2", "link=down"]).ok();
+    blames(&switch, &["vm2 link", "link is down", "vnic set vm2 link=up"]);
+}
+
+#[test]
 fn frames_that_do_not_fit_into_buffers_are_told() {
     let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
     let mut one = guest(&switch, "vm1", ONE);

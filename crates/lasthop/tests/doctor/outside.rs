@@ -58,7 +58,7 @@ fn a_vmm_without_permission_is_named() {
     let _vmm = Vmm::start_with(&words, |command| {
         command.uid(65534).gid(65534);
     });
-    blames(&switch, &["vm1 peer", "no permission", "uid 65534", "chgrp"]);
+    blames(&switch, &["vm1 peer", "no permission", "uid 65534", "socket-group"]);
 }
 
 #[test]

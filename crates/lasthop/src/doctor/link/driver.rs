@@ -3,12 +3,9 @@
 use crate::doctor::facts::SessionFacts;
 use crate::doctor::finding::Verdict;
 use crate::doctor::words::time;
-use crate::report::VnicReport;
 
 use super::Case;
 
-/// What guests use that are told nothing.
-const MTU_USUAL: u16 = 1500;
 /// The driver gave up (virtio 1.2, 2.1).
 const STATUS_FAILED: u8 = 128;
 /// Offloads, and what it costs to do without; both directions of one are told once.
@@ -74,28 +71,25 @@ fn offloads(case: &Case<'_>, session: &SessionFacts) -> Verdict {
     Verdict::warning(text, remedy)
 }
 
-/// A vnic with a larger MTU than another: what it sends may not fit there.
-fn mtu_mismatch(case: &Case<'_>) -> Option<Verdict> {
-    let mtu_of = |vnic: &VnicReport| vnic.mtu.unwrap_or(MTU_USUAL);
-    let own = mtu_of(&case.now.vnic);
-    let others = case.facts.vnics.iter().map(|other| &other.vnic).filter(|other| mtu_of(other) < own);
-    let smallest = others.min_by_key(|other| mtu_of(other))?;
-    Some(Verdict::warning(
-        format!(
-            "MTU mismatch: this vnic has {own}, \"{}\" has {}; larger packets do not fit there",
-            smallest.name,
-            mtu_of(smallest)
-        ),
-        "give all vnics that talk to each other the same mtu=BYTES, and their guests the same MTU",
-    ))
-}
-
 /// What the guest sees of the cable.
 pub(super) fn link(case: &Case<'_>) -> Verdict {
-    if let Some(mismatch) = mtu_mismatch(case) {
-        return mismatch;
+    let vnic = &case.now.vnic;
+    if !vnic.link.is_up() {
+        return Verdict::broken(
+            "the link is down, as it was set: what comes and goes is dropped",
+            format!("lasthop vnic set {} link=up", vnic.name),
+        );
     }
-    let mtu = match case.now.vnic.mtu {
+    if let Some(warning) = vnic.warnings.first() {
+        return Verdict::warning(
+            format!("MTU mismatch: {warning}"),
+            format!(
+                "lasthop vnic set {} mtu=BYTES, the same for all that talk to each other; and in their guests",
+                vnic.name
+            ),
+        );
+    }
+    let mtu = match vnic.mtu {
         Some(mtu) => format!("up, MTU {mtu}"),
         None => "up, MTU as the guest has it".to_owned(),
     };

@@ -135,6 +135,14 @@ fn nobody_came(case: &Case<'_>) -> Verdict {
 fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
     let path = &case.now.vnic.socket;
     if let Some(closed) = closed_to(process, path) {
+        let remedy = if closed == *path {
+            format!("lasthop vnic set {} socket-group=GROUP, one that it is in", case.now.name())
+        } else {
+            format!(
+                "let it into {}: chgrp, chmod g+x; or give the vnic a socket=PATH elsewhere",
+                closed.display()
+            )
+        };
         return Verdict::broken(
             format!(
                 "{} has no permission to connect: {} is closed to its user (uid {})",
@@ -142,10 +150,7 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
                 closed.display(),
                 process.uid
             ),
-            format!(
-                "let its group in (chgrp, chmod g+rwx) at {}, or run it as the switch's user",
-                closed.display()
-            ),
+            remedy,
         );
     }
     Verdict::broken(
