@@ -40,7 +40,7 @@ struct Cli {
 enum Command {
     /// Run a switch until it is told to end (SIGTERM, Ctrl-C)
     Run(RunArgs),
-    /// Make, remove and show virtual network interfaces
+    /// Make, change, remove and show virtual network interfaces
     #[command(subcommand)]
     Vnic(VnicCommand),
     /// Look for mistakes in a configuration file, all at once, without running it

@@ -1,14 +1,17 @@
 //! The method "doctor": what the supervisor knows, with what the switch process told.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
-use crate::doctor::facts::{Ended, Facts, Inspection, SwitchFacts, VnicFacts};
+use crate::doctor::facts::{Ended, Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
 use crate::fault::Fault;
-use crate::report::StatsReport;
+use crate::report::{PortReport, StatsReport, VnicReport};
 
 use super::Supervisor;
 use super::orders::Asker;
-use super::requests::{Question, to_json};
+use super::requests::{Question, describe, to_json};
+use super::warnings::Warner;
 
 impl Supervisor {
     /// Without a switch process the answer comes at once: that it is missing is what the asker wants to know.
@@ -58,23 +61,23 @@ impl Supervisor {
     fn vnic_facts(&self, inside: Option<&Inspection>) -> Vec<VnicFacts> {
         let stats = inside.map(|inside| StatsReport { ports: inside.ports.clone(), workers: Vec::new() });
         let stats = stats.unwrap_or_default();
+        let sessions = inside.map(|inside| inside.sessions.as_slice()).unwrap_or_default();
+        let sessions: HashMap<&str, &SessionFacts> =
+            sessions.iter().map(|(name, session)| (name.as_str(), session)).collect();
+        let warner = Warner::new(self.ports.values(), &stats);
         let facts = self.ports.values().map(|port| {
             let name = port.spec.name.as_str();
-            let sessions = inside.map(|inside| inside.sessions.as_slice()).unwrap_or_default();
-            let mut counters = stats.ports.iter().find(|counted| counted.name == name).cloned();
-            if let Some(counters) = &mut counters {
-                counters.features.clear();
-                counters.rings.clear();
-            }
-            let mut vnic = self.describe(port, &stats);
-            vnic.features.clear();
-            vnic.rings.clear();
-            VnicFacts {
-                vnic,
-                connection: port.connection(),
-                session: sessions.iter().find(|(of, _)| of == name).map(|(_, session)| session.clone()),
-                counters,
-            }
+            // What the session tells is more.
+            let bare = |counted: &PortReport| PortReport {
+                features: Vec::new(),
+                rings: Vec::new(),
+                ..counted.clone()
+            };
+            let vnic =
+                VnicReport { features: Vec::new(), rings: Vec::new(), ..describe(port, &stats, &warner) };
+            let session = sessions.get(name).map(|session| (*session).clone());
+            let counters = warner.inside(port).map(bare);
+            VnicFacts { vnic, connection: port.connection(), session, counters }
         });
         facts.collect()
     }

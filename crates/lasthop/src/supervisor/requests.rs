@@ -15,7 +15,7 @@ use super::Supervisor;
 use super::control::Line;
 use super::orders::{Asker, What, switch_down};
 use super::port::Port;
-use super::warnings;
+use super::warnings::Warner;
 
 /// All methods.
 const METHODS: &[&str] = &[
@@ -214,26 +214,24 @@ impl Supervisor {
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
-                self.ports.get(&number).map_or(Ok(Value::Null), |port| to_json(&self.describe(port, &stats)))
+                let warner = Warner::new(self.ports.values(), &stats);
+                self.ports
+                    .get(&number)
+                    .map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats, &warner)))
             }
             _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
         }
     }
 
     fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
-        let mut vnics: Vec<_> = self.ports.values().map(|port| self.describe(port, stats)).collect();
+        let warner = Warner::new(self.ports.values(), stats);
+        let mut vnics: Vec<_> = self.ports.values().map(|port| describe(port, stats, &warner)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         for vnic in &mut vnics {
             vnic.features.clear();
             vnic.rings.clear();
         }
         to_json(&VnicList { vnics })
-    }
-
-    pub(super) fn describe(&self, port: &Port, stats: &StatsReport) -> VnicReport {
-        let mut vnic = describe(port, stats);
-        vnic.warnings = warnings::of(port, self.ports.values(), stats);
-        vnic
     }
 }
 
@@ -251,15 +249,17 @@ fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
     for port in &mut stats.ports {
         port.features.clear();
         port.rings.clear();
+        port.guest_mtu = None;
     }
     stats
 }
 
-fn describe(port: &Port, stats: &StatsReport) -> VnicReport {
+pub(super) fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) -> VnicReport {
     let name = port.spec.name.as_str();
     let inside = stats.ports.iter().find(|inside| inside.name == name);
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
     let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
+    vnic.warnings = warner.warnings(port);
     vnic.last_refusal = port.last_refusal().map(str::to_owned);
     if let Some(inside) = inside {
         vnic.features.clone_from(&inside.features);
