@@ -17,6 +17,7 @@ mod processes;
 mod show;
 mod words;
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,9 +26,9 @@ use serde::Serialize;
 use crate::fault::Fault;
 use crate::rundir;
 
-use facts::Facts;
+use facts::{Facts, VnicFacts};
 use finding::{Finding, State};
-use link::Case;
+use link::{Case, Sockets};
 use processes::Process;
 
 /// Between two looks: a guest that sends or receives at all does it several times meanwhile, and nobody minds the wait.
@@ -73,11 +74,12 @@ pub(crate) fn examine(
 }
 
 fn judge(before: &Facts, now: Facts, name: Option<&str>, processes: &[Process]) -> Diagnosis {
-    let listened_at = processes::listened_at();
+    let sockets = Sockets::of(processes, &now);
+    let earlier: HashMap<&str, &VnicFacts> = before.vnics.iter().map(|vnic| (vnic.name(), vnic)).collect();
     let mut findings = host::findings(&now);
     for vnic in now.vnics.iter().filter(|vnic| name.is_none_or(|name| vnic.name() == name)) {
-        let earlier = before.vnics.iter().find(|earlier| earlier.name() == vnic.name()).unwrap_or(vnic);
-        let case = Case { before: earlier, now: vnic, facts: &now, processes, listened_at: &listened_at };
+        let before = earlier.get(vnic.name()).copied().unwrap_or(vnic);
+        let case = Case { before, now: vnic, facts: &now, processes, sockets: &sockets };
         findings.extend(link::chain(&case));
     }
     let ok = findings.iter().all(|finding| finding.state != State::NotOk);

@@ -10,33 +10,26 @@ const CHAINS_MAX: usize = 4;
 const COMPLAINTS_MAX: usize = 10;
 
 pub(super) fn text(diagnosis: &Diagnosis) -> String {
-    let names = names(diagnosis);
-    let mut text = head(diagnosis, names.len());
+    let chains: Vec<&[Finding]> = chains(diagnosis).collect();
+    let mut text = head(diagnosis, chains.len());
     // What is wrong with switch and host stands above.
     let is_sound = |finding: &&Finding| finding.vnic.is_none() && finding.state == State::Ok;
     diagnosis.findings.iter().filter(is_sound).for_each(|finding| text.push_str(&line(finding)));
-    let is_long = names.len() <= CHAINS_MAX;
-    let mut sound = 0;
-    for name in names {
-        let links: Vec<&Finding> =
-            diagnosis.findings.iter().filter(|finding| finding.vnic.as_deref() == Some(name)).collect();
-        if is_long || links.iter().any(|finding| finding.state < State::Unknown) {
-            text.push_str(&chain(name, &links, is_long));
-        } else {
-            sound += 1;
-        }
-    }
-    if sound > 0 {
-        text.push_str(&format!("{} without complaint\n", count(sound, "vnic")));
+    let is_long = chains.len() <= CHAINS_MAX;
+    let is_drawn =
+        |links: &&&[Finding]| is_long || links.iter().any(|finding| finding.state < State::Unknown);
+    let drawn: Vec<String> = chains.iter().filter(is_drawn).map(|links| chain(links, is_long)).collect();
+    drawn.iter().for_each(|chain| text.push_str(chain));
+    if drawn.len() < chains.len() {
+        text.push_str(&format!("{} without complaint\n", count(chains.len() - drawn.len(), "vnic")));
     }
     text
 }
 
-fn names(diagnosis: &Diagnosis) -> Vec<&str> {
-    let mut names: Vec<&str> =
-        diagnosis.findings.iter().filter_map(|finding| finding.vnic.as_deref()).collect();
-    names.dedup();
-    names
+/// The links of each vnic.
+fn chains(diagnosis: &Diagnosis) -> impl Iterator<Item = &[Finding]> {
+    let groups = diagnosis.findings.chunk_by(|one, next| one.vnic == next.vnic);
+    groups.filter(|links| links.iter().any(|finding| finding.vnic.is_some()))
 }
 
 /// What is broken, the first link of each vnic; or that all is well.
@@ -61,8 +54,9 @@ fn complaint(finding: &Finding) -> String {
     }
 }
 
-fn chain(name: &str, links: &[&Finding], is_long: bool) -> String {
-    let marks: Vec<String> = links.iter().map(|finding| mark(finding)).collect();
+fn chain(links: &[Finding], is_long: bool) -> String {
+    let marks: Vec<String> = links.iter().map(mark).collect();
+    let name = links.first().and_then(|finding| finding.vnic.as_deref()).unwrap_or_default();
     let mut text = format!("{name}: {}\n", marks.join(" - "));
     if is_long {
         // Behind the broken link there is nothing to tell.

@@ -7,11 +7,12 @@ mod memory;
 mod outside;
 mod rings;
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 
 use super::facts::{Facts, VnicFacts};
 use super::finding::{Finding, Link, State, Verdict};
-use super::processes::{Process, Sharing};
+use super::processes::{self, Process, Sharing};
 
 /// What a vnic is judged by: two looks, some time apart, and the machine around it.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +21,28 @@ pub(super) struct Case<'a> {
     pub(super) now: &'a VnicFacts,
     pub(super) facts: &'a Facts,
     pub(super) processes: &'a [Process],
-    /// Paths of sockets with a listener.
-    pub(super) listened_at: &'a [PathBuf],
+    pub(super) sockets: &'a Sockets<'a>,
+}
+
+/// Sockets of this machine's front ends, by their command lines.
+#[derive(Debug)]
+pub(super) struct Sockets<'a> {
+    all: Vec<(&'a Process, PathBuf)>,
+    /// Those that are no vnic's, and at which nobody listens: another switch's guest is no stray.
+    strays: Vec<(&'a Process, PathBuf)>,
+}
+
+impl<'a> Sockets<'a> {
+    pub(super) fn of(processes: &'a [Process], facts: &Facts) -> Self {
+        let listened_at = processes::listened_at();
+        let known = facts.vnics.iter().map(|vnic| &vnic.vnic.socket).chain(&listened_at);
+        let known: HashSet<&PathBuf> = known.collect();
+        let of_process =
+            |process: &'a Process| process.sockets().into_iter().map(move |path| (process, path));
+        let all: Vec<_> = processes.iter().flat_map(of_process).collect();
+        let strays = all.iter().filter(|(_, path)| !known.contains(path)).cloned().collect();
+        Self { all, strays }
+    }
 }
 
 impl<'a> Case<'a> {

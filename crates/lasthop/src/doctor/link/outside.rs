@@ -112,7 +112,7 @@ fn nobody_came(case: &Case<'_>) -> Verdict {
     let path = &vnic.socket;
     let shown = path.display();
     let start = format!("lasthop vnic show {} --qemu (or --libvirt) prints what the VMM needs", vnic.name);
-    if let Some(process) = case.processes.iter().find(|process| process.sockets().contains(path)) {
+    if let Some((process, _)) = case.sockets.all.iter().find(|(_, named)| named == path) {
         return not_connected(case, process);
     }
     if let Some((process, other)) = elsewhere(case) {
@@ -160,20 +160,12 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
 }
 
 /// A front end whose socket is no vnic's and that nobody else serves: probably meant for this one.
-fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, PathBuf)> {
-    // Another switch's guest is no stray.
-    let is_served = |path: &Path| case.listened_at.iter().any(|served| served == path);
-    let is_known =
-        |path: &Path| case.facts.vnics.iter().any(|vnic| vnic.vnic.socket == path) || is_served(path);
-    let strays = case.processes.iter().flat_map(|process| {
-        process.sockets().into_iter().filter(|path| !is_known(path)).map(move |path| (process, path))
-    });
-    let vnic = &case.now.vnic;
-    let is_near =
-        |path: &Path| path.parent() == vnic.socket.parent() || path.file_name() == vnic.socket.file_name();
-    strays
-        .filter(|(_, path)| is_near(path))
-        .min_by_key(|(_, path)| path.file_name() != vnic.socket.file_name())
+fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, &'a PathBuf)> {
+    let own = &case.now.vnic.socket;
+    let is_near = |path: &Path| path.parent() == own.parent() || path.file_name() == own.file_name();
+    let near = case.sockets.strays.iter().filter(|(_, path)| is_near(path));
+    let nearest = near.min_by_key(|(_, path)| path.file_name() != own.file_name());
+    nearest.map(|(process, path)| (*process, path))
 }
 
 /// The first part of `path` that a process may not pass, judged by mode bits alone.
