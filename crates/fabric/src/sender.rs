@@ -5,7 +5,9 @@ use lasthop_guestmem::{Cursor, MemoryMap, Segment};
 use lasthop_ring::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, Direction, RingError, walk_from,
 };
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, PORTS_MAX, PortId};
+use lasthop_verdict::{
+    BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, IMAGES_MADE_MAX, PORTS_MAX, PortId,
+};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial};
 
@@ -75,7 +77,8 @@ pub(crate) struct Sender {
 /// The packets of one visit to one ring.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX]>,
+    /// Of the packets, and from `BATCH_PACKETS_MAX` on those that the module made.
+    pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX + IMAGES_MADE_MAX]>,
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
     heads: [u16; BATCH_PACKETS_MAX],
@@ -87,12 +90,22 @@ pub(crate) struct Fetched {
 impl Default for Fetched {
     fn default() -> Self {
         Self {
-            headers: Box::new([Header::default(); BATCH_PACKETS_MAX]),
+            headers: Box::new([Header::default(); BATCH_PACKETS_MAX + IMAGES_MADE_MAX]),
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
+        }
+    }
+}
+
+impl Fetched {
+    /// Puts the images that the module made where outputs look for them.
+    #[inline]
+    pub(crate) fn add_images(&mut self, made: &[Header]) {
+        for (place, image) in self.headers[BATCH_PACKETS_MAX..].iter_mut().zip(made) {
+            *place = *image;
         }
     }
 }
@@ -348,11 +361,11 @@ impl Senders {
         }
     }
 
-    /// Copies that the module wanted beyond the room for verdicts.
-    pub(crate) fn count_lost(&mut self, port: PortId, copies: u32) {
+    /// Copies that the module wanted and that could not be made: beyond the room for verdicts, or not in the form wanted.
+    pub(crate) fn count_lost(&mut self, port: PortId, copies: u32, reason: DropReason) {
         let Some(sender) = self.get_mut(port) else { return };
         sender.counters.copies_added += u64::from(copies);
-        (0..copies).for_each(|_| sender.counters.rx_drops.count(DropReason::VerdictOverflow));
+        (0..copies).for_each(|_| sender.counters.rx_drops.count(reason));
     }
 
     /// A copy begins to wait, if its sender's share of waiting chains allows.
@@ -613,7 +626,9 @@ fn read_pieces(
 
 fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
     use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
-    if offload.needs_csum() && !check_partial(offload, frame_len_bytes) {
+    // Summing starts behind the addresses and the EtherType: what is decided on is not rewritten on the way.
+    let starts_behind = u32::from(offload.csum_start) >= FRAME_BYTES_MIN;
+    if offload.needs_csum() && !(starts_behind && check_partial(offload, frame_len_bytes)) {
         return Err(DropReason::BadCsum);
     }
     if !offload.is_gso() {

@@ -26,6 +26,7 @@ mod cpus;
 mod descriptors;
 mod doctor;
 mod fault;
+mod fdb;
 mod ipc;
 mod log;
 mod names;

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::doctor::facts::Inspection;
 use crate::fault::Fault;
+use crate::fdb::{Flush, StaticEntry};
 use crate::report::{FdbReport, StatsReport};
 use crate::vnic::VnicSpec;
 
@@ -32,6 +33,12 @@ pub(crate) enum Order {
     Inspect { name: Option<String> },
     /// The forwarding table.
     Fdb,
+    /// Enter a static address.
+    FdbAdd(StaticEntry),
+    /// Take it out again.
+    FdbDel(StaticEntry),
+    /// Forget learned addresses.
+    FdbFlush(Flush),
     /// Let every guest go and end.
     End,
 }
@@ -60,4 +67,6 @@ pub(crate) enum Answer {
     Stats(StatsReport),
     Fdb(FdbReport),
     Inspection(Inspection),
+    /// So many addresses were forgotten.
+    Flushed(usize),
 }

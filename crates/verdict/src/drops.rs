@@ -36,6 +36,11 @@ drop_reasons! {
     LinkLocal = "link_local", "A link-local control frame (01-80-C2-00-00-0x), which a bridge does not forward.";
     SourceSpoofed = "source_spoofed", "The source address is not the one configured for the port.";
     SourceInvalid = "source_invalid", "The source address is a group address or zero.";
+    VlanTagged = "vlan_tagged", "A frame with a VLAN tag from a port that takes untagged ones only.";
+    VlanUntagged = "vlan_untagged", "An untagged frame from a trunk port without a native VLAN.";
+    VlanNotCarried = "vlan_not_carried", "The frame's VLAN is none of those that its port carries.";
+    VlanNested = "vlan_nested", "Without its VLAN tag, a second tag in the frame would pass for the first.";
+    Isolated = "isolated", "Sender and destination are isolated ports, which talk to others only.";
     PortGone = "port_gone", "The destination port no longer exists.";
     PortDown = "port_down", "The destination port has no running guest.";
     LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";

@@ -9,6 +9,7 @@ mod child;
 mod client;
 mod control;
 mod doctor;
+mod fdb;
 mod lifecycle;
 mod orders;
 mod port;
@@ -28,6 +29,7 @@ use crate::clock::earlier;
 use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
+use crate::fdb::StaticEntry;
 use crate::poller::{Happening, Interest, Poller};
 use crate::rundir::{RunDir, control_socket};
 use crate::signals::Signals;
@@ -46,6 +48,7 @@ pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
     pub(crate) switch: SwitchSettings,
     pub(crate) vnics: Vec<VnicSpec>,
+    pub(crate) fdb: Vec<StaticEntry>,
 }
 
 /// Refuses a vnic that cannot be on this machine, with its socket in `dir` if it names none.
@@ -65,6 +68,7 @@ pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
+    supervisor.static_entries = settings.fdb;
     supervisor.start_switch()?;
     supervisor.serve()
 }
@@ -79,6 +83,8 @@ struct Supervisor {
     is_channel_full: bool,
     ports: BTreeMap<u32, Port>,
     next_port: u32,
+    /// What users entered into the forwarding table.
+    static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
     /// Clients whose request was just answered.
@@ -102,6 +108,7 @@ impl Supervisor {
             is_channel_full: false,
             ports: BTreeMap::new(),
             next_port: 0,
+            static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
             answered: VecDeque::new(),

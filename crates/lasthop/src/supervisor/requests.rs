@@ -7,7 +7,10 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
-use crate::report::{ConfigReport, SettingsReport, StatsReport, VersionReport, VnicList, VnicReport};
+use crate::report::{
+    ConfigReport, FlushReport, SettingsReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    VnicVlans,
+};
 use crate::rpc;
 use crate::vnic::VnicSpec;
 
@@ -24,7 +27,11 @@ const METHODS: &[&str] = &[
     "vnic.set",
     "vnic.list",
     "vnic.show",
+    "vlan.show",
     "fdb.show",
+    "fdb.add",
+    "fdb.del",
+    "fdb.flush",
     "stats",
     "doctor",
     "config.show",
@@ -38,6 +45,7 @@ const STATE_DOWN: &str = "the switch process is being started again";
 pub(super) enum Question {
     Stats { name: Option<String> },
     Fdb,
+    Flush,
     List,
     Show { name: String },
     Doctor { name: Option<String> },
@@ -109,6 +117,10 @@ impl Supervisor {
             "vnic.set" => self.vnic_set(params, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
+            "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.vlan_show().map(Some)),
+            "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
+            "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
+            "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
@@ -132,6 +144,7 @@ impl Supervisor {
     fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let number = self.find(name)?;
         self.ports.remove(&number);
+        self.forget_entries_of(name);
         if !self.lives.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
@@ -163,6 +176,12 @@ impl Supervisor {
         self.ask(Question::Stats { name }, asker)
     }
 
+    fn vlan_show(&self) -> Result<Value, Fault> {
+        let mut vnics: Vec<_> = self.ports.values().map(|port| VnicVlans::of(&port.spec)).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        to_json(&VlansReport { vnics })
+    }
+
     fn config(&self) -> Result<Value, Fault> {
         let settings = self.lives.settings();
         let settings = SettingsReport {
@@ -179,7 +198,7 @@ impl Supervisor {
         };
         let mut vnics: Vec<VnicSpec> = self.ports.values().map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        to_json(&ConfigReport { settings, vnics })
+        to_json(&ConfigReport { settings, vnics, fdb: self.static_entries.clone() })
     }
 
     fn version(&self) -> Result<Value, Fault> {
@@ -197,7 +216,7 @@ impl Supervisor {
         let order = match &question {
             Question::Fdb => Order::Fdb,
             Question::Doctor { name } => Order::Inspect { name: name.clone() },
-            Question::Stats { .. } | Question::List | Question::Show { .. } => Order::Stats,
+            Question::Stats { .. } | Question::List | Question::Show { .. } | Question::Flush => Order::Stats,
         };
         self.order(order, What::Question(question), Some(asker.clone()));
         Ok(None)
@@ -207,6 +226,7 @@ impl Supervisor {
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
             (Question::Fdb, Answer::Fdb(fdb)) => to_json(&fdb),
+            (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside))

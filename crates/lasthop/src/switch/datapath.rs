@@ -13,6 +13,7 @@ use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 use crate::config::SwitchSettings;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
+use crate::fdb::{Flush, StaticEntry};
 use crate::report::{Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, WorkerReport};
 use crate::vnic::{VnicSpec, describe_features};
 
@@ -93,9 +94,24 @@ impl Datapath {
         named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
     }
 
+    pub(super) fn fdb_add(&self, entry: &StaticEntry) -> Result<(), Fault> {
+        self.engine.fdb_add(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+    }
+
+    pub(super) fn fdb_del(&self, entry: &StaticEntry) -> Result<(), Fault> {
+        self.engine.fdb_del(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+    }
+
+    /// Forgets learned addresses; how many.
+    pub(super) fn fdb_flush(&self, flush: &Flush) -> Result<usize, Fault> {
+        let port = flush.vnic.as_ref().map(|vnic| self.find(vnic.as_str())).transpose()?;
+        self.engine.fdb_flush(port, flush.vlan).map_err(refused)
+    }
+
     fn fdb_line(&self, entry: &FdbEntry) -> FdbLine {
         FdbLine {
             mac: entry.mac.to_string(),
+            vlan: entry.vlan,
             port: self.name_of(entry.port),
             age_ms: entry.age_ns / 1_000_000,
             is_static: entry.is_static,
@@ -116,6 +132,8 @@ fn port_config(spec: &VnicSpec) -> PortConfig {
         queue_pairs: spec.queues,
         features_mask: spec.features_off.mask_without(),
         link_up: spec.link.is_up(),
+        vlans: spec.port_vlans(),
+        is_isolated: spec.isolated,
     }
 }
 

@@ -1,4 +1,5 @@
-//! `NAME[,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B]`.
+//! `NAME[,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B][,vlan=VID]
+//! [,trunk=VID+VID-VID][,native=VID][,isolated=true|false]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,6 +8,7 @@ use crate::fault::Fault;
 use crate::names;
 
 use super::limits::{check_mac, check_mtu, check_queues};
+use super::vlans::{check_flag, check_trunk, check_vid};
 use super::{FeatureSet, Mode, VnicSpec};
 
 impl FromStr for VnicSpec {
@@ -48,6 +50,10 @@ fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
         "socket-owner" => spec.socket_owner = Some(value.to_owned()),
         "socket-group" => spec.socket_group = Some(value.to_owned()),
         "features-off" => spec.features_off = FeatureSet::of(value.split('+'))?,
+        "vlan" => spec.vlan = Some(check_vid(key, value)?),
+        "trunk" => spec.trunk = Some(check_trunk(value)?),
+        "native" => spec.native = Some(check_vid(key, value)?),
+        "isolated" => spec.isolated = check_flag(key, value)?,
         _ => return Err(unknown(key)),
     }
     Ok(())

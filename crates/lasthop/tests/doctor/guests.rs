@@ -58,6 +58,30 @@ fn mtus_that_differ_are_told() {
 }
 
 #[test]
+fn a_vlan_that_nobody_else_has_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1,vlan=10", "--vnic", "vm2"]);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    warns(&switch, &["vm1 link", "VLAN mismatch", "VLAN 10", "vlan=10"]);
+}
+
+#[test]
+fn tags_that_a_vnic_does_not_take_are_told() {
+    let switch = Switch::start(&["--vnic", "vm1,vlan=10", "--vnic", "vm2,vlan=10"]);
+    let (mut one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    let tagged = [&TWO[..], &ONE, &[0x81, 0, 0, 20, 0x88, 0xb5], &[0; 50]].concat();
+    assert!(one.send(0, &tagged, lasthop_wire::Offload::default()).expect("sent"));
+    one.flush(0).expect("flushed");
+    warns(&switch, &["vm1 drops", "VLAN mismatch", "tagged", "trunk="]);
+}
+
+#[test]
+fn vnics_that_are_all_isolated_are_told() {
+    let switch = Switch::start(&["--vnic", "vm1,isolated=true", "--vnic", "vm2,isolated=true"]);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    warns(&switch, &["vm1 link", "all others are isolated"]);
+}
+
+#[test]
 fn a_link_that_was_set_down_is_told() {
     let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
     let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));

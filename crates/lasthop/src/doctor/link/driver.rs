@@ -4,7 +4,7 @@ use crate::doctor::facts::SessionFacts;
 use crate::doctor::finding::Verdict;
 use crate::doctor::words::time;
 
-use super::Case;
+use super::{Case, vlans};
 
 /// The driver gave up (virtio 1.2, 2.1).
 const STATUS_FAILED: u8 = 128;
@@ -79,6 +79,9 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
             "the link is down, as it was set: what comes and goes is dropped",
             format!("lasthop vnic set {} link=up", vnic.name),
         );
+    }
+    if let Some(mismatch) = vlans::alone(case) {
+        return mismatch;
     }
     if let Some(warning) = vnic.warnings.first() {
         return Verdict::warning(

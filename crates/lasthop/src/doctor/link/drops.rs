@@ -9,6 +9,26 @@ use super::Case;
 /// Losses that mean something is wrong with this vnic: name in the counters, what it means, remedy.
 const FROM_GUEST: &[(&str, &str, &str)] = &[
     (
+        "vlan_tagged",
+        "VLAN mismatch: the guest sends tagged frames, and its vnic takes untagged ones only",
+        "take the VLAN interface out of the guest, or give the vnic trunk= instead of vlan=",
+    ),
+    (
+        "vlan_untagged",
+        "VLAN mismatch: the guest sends untagged frames, and its vnic is a trunk without native VLAN",
+        "in the guest: ip link add link eth0 name eth0.N type vlan id N; or give the vnic native=N, or vlan=N",
+    ),
+    (
+        "vlan_not_carried",
+        "VLAN mismatch: the guest sends in a VLAN that its vnic does not carry",
+        "add that VLAN to the vnic's trunk=",
+    ),
+    (
+        "vlan_nested",
+        "VLAN mismatch: the guest sends frames with two tags",
+        "take one VLAN interface out of the guest",
+    ),
+    (
         "source_spoofed",
         "the guest sends from another address than the vnic's mac=, or from one that is another vnic's",
         "give the guest that address (QEMU: mac=... at -device), or leave mac= out at the vnic",

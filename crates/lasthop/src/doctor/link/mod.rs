@@ -6,6 +6,7 @@ mod learning;
 mod memory;
 mod outside;
 mod rings;
+mod vlans;
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -2,7 +2,12 @@
 
 mod limits;
 mod model;
+mod static_entries;
 mod threads;
+mod vlan_model;
+mod vlans;
+
+use lasthop_verdict::DropReason;
 
 use super::*;
 use crate::testing::{Lab, SECOND_NS, frame, frame_of, mac};
@@ -25,7 +30,7 @@ fn small(ports: &[u16]) -> Lab<Bridge> {
 }
 
 fn add_with_mac(lab: &Lab<Bridge>, port: u16, mac: Mac) -> Result<(), String> {
-    let settings = PortSettings { name: format!("vm{port}"), mac: Some(mac), macs_max: None };
+    let settings = PortSettings { name: format!("vm{port}"), mac: Some(mac), ..PortSettings::default() };
     lab.module.port_added(PortId(port), &settings)
 }
 
@@ -255,7 +260,7 @@ fn the_table_is_listed_in_order_with_ages_and_without_aged_entries() {
     lab.now_ns += 101 * SECOND_NS;
     let fdb = lab.module.fdb(lab.now_ns);
     assert_eq!(fdb.iter().map(|entry| entry.mac).collect::<Vec<_>>(), [mac(5), mac(12)]);
-    assert_eq!(fdb[0], FdbEntry { mac: mac(5), port: PortId(3), age_ns: 0, is_static: true });
+    assert_eq!(fdb[0], FdbEntry { mac: mac(5), vlan: None, port: PortId(3), age_ns: 0, is_static: true });
     assert_eq!((fdb[1].port, fdb[1].is_static), (PortId(2), false));
     assert_eq!(fdb[1].age_ns, lab.now_ns - Stamp::at(seen_ns).as_ns());
 }
@@ -271,7 +276,7 @@ fn counters_have_names_of_their_own() {
 }
 
 fn change_mac(lab: &Lab<Bridge>, port: u16, mac: Option<Mac>) -> Result<(), String> {
-    let settings = PortSettings { name: format!("vm{port}"), mac, macs_max: None };
+    let settings = PortSettings { name: format!("vm{port}"), mac, ..PortSettings::default() };
     lab.module.port_changed(PortId(port), &settings)
 }
 
