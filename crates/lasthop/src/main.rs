@@ -42,6 +42,7 @@ mod show;
 mod signals;
 mod supervisor;
 mod switch;
+mod switches;
 mod vnic;
 mod workers;
 

@@ -43,6 +43,8 @@ pub(crate) struct Ended {
 pub(crate) struct VnicFacts {
     #[serde(flatten)]
     pub(crate) vnic: VnicReport,
+    /// The module of its switch.
+    pub(crate) module: String,
     pub(crate) connection: ConnectionFacts,
     /// None without a guest.
     pub(crate) session: Option<SessionFacts>,

@@ -77,7 +77,9 @@ impl Supervisor {
                 VnicReport { features: Vec::new(), rings: Vec::new(), ..describe(port, &stats, &warner) };
             let session = sessions.get(name).map(|session| (*session).clone());
             let counters = warner.inside(port).map(bare);
-            VnicFacts { vnic, connection: port.connection(), session, counters }
+            let switch = self.switches.iter().find(|switch| switch.name == port.spec.switch);
+            let module = switch.map(|switch| switch.module.as_str().to_owned()).unwrap_or_default();
+            VnicFacts { vnic, module, connection: port.connection(), session, counters }
         });
         facts.collect()
     }

@@ -27,7 +27,7 @@ pub(super) fn inspect(
     Ok(Inspection {
         sessions: facts.map(|((port, view), rings)| (port.to_owned(), session(&view, &rings))).collect(),
         ports: datapath.stats()?.ports,
-        fdb: datapath.fdb().entries,
+        fdb: datapath.fdb(None).entries,
         moves: datapath.moves(),
     })
 }

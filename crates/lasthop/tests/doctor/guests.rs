@@ -120,3 +120,12 @@ fn a_guest_that_is_alone_is_told() {
     send(&mut one, [0xff; 6], ONE, 60);
     warns(&switch, &["vm1 drops", "nobody to talk to", "only vnic", "vnic add"]);
 }
+
+#[test]
+fn a_guest_whose_only_neighbour_is_in_another_switch_is_told() {
+    let vnics = ["--vnic", "vm1,mtu=9000", "--vnic", "vm2,switch=two"];
+    let switch = Switch::start(&[&["--switch", "two"], &vnics[..]].concat());
+    let (mut one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    send(&mut one, [0xff; 6], ONE, 60);
+    warns(&switch, &["warning: vm1 drops", "nobody to talk to", "only vnic of its switch"]);
+}

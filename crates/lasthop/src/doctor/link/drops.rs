@@ -114,10 +114,10 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
         let text = format!("{} ({since}); {summary}", loss.text);
         return Verdict { state, text, remedy: Some(loss.remedy.to_owned()) };
     }
-    let is_alone = case.facts.vnics.len() == 1 && port.rx_drops.contains_key("no_destination");
+    let is_alone = case.neighbours().next().is_none() && port.rx_drops.contains_key("no_destination");
     if is_alone {
         return Verdict::warning(
-            format!("there is nobody to talk to: this is the only vnic; {summary}"),
+            format!("there is nobody to talk to: this is the only vnic of its switch; {summary}"),
             "add another one: lasthop vnic add NAME",
         );
     }

@@ -11,6 +11,8 @@ mod vlans;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use crate::report::VnicReport;
+
 use super::facts::{Facts, VnicFacts};
 use super::finding::{Finding, Link, State, Verdict};
 use super::processes::{self, Process, Sharing};
@@ -47,6 +49,13 @@ impl<'a> Sockets<'a> {
 }
 
 impl<'a> Case<'a> {
+    /// The other vnics of its switch.
+    fn neighbours(&self) -> impl Iterator<Item = &'a VnicReport> {
+        let own = &self.now.vnic;
+        let vnics = self.facts.vnics.iter().map(|vnic| &vnic.vnic);
+        vnics.filter(move |other| other.switch == own.switch && other.name != own.name)
+    }
+
     /// The process at the other end of the socket.
     fn peer(&self) -> Option<&'a Process> {
         let pid = self.now.connection.peer_pid?;

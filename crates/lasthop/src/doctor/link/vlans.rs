@@ -10,8 +10,7 @@ use super::Case;
 /// A vnic that no other one can talk to, as they are set up.
 pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
     let own = &case.now.vnic;
-    let others: Vec<&VnicReport> =
-        case.facts.vnics.iter().map(|vnic| &vnic.vnic).filter(|vnic| vnic.name != own.name).collect();
+    let others: Vec<&VnicReport> = case.neighbours().collect();
     if others.is_empty() {
         return None;
     }
