@@ -68,7 +68,14 @@ mod tests {
     use super::*;
 
     fn config(features_mask: u64) -> PortConfig {
-        PortConfig { name: "p".into(), mac: None, mtu: None, queue_pairs: 1, features_mask }
+        PortConfig {
+            name: "p".into(),
+            mac: None,
+            mtu: None,
+            storm: Default::default(),
+            queue_pairs: 1,
+            features_mask,
+        }
     }
 
     #[test]

@@ -163,7 +163,12 @@ impl Engine {
     pub fn add_port(&self, config: PortConfig) -> Result<PortId, EngineError> {
         let port = self.table().claim(config.clone()).ok_or(EngineError::TooManyPorts)?;
         let pairs = config.queue_pairs;
-        let settings = PortSettings { name: config.name, mac: config.mac, macs_max: None };
+        let settings = PortSettings {
+            name: config.name,
+            mac: config.mac,
+            storm: config.storm,
+            ..PortSettings::default()
+        };
         let added = self
             .crew
             .call_all(move |worker| worker.fabric.add_port(port, pairs))

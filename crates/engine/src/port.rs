@@ -1,6 +1,6 @@
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId};
+use lasthop_verdict::{Mac, PORTS_MAX, PortId, StormLimits};
 
 /// How a port is set up.
 #[derive(Clone, Debug)]
@@ -11,6 +11,8 @@ pub struct PortConfig {
     pub mac: Option<Mac>,
     /// Largest packet in bytes that the guest is told to send; `None`: its own choice.
     pub mtu: Option<u16>,
+    /// How much of what its guest sends may be flooded.
+    pub storm: StormLimits,
     /// Queue pairs offered.
     pub queue_pairs: u16,
     /// Virtio features that may be offered; all by default.

@@ -170,14 +170,14 @@ mod tests {
     #[test]
     fn a_full_file_is_understood() {
         let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
-                    mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\n";
+                    mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
         let config = parse(text).expect("a good file");
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
         assert_eq!(config.workers, Some(Workers(2)));
         let specs: Vec<VnicSpec> =
-            ["a", "b,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO"]
+            ["a", "b,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000"]
                 .map(|text| text.parse().expect("a vnic"))
                 .into();
         assert_eq!(config.vnics, specs);

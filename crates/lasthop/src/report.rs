@@ -111,6 +111,13 @@ pub(crate) struct VnicReport {
     pub(crate) queues: u16,
     pub(crate) mtu: Option<u16>,
     pub(crate) features_off: FeatureSet,
+    /// Frames per second from its guest that may be flooded; 0 is no limit.
+    #[serde(default)]
+    pub(crate) storm_broadcast: u32,
+    #[serde(default)]
+    pub(crate) storm_multicast: u32,
+    #[serde(default)]
+    pub(crate) storm_unknown: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) features: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -132,6 +139,9 @@ impl VnicReport {
             queues: spec.queues,
             mtu: spec.mtu,
             features_off: spec.features_off.clone(),
+            storm_broadcast: spec.storm_broadcast,
+            storm_multicast: spec.storm_multicast,
+            storm_unknown: spec.storm_unknown,
             features: Vec::new(),
             rings: Vec::new(),
             last_refusal: None,

@@ -23,7 +23,14 @@ pub struct TestSwitch {
 }
 
 pub fn config(name: &str) -> PortConfig {
-    PortConfig { name: name.into(), mac: None, mtu: None, queue_pairs: 1, features_mask: u64::MAX }
+    PortConfig {
+        name: name.into(),
+        mac: None,
+        mtu: None,
+        storm: Default::default(),
+        queue_pairs: 1,
+        features_mask: u64::MAX,
+    }
 }
 
 impl TestSwitch {

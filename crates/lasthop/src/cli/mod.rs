@@ -74,7 +74,7 @@ struct RunArgs {
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
-    /// (may be repeated)
+    /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
     /// What decides where packets go: bridge or dummy [default: bridge]
@@ -97,7 +97,9 @@ enum VnicCommand {
     /// Make a vnic
     Add {
         /// Its name, and options: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
-        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest)
+        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest),
+        /// storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second from the guest that may be flooded;
+        /// 0, the default, is no limit)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
     },

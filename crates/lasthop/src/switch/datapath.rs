@@ -38,6 +38,7 @@ impl Datapath {
             name: spec.name.to_string(),
             mac: spec.mac,
             mtu: spec.mtu,
+            storm: spec.storm(),
             queue_pairs: spec.queues,
             features_mask: spec.features_off.mask_without(),
         };

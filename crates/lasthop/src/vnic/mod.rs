@@ -11,7 +11,7 @@ pub(crate) use name::Name;
 
 use std::path::{Path, PathBuf};
 
-use lasthop_verdict::Mac;
+use lasthop_verdict::{Mac, StormLimits};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -58,16 +58,52 @@ pub(crate) struct VnicSpec {
     /// Virtio features that are not offered.
     #[serde(default, alias = "features-off")]
     pub(crate) features_off: FeatureSet,
+    /// Frames per second from its guest that may be flooded, by kind; 0 is no limit.
+    #[serde(default, alias = "storm-broadcast", deserialize_with = "limits::storm_broadcast")]
+    pub(crate) storm_broadcast: u32,
+    #[serde(default, alias = "storm-multicast", deserialize_with = "limits::storm_multicast")]
+    pub(crate) storm_multicast: u32,
+    #[serde(default, alias = "storm-unknown", deserialize_with = "limits::storm_unknown")]
+    pub(crate) storm_unknown: u32,
 }
 
 impl VnicSpec {
     /// The keys, as on the command line.
-    pub(crate) const KEYS: &[&str] = &["socket", "mode", "mac", "queues", "mtu", "features-off"];
+    pub(crate) const KEYS: &[&str] = &[
+        "socket",
+        "mode",
+        "mac",
+        "queues",
+        "mtu",
+        "features-off",
+        "storm-broadcast",
+        "storm-multicast",
+        "storm-unknown",
+    ];
 
     /// A vnic with nothing but a name.
     pub(crate) fn named(name: Name) -> Self {
-        let (mode, features_off) = (Mode::default(), FeatureSet::default());
-        Self { name, socket: None, mode, mac: None, queues: limits::one_queue(), mtu: None, features_off }
+        Self {
+            name,
+            socket: None,
+            mode: Mode::default(),
+            mac: None,
+            queues: limits::one_queue(),
+            mtu: None,
+            features_off: FeatureSet::default(),
+            storm_broadcast: 0,
+            storm_multicast: 0,
+            storm_unknown: 0,
+        }
+    }
+
+    /// How much of what its guest sends may be flooded.
+    pub(crate) fn storm(&self) -> StormLimits {
+        StormLimits {
+            broadcast: self.storm_broadcast,
+            multicast: self.storm_multicast,
+            unknown: self.storm_unknown,
+        }
     }
 
     /// Its socket, if the run directory is `dir`.

@@ -4,6 +4,8 @@
 //! group addresses go to all other ports. Ageing is lazy: an entry that was not refreshed for 300 s counts as
 //! absent, its slot is used again when needed, and no timer runs.
 //!
+//! What one port has flooded can be limited (`storm.rs`); by default it is not.
+//!
 //! A port with a static address (`mac`) may send from that address only, and no other port may. Nothing is
 //! learned from the internal port and nothing is flooded to it.
 
@@ -12,6 +14,7 @@ mod learning;
 mod ports;
 mod slot;
 mod stats;
+mod storm;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -29,6 +32,7 @@ pub use stats::BridgeStats;
 use ports::Ports;
 use slot::{Place, Stamp};
 use stats::Counts;
+use storm::{Flood, Storms};
 use table::{Table, key_of, mac_of};
 use visit::{Route, Visit};
 
@@ -78,6 +82,7 @@ impl BridgeSettings {
 pub struct Bridge {
     table: Table,
     ports: Ports,
+    storms: Storms,
     counts: Counts,
     port_macs_max: u32,
     /// When the table may be swept again.
@@ -100,6 +105,7 @@ impl Bridge {
         Self {
             table: Table::new(entries, settings.hash_key, settings.ageing_ns),
             ports: Ports::default(),
+            storms: Storms::default(),
             counts: Counts::default(),
             port_macs_max: settings.port_macs_max,
             sweep_at_ns: AtomicU64::new(0),
@@ -176,7 +182,10 @@ impl Module for Bridge {
         for (packet, header) in batch.headers.iter().enumerate() {
             match visit.route(header) {
                 Ok(Route::To(port)) => verdicts.output(packet, port),
-                Ok(Route::Flood) => self.flood(packet, batch.port, verdicts),
+                Ok(Route::Flood(kind)) => match self.storms.admit(batch.port, kind, now_ns) {
+                    Ok(()) => self.flood(packet, batch.port, verdicts),
+                    Err(reason) => verdicts.drop_packet(packet, reason),
+                },
                 Err(reason) => verdicts.drop_packet(packet, reason),
             }
         }
@@ -194,6 +203,7 @@ impl Module for Bridge {
         if let Some(mac) = settings.mac {
             self.configure(&control, mac, port, &settings.name)?;
         }
+        self.storms.open(port, settings.storm);
         self.ports.open(
             port,
             settings.mac.map_or(0, key_of),

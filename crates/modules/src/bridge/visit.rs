@@ -2,21 +2,23 @@
 
 use lasthop_verdict::{DropReason, Header, Mac, PortId};
 
-use super::Bridge;
 use super::learning::Lesson;
 use super::slot::Stamp;
 use super::table::key_of;
+use super::{Bridge, Flood};
 
 /// Bridge group addresses 01-80-C2-00-00-00 to -0F, which no bridge forwards (IEEE 802.1D-2004, 7.12.6).
 const LINK_LOCAL: u64 = 0x0180_c200_0000;
 /// The individual/group bit of an address (IEEE 802-2014, 8.2.2), as a bit of a key.
 const GROUP: u64 = 1 << 40;
+/// The address of all stations, as a key.
+const BROADCAST: u64 = 0xffff_ffff_ffff;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     To(PortId),
-    Flood,
+    Flood(Flood),
 }
 
 /// One batch on its way through the bridge.
@@ -89,12 +91,20 @@ impl<'a> Visit<'a> {
 
     fn direct_new(&self, key: u64) -> Result<Route, DropReason> {
         if key & GROUP != 0 {
-            return if key & !0xf == LINK_LOCAL { Err(DropReason::LinkLocal) } else { Ok(Route::Flood) };
+            return direct_group(key);
         }
         match self.bridge.table.look_up(key, self.now) {
             Some(place) if place.port() == self.port => Err(DropReason::SamePort),
             Some(place) => Ok(Route::To(place.port())),
-            None => Ok(Route::Flood),
+            None => Ok(Route::Flood(Flood::Unknown)),
         }
+    }
+}
+
+fn direct_group(key: u64) -> Result<Route, DropReason> {
+    match key {
+        BROADCAST => Ok(Route::Flood(Flood::Broadcast)),
+        _ if key & !0xf == LINK_LOCAL => Err(DropReason::LinkLocal),
+        _ => Ok(Route::Flood(Flood::Multicast)),
     }
 }

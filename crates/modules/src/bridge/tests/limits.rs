@@ -3,7 +3,8 @@
 use super::*;
 
 fn with_limit(lab: &Lab<Bridge>, port: u16, macs_max: u32) {
-    let settings = PortSettings { name: format!("vm{port}"), mac: None, macs_max: Some(macs_max) };
+    let settings =
+        PortSettings { name: format!("vm{port}"), macs_max: Some(macs_max), ..PortSettings::default() };
     lab.module.port_added(PortId(port), &settings).expect("a new port is accepted");
 }
 

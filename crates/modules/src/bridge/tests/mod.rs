@@ -2,6 +2,7 @@
 
 mod limits;
 mod model;
+mod storms;
 mod threads;
 
 use super::*;
@@ -25,7 +26,7 @@ fn small(ports: &[u16]) -> Lab<Bridge> {
 }
 
 fn add_with_mac(lab: &Lab<Bridge>, port: u16, mac: Mac) -> Result<(), String> {
-    let settings = PortSettings { name: format!("vm{port}"), mac: Some(mac), macs_max: None };
+    let settings = PortSettings { name: format!("vm{port}"), mac: Some(mac), ..PortSettings::default() };
     lab.module.port_added(PortId(port), &settings)
 }
 

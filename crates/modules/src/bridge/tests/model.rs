@@ -119,7 +119,7 @@ proptest! {
     #[test]
     fn limits_hold(steps in prop::collection::vec((step(), 0..8u8), 1..200), max in 0..6u32) {
         let mut lab = lab(256, &[2]);
-        let settings = PortSettings { name: "limited".into(), mac: None, macs_max: Some(max) };
+        let settings = PortSettings { name: "limited".into(), macs_max: Some(max), ..PortSettings::default() };
         lab.module.port_added(PortId(1), &settings).expect("a new port is accepted");
         for (step, source) in steps {
             let before = lab.module.stats();

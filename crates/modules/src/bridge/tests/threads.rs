@@ -46,7 +46,7 @@ fn bridge() -> Bridge {
 }
 
 fn add(bridge: &Bridge, port: u16) {
-    let settings = PortSettings { name: format!("vm{port}"), mac: None, macs_max: Some(8) };
+    let settings = PortSettings { name: format!("vm{port}"), macs_max: Some(8), ..PortSettings::default() };
     bridge.port_added(PortId(port), &settings).expect("the number is free");
 }
 
