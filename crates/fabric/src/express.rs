@@ -2,7 +2,7 @@
 
 use lasthop_guestmem::{MemoryMap, Rest, Segment, StaleSegment};
 use lasthop_ring::{DESC_WRITE, DeviceRing};
-use lasthop_verdict::BATCH_PACKETS_MAX;
+use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::Capabilities;
@@ -28,8 +28,9 @@ pub(crate) struct Express {
     places: [Place; BATCH_PACKETS_MAX],
 }
 
+/// A receive buffer, and the frame that it is for.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+pub(crate) struct Place {
     head: u16,
     len: u32,
     target: Segment,
@@ -56,13 +57,30 @@ impl Express {
         copies: &[Copy<'_>],
         delivered: &mut Delivered,
     ) -> usize {
-        if capabilities.header_bytes != HEADER_BYTES || source.vnet_bytes() != HEADER_BYTES {
-            return 0;
-        }
         let reserved = self.reserve(queue, (map, capabilities), source, copies);
         let copied = self.copy(map, source, copies, reserved);
-        self.complete(&mut queue.ring, &self.places[..copied], delivered);
+        complete(&mut queue.ring, &self.places[..copied]);
+        for place in &self.places[..copied] {
+            delivered.bytes += u64::from(place.len) - HEADER_BYTES as u64;
+            delivered.gso_packets += u64::from(place.is_gso);
+        }
+        delivered.packets += copied as u64;
         copied
+    }
+
+    /// As `run`, without the copying: used entries are written, the frames are to follow before they are published.
+    #[inline]
+    pub(crate) fn lease(
+        &mut self,
+        queue: &mut RxQueue,
+        to: (&MemoryMap, Capabilities),
+        source: &Source<'_>,
+        copies: &[Copy<'_>],
+    ) -> &[Place] {
+        let reserved = self.reserve(queue, to, source, copies);
+        let places = &self.places[..reserved];
+        complete(&mut queue.ring, places);
+        places
     }
 
     #[inline]
@@ -73,6 +91,9 @@ impl Express {
         source: &Source<'_>,
         copies: &[Copy<'_>],
     ) -> usize {
+        if capabilities.header_bytes != HEADER_BYTES || source.vnet_bytes() != HEADER_BYTES {
+            return 0;
+        }
         // What is wrong with the index is found out, and told, by the way that takes all packets.
         let pending = usize::from(queue.ring.pending().unwrap_or_default());
         let count = pending.min(copies.len()).min(BATCH_PACKETS_MAX);
@@ -100,22 +121,49 @@ impl Express {
     #[inline]
     fn copy(&self, map: &MemoryMap, source: &Source<'_>, copies: &[Copy<'_>], reserved: usize) -> usize {
         for (index, (copy, place)) in copies[..reserved].iter().zip(&self.places).enumerate() {
-            if write(map, source, copy, place).is_err() {
+            if place.write(map, source, copy.header).is_err() {
                 return index;
             }
         }
         reserved
     }
+}
 
+/// Takes the buffers and writes their used entries.
+#[inline]
+fn complete(ring: &mut DeviceRing, places: &[Place]) {
+    ring.take(places.len() as u16); // at most a batch
+    for place in places {
+        ring.complete(place.head, place.len);
+    }
+}
+
+impl Place {
+    /// What counts when it is written.
     #[inline]
-    fn complete(&self, ring: &mut DeviceRing, places: &[Place], delivered: &mut Delivered) {
-        ring.take(places.len() as u16); // at most a batch
-        for place in places {
-            ring.complete(place.head, place.len);
-            delivered.bytes += u64::from(place.len) - HEADER_BYTES as u64;
-            delivered.gso_packets += u64::from(place.is_gso);
-        }
-        delivered.packets += places.len() as u64;
+    pub(crate) fn delivered(&self) -> Delivered {
+        let bytes = u64::from(self.len) - HEADER_BYTES as u64;
+        Delivered { packets: 1, bytes, gso_packets: u64::from(self.is_gso), csum_completed: 0 }
+    }
+
+    /// Copies the frame into its buffer.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        map: &MemoryMap,
+        source: &Source<'_>,
+        header: &Header,
+    ) -> Result<(), StaleSegment> {
+        let image = header.bytes();
+        let payload = self.len as usize - HEADER_BYTES;
+        let image = &image[..image.len().min(payload)];
+        let rest = Rest {
+            map: source.map(),
+            segment: self.source,
+            skip: HEADER_BYTES as u32 + header.covers_bytes(),
+            len: payload - image.len(),
+        };
+        map.write_frame(self.target, &self.vnet, image, rest)
     }
 }
 
@@ -129,18 +177,4 @@ fn buffer(ring: &DeviceRing, map: &MemoryMap, hint: &mut u16, ahead: u16) -> Opt
     }
     let segment = map.translate(descriptor.addr, descriptor.len, hint)?;
     (segment.len == descriptor.len).then_some((head, segment))
-}
-
-#[inline]
-fn write(map: &MemoryMap, source: &Source<'_>, copy: &Copy<'_>, place: &Place) -> Result<(), StaleSegment> {
-    let image = copy.header.bytes();
-    let payload = place.len as usize - HEADER_BYTES;
-    let image = &image[..image.len().min(payload)];
-    let rest = Rest {
-        map: source.map(),
-        segment: place.source,
-        skip: HEADER_BYTES as u32 + copy.header.covers_bytes(),
-        len: payload - image.len(),
-    };
-    map.write_frame(place.target, &place.vnet, image, rest)
 }

@@ -15,6 +15,7 @@ use crate::RingId;
 use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};
 use crate::counters::Delivered;
 use crate::deliver::Buffers;
+use crate::express::Place;
 use crate::place::ReceiveRing;
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef};
@@ -34,9 +35,20 @@ struct Item {
     result: Result<Delivered, DropReason>,
 }
 
+/// A frame that needs nothing done to it, and its one buffer.
+#[derive(Debug)]
+struct Usual {
+    ring: RingId,
+    packet: PacketRef,
+    image: u16,
+    place: Place,
+    is_copied: bool,
+}
+
 /// What a worker has reserved in one visit; the room is there from the start.
 #[derive(Debug)]
 pub(crate) struct Leases {
+    usual: Vec<Usual>,
     items: Vec<Item>,
     segments: Vec<Segment>,
     rings: Vec<RingId>,
@@ -47,6 +59,7 @@ impl Leases {
     pub(crate) fn new(workers: usize) -> Self {
         let room = |entries| if workers > 1 { entries } else { 0 };
         Self {
+            usual: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
             items: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
             segments: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
             rings: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
@@ -56,6 +69,23 @@ impl Leases {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.rings.is_empty()
+    }
+
+    /// Usual frames that there is room for.
+    pub(crate) fn usual_room(&self) -> usize {
+        self.usual.capacity() - self.usual.len()
+    }
+
+    /// Enters the first of `copies`, whose buffers are `places`.
+    #[inline]
+    pub(crate) fn enter_usual(&mut self, ring: RingId, copies: &[Copy<'_>], places: &[Place]) {
+        self.usual.extend(copies.iter().zip(places).map(|(copy, place)| Usual {
+            ring,
+            packet: copy.packet,
+            image: copy.image,
+            place: *place,
+            is_copied: false,
+        }));
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -95,6 +125,16 @@ impl Leases {
         buffer: &mut SegmentBuffer,
         place: impl Fn(RingId) -> Option<&'a ReceiveRing>,
     ) {
+        for group in self.usual.chunk_by_mut(|one, next| one.ring == next.ring) {
+            let first = &group[0];
+            let (Some(to), Some(source)) = (place(first.ring), senders.source(first.packet)) else {
+                continue;
+            };
+            for usual in group {
+                let header = &headers[usize::from(usual.image)];
+                usual.is_copied = usual.place.write(&to.map, &source, header).is_ok();
+            }
+        }
         for item in &mut self.items {
             let delivered = place(item.ring).and_then(|place| {
                 let header = &headers[usize::from(item.image)];
@@ -113,7 +153,11 @@ impl Leases {
 
     /// What was delivered where, or dropped.
     pub(crate) fn results(&self) -> impl Iterator<Item = (RingId, Result<Delivered, DropReason>)> + '_ {
-        self.items.iter().map(|item| (item.ring, item.result))
+        let usual = self.usual.iter().map(|usual| {
+            let delivered = usual.place.delivered();
+            (usual.ring, usual.is_copied.then_some(delivered).ok_or(DropReason::Recalled))
+        });
+        usual.chain(self.items.iter().map(|item| (item.ring, item.result)))
     }
 
     /// All is copied and published: what became of it. The room is free again.
@@ -122,7 +166,13 @@ impl Leases {
             Ok(_) => Attempt { outcome: Outcome::Done, delivered: 1 },
             Err(reason) => Attempt::dropped(reason),
         };
+        let outcome = |usual: &Usual| match usual.is_copied {
+            true => Attempt { outcome: Outcome::Done, delivered: 1 },
+            false => Attempt::dropped(DropReason::Recalled),
+        };
+        senders.settle_all(self.usual.iter().map(|usual| (usual.packet, outcome(usual))));
         senders.settle_all(self.items.iter().map(|item| (item.packet, attempt(item.result))));
+        self.usual.clear();
         self.items.clear();
         self.segments.clear();
     }

@@ -178,8 +178,9 @@ impl<'a, 't> Service<'a, 't> {
             return (0, false); // one at a time; what is written behind it is published with it
         }
         let start = self.claim.ring.used_position();
-        let (mut seen, mut blocked) = (0, false);
-        for copy in copies {
+        let mut seen = self.lease_usual(copies, leases);
+        let mut blocked = false;
+        for copy in &copies[seen..] {
             let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
             let capabilities = self.place.capabilities;
             if !leases.has_room() || (offload.is_gso() && !capabilities.takes_gso(offload)) {
@@ -210,6 +211,19 @@ impl<'a, 't> Service<'a, 't> {
             leases.begin(self.place.id);
         }
         (seen, blocked)
+    }
+
+    /// Reserves buffers for the first copies, as far as they are usual ones that find buffers; how many.
+    #[inline]
+    fn lease_usual(&mut self, copies: &[Copy<'_>], leases: &mut Leases) -> usize {
+        let copies = &copies[..copies.len().min(leases.usual_room())];
+        let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
+            return 0;
+        };
+        let to = (&*self.place.map, self.place.capabilities);
+        let places = self.tools.scratch.express.lease(&mut self.claim, to, &source, copies);
+        leases.enter_usual(self.place.id, copies, places);
+        places.len()
     }
 
     /// Drops one of this worker's own packets.
