@@ -26,7 +26,6 @@
 //! ```
 #![deny(unsafe_code)] // sys.rs alone may have some
 
-mod active;
 mod bells;
 mod control;
 mod crew;

@@ -3,13 +3,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_fabric::{Fabric, RingId, RingPart, Stopping};
+use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
 use lasthop_guestmem::guard;
 use lasthop_ring::{DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
-use crate::active::ActiveRings;
 use crate::bells::{Bells, Blocked, Call};
 use crate::control::{Command, ControlQueue};
 use crate::crew::Crew;
@@ -51,7 +50,7 @@ pub(crate) struct Worker {
     stats: WorkerStats,
     crew: Arc<Crew>,
     events: Events,
-    active: ActiveRings,
+    active: Rota,
     fds: HashMap<(PortId, u16), RingFds>,
     controls: HashMap<PortId, ControlQueue>,
     failures: HashMap<PortId, String>,
@@ -79,7 +78,7 @@ impl Worker {
             stats,
             crew,
             events,
-            active: ActiveRings::default(),
+            active: Rota::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
             failures: HashMap::new(),
@@ -130,22 +129,14 @@ impl Worker {
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 
-    /// Visits each active ring once; true if one had packets.
+    /// Gives each port with active rings its turn; true if one had packets.
     fn round(&mut self, now: u64) -> bool {
         if self.fabric.take_returns() {
             self.send_signals();
         }
-        let mut worked = false;
-        for index in 0..self.active.len() {
-            let Some(active) = self.active.get(index) else { break };
-            self.stats.visits += 1;
-            if self.fabric.visit(active.ring, now) > 0 {
-                self.stats.batches += 1;
-                self.active.worked(index, now);
-                worked = true;
-            }
-            self.send_signals();
-        }
+        let mut active = std::mem::take(&mut self.active);
+        let mut worked = active.round(now, |ring| self.visit(ring, now));
+        self.active = active;
         if self.fabric.deadline_ns().is_some() {
             worked |= self.fabric.drain_waiting();
             self.fabric.expire(now);
@@ -156,6 +147,14 @@ impl Worker {
         }
         self.wake_unblocked(now); // last: what unblocks a ring behind it would be slept over
         worked
+    }
+
+    fn visit(&mut self, ring: RingId, now: u64) -> Visited {
+        self.stats.visits += 1;
+        let visited = self.fabric.visit_in_turn(ring, now);
+        self.stats.batches += u64::from(visited.packets > 0);
+        self.send_signals();
+        visited
     }
 
     fn wake_unblocked(&mut self, now: u64) {

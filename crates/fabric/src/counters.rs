@@ -1,5 +1,7 @@
 use lasthop_verdict::DropReason;
 
+use crate::reference::{Attempt, Outcome};
+
 /// Drop counters of one direction, one per [`DropReason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drops([u64; DropReason::ALL.len()]);
@@ -97,6 +99,21 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
+    /// Counts an attempt to deliver a copy; true if the copy needs its sender's memory no longer.
+    #[inline]
+    pub(crate) fn settle(&mut self, attempt: Attempt) -> bool {
+        let delivered = u64::from(attempt.delivered);
+        self.forwarded += delivered;
+        self.segments_added += delivered;
+        match attempt.outcome {
+            Outcome::Wait => return false,
+            // The copy itself was counted when it came in or was added; only the other segments are extra.
+            Outcome::Done => self.segments_added -= 1,
+            Outcome::Drop(reason) => self.rx_drops.count(reason),
+        }
+        true
+    }
+
     /// Adds what another worker counted for the port.
     ///
     /// Each worker changes its counters of both sides of a packet in one go, at the packet's home; so sums over workers

@@ -28,6 +28,7 @@
 
 mod board;
 pub mod bounds;
+mod cost;
 mod counters;
 mod deliver;
 mod destinations;
@@ -40,6 +41,7 @@ mod place;
 mod receiver;
 mod reference;
 mod reservation;
+mod rota;
 mod sender;
 mod service;
 mod side_table;
@@ -47,6 +49,7 @@ mod side_table;
 pub use counters::{Drops, PortCounters};
 pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
+pub use rota::{ActiveRing, Rota, Visited};
 
 use std::sync::Arc;
 
@@ -159,6 +162,13 @@ impl Fabric {
         taken
     }
 
+    /// As `visit`, for a [`Rota`]: what came of it, and what the port's packets cost since the last time.
+    pub fn visit_in_turn(&mut self, ring: RingId, now_ns: u64) -> Visited {
+        let packets = self.visit(ring, now_ns);
+        let cost = self.senders.get_mut(ring.port).map_or(0, |sender| sender.charge.take());
+        Visited { packets, more: self.fetched.more, cost }
+    }
+
     /// The first of `visit`'s three parts: delivers what needs no others, and reserves buffers where others deliver too.
     /// The others follow before anything else is done here, other fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
@@ -267,6 +277,7 @@ impl Fabric {
         while let Some(reference) = self.senders.next_return() {
             any = true;
             self.receivers.enter(&reference);
+            self.senders.charge(reference.packet, 1, &reference.delivered);
             let delivered = reference.delivered.packets as u32;
             let attempt = Attempt { outcome: reference.outcome, delivered };
             self.senders.settle_waiting(reference.packet, attempt);

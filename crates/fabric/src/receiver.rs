@@ -272,12 +272,19 @@ impl Receivers {
             slots.get(ring.port.index())?.as_deref()?.queues.get(usize::from(ring.queue))?.as_deref()
         };
         leases.copy(tools.senders, headers, tools.segments, place);
+        let mut all = Delivered::default();
         for (ring, result) in leases.results() {
             let Some(receiver) = slots[ring.port.index()].as_deref_mut() else { continue };
             match result {
-                Ok(delivered) => receiver.received.delivered.add(&delivered),
+                Ok(delivered) => {
+                    receiver.received.delivered.add(&delivered);
+                    all.add(&delivered);
+                }
                 Err(reason) => receiver.received.drops.count(reason),
             }
+        }
+        if let Some(first) = leases.first_packet() {
+            tools.senders.charge(first, all.packets as usize, &all);
         }
     }
 

@@ -12,7 +12,8 @@ use crate::bounds::{
     CHAIN_SEGMENTS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, LENT_PACKETS_MAX,
     VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS,
 };
-use crate::counters::PortCounters;
+use crate::cost::Charge;
+use crate::counters::{Delivered, PortCounters};
 use crate::frame::Frame;
 use crate::reference::{Attempt, Outcome, PacketRef, Return};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
@@ -68,6 +69,7 @@ pub(crate) struct Sender {
     /// Chains of all its rings, since any worker may hold references to them.
     pub(crate) chains: Vec<Option<Arc<Chains>>>,
     pub(crate) counters: PortCounters,
+    pub(crate) charge: Charge,
 }
 
 /// The packets of one visit to one ring.
@@ -76,6 +78,8 @@ pub(crate) struct Fetched {
     pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX]>,
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
+    /// Whether the ring has more that could be taken.
+    pub(crate) more: bool,
     /// The chains as taken, before frames that are none are left out.
     chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
@@ -87,6 +91,7 @@ impl Default for Fetched {
             headers: Box::new([Header::default(); BATCH_PACKETS_MAX]),
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
+            more: false,
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
         }
@@ -130,23 +135,6 @@ impl<'a> Source<'a> {
     {
         let segments = self.chains.segments(packet.head, packet.epoch, buffer)?;
         Some(Frame::new(self.map, segments, self.vnet_bytes, header, truncate_len_bytes))
-    }
-}
-
-impl PortCounters {
-    /// Counts an attempt to deliver a copy; true if the copy needs its sender's memory no longer.
-    #[inline]
-    fn settle(&mut self, attempt: Attempt) -> bool {
-        let delivered = u64::from(attempt.delivered);
-        self.forwarded += delivered;
-        self.segments_added += delivered;
-        match attempt.outcome {
-            Outcome::Wait => return false,
-            // The copy itself was counted when it came in or was added; only the other segments are extra.
-            Outcome::Done => self.segments_added -= 1,
-            Outcome::Drop(reason) => self.rx_drops.count(reason),
-        }
-        true
     }
 }
 
@@ -233,7 +221,7 @@ impl Senders {
     /// heads taken. A broken ring is marked and yields nothing more.
     #[inline]
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
-        fetched.len = 0;
+        (fetched.len, fetched.more) = (0, false);
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return 0;
         };
@@ -294,15 +282,27 @@ impl Senders {
         }
     }
 
+    /// Charges the port of `first`, if this is its home, for what was made of it and the next ones, `packets` in all.
+    #[inline]
+    pub(crate) fn charge(&mut self, first: PacketRef, packets: usize, delivered: &Delivered) {
+        let sender = self.owns(first).then(|| self.get_mut(first.port())).flatten();
+        sender.into_iter().for_each(|sender| sender.charge.add_delivered(packets as u64, delivered));
+    }
+
     /// Enters that packets of one ring were delivered whole.
     #[inline]
-    pub(crate) fn settle_delivered(&mut self, packets: impl ExactSizeIterator<Item = PacketRef> + Clone) {
+    pub(crate) fn settle_delivered(
+        &mut self,
+        packets: impl ExactSizeIterator<Item = PacketRef> + Clone,
+        bytes: u64,
+    ) {
         let Some(first) = packets.clone().next() else { return };
         let ring = RingId { port: first.port(), queue: first.queue };
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
-        let Sender { queues, counters, .. } = sender;
+        let Sender { queues, counters, charge, .. } = sender;
+        charge.add_bytes(bytes);
         let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
         counters.forwarded += packets.len() as u64;
         let mut completed = false;
@@ -337,6 +337,7 @@ impl Senders {
             1 => {}
             _ => {
                 sender.counters.copies_added += u64::from(copies - 1);
+                sender.charge.add_copies(u64::from(copies - 1));
                 if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
                     queue.table.set_pending(packet.head, copies);
                 }
@@ -408,10 +409,11 @@ impl Sender {
         enabled: bool,
     ) -> (usize, Option<RingError>) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
-        let pending = match queue.ring.pending() {
-            Ok(pending) => usize::from(pending).min(BATCH_PACKETS_MAX),
+        let all = match queue.ring.pending() {
+            Ok(pending) => usize::from(pending),
             Err(error) => return (0, Some(error)),
         };
+        let pending = all.min(self.charge.begin_visit());
         for ahead in 0..pending {
             if let Ok(head) = queue.ring.head(ahead as u16) {
                 queue.ring.prefetch_descriptor(head);
@@ -432,7 +434,9 @@ impl Sender {
             }
         }
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
+        fetched.more = taken < all && error.is_none() && !queue.blocked;
         queue.ring.take(taken as u16);
+        self.charge.taken(taken);
         self.read_headers(ring, fetched, taken, (home, enabled));
         (taken, error)
     }

@@ -131,8 +131,10 @@ impl<'a, 't> Service<'a, 't> {
         };
         let to = (&*self.place.map, self.place.capabilities);
         let delivered = &mut self.received.delivered;
+        let before = delivered.bytes;
         let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, delivered);
-        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet));
+        let bytes = delivered.bytes - before;
+        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet), bytes);
         done
     }
 
@@ -168,6 +170,7 @@ impl<'a, 't> Service<'a, 't> {
             }
             attempts.next_segment = 0;
         }
+        self.tools.senders.charge(copies[0].packet, copies.len(), delivered);
     }
 
     /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns how many copies
