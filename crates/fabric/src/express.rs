@@ -3,6 +3,7 @@
 use lasthop_guestmem::{MemoryMap, Rest, Segment, StaleSegment};
 use lasthop_ring::{DESC_WRITE, DeviceRing};
 use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
+use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::Capabilities;
@@ -36,7 +37,6 @@ pub(crate) struct Place {
     target: Segment,
     source: Segment,
     is_gso: bool,
-    vnet: [u8; HEADER_BYTES],
 }
 
 impl Default for Express {
@@ -58,14 +58,11 @@ impl Express {
         delivered: &mut Delivered,
     ) -> usize {
         let reserved = self.reserve(queue, (map, capabilities), source, copies);
-        let copied = self.copy(map, source, copies, reserved);
-        complete(&mut queue.ring, &self.places[..copied]);
-        for place in &self.places[..copied] {
-            delivered.bytes += u64::from(place.len) - HEADER_BYTES as u64;
-            delivered.gso_packets += u64::from(place.is_gso);
-        }
-        delivered.packets += copied as u64;
-        copied
+        let places = &self.places[..reserved];
+        let copied = copy_all(map, source, copies, places);
+        complete(&mut queue.ring, &places[..copied.packets as usize]);
+        delivered.add(&copied);
+        copied.packets as usize
     }
 
     /// As `run`, without the copying: used entries are written, the frames are to follow before they are published.
@@ -83,7 +80,8 @@ impl Express {
         places
     }
 
-    #[inline]
+    /// Finds buffers, and asks for their lines. A function of its own: the loop has the registers to itself.
+    #[inline(never)]
     fn reserve(
         &mut self,
         queue: &mut RxQueue,
@@ -99,34 +97,45 @@ impl Express {
         let count = pending.min(copies.len()).min(BATCH_PACKETS_MAX);
         for (ahead, (copy, place)) in copies[..count].iter().zip(&mut self.places).enumerate() {
             let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
-            let as_it_is = (!offload.needs_csum() || capabilities.csum)
-                && (!offload.is_gso() || capabilities.takes_gso(offload));
             let buffer = buffer(&queue.ring, map, &mut queue.hint, ahead as u16);
             let (Some((head, target)), Some(source)) = (buffer, source.only_segment(copy.packet)) else {
                 return ahead;
             };
             let len = HEADER_BYTES as u32 + len;
-            if !as_it_is || target.len < len {
+            if target.len < len || !(is_plain(offload) || is_taken_as_it_is(offload, capabilities)) {
                 return ahead;
             }
             map.prefetch_write(target, len);
-            let is_gso = offload.is_gso();
-            let vnet =
-                if offload.flags | offload.gso_type == 0 { PLAIN } else { as_received(offload).emit(1) };
-            *place = Place { head, is_gso, len, target, source, vnet };
+            *place = Place { head, len, target, source, is_gso: offload.is_gso() };
         }
         count
     }
+}
 
-    #[inline]
-    fn copy(&self, map: &MemoryMap, source: &Source<'_>, copies: &[Copy<'_>], reserved: usize) -> usize {
-        for (index, (copy, place)) in copies[..reserved].iter().zip(&self.places).enumerate() {
-            if place.write(map, source, copy.header).is_err() {
-                return index;
-            }
+/// Whether the sender has left nothing to be done.
+#[inline]
+fn is_plain(offload: Offload) -> bool {
+    offload.flags | offload.gso_type == 0
+}
+
+/// Whether the receiver does what the sender left to be done.
+fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
+    (!offload.needs_csum() || capabilities.csum) && (!offload.is_gso() || capabilities.takes_gso(offload))
+}
+
+/// Copies frames into their buffers, up to the first that cannot be copied.
+#[inline(never)]
+fn copy_all(map: &MemoryMap, source: &Source<'_>, copies: &[Copy<'_>], places: &[Place]) -> Delivered {
+    let (mut packets, mut bytes, mut gso_packets) = (0, 0, 0);
+    for (copy, place) in copies.iter().zip(places) {
+        if place.write(map, source, copy.header).is_err() {
+            break;
         }
-        reserved
+        packets += 1;
+        bytes += u64::from(place.len) - HEADER_BYTES as u64;
+        gso_packets += u64::from(place.is_gso);
     }
+    Delivered { packets, bytes, gso_packets, csum_completed: 0 }
 }
 
 /// Takes the buffers and writes their used entries.
@@ -147,7 +156,7 @@ impl Place {
     }
 
     /// Copies the frame into its buffer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(
         &self,
         map: &MemoryMap,
@@ -163,7 +172,13 @@ impl Place {
             skip: HEADER_BYTES as u32 + header.covers_bytes(),
             len: payload - image.len(),
         };
-        map.write_frame(self.target, &self.vnet, image, rest)
+        // A truncated frame has lost its metadata.
+        let offload =
+            if payload == header.frame_len_bytes() as usize { header.offload } else { Offload::default() };
+        if is_plain(offload) {
+            return map.write_frame(self.target, &PLAIN, image, rest);
+        }
+        map.write_frame(self.target, &as_received(offload).emit(1), image, rest)
     }
 }
 
@@ -175,6 +190,5 @@ fn buffer(ring: &DeviceRing, map: &MemoryMap, hint: &mut u16, ahead: u16) -> Opt
     if descriptor.flags != DESC_WRITE {
         return None;
     }
-    let segment = map.translate(descriptor.addr, descriptor.len, hint)?;
-    (segment.len == descriptor.len).then_some((head, segment))
+    Some((head, map.translate_whole(descriptor.addr, descriptor.len, hint)?))
 }

@@ -2,7 +2,9 @@ use std::sync::Arc;
 
 use lasthop_exchange::full_fence;
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
-use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DeviceRing, Direction, RingError, walk_from};
+use lasthop_ring::{
+    DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, Direction, RingError, walk_from,
+};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial};
@@ -80,6 +82,7 @@ pub(crate) struct Fetched {
     pub(crate) len: usize,
     /// Whether the ring has more that could be taken.
     pub(crate) more: bool,
+    heads: [u16; BATCH_PACKETS_MAX],
     /// The chains as taken, before frames that are none are left out.
     chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
@@ -92,6 +95,7 @@ impl Default for Fetched {
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
             more: false,
+            heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
         }
@@ -414,24 +418,20 @@ impl Sender {
             Err(error) => return (0, Some(error)),
         };
         let pending = all.min(self.charge.begin_visit());
-        for ahead in 0..pending {
-            if let Ok(head) = queue.ring.head(ahead as u16) {
-                queue.ring.prefetch_descriptor(head);
+        let (readable, mut error) = read_heads(&queue.ring, &mut fetched.heads[..pending]);
+        let (mut taken, mut bytes) = (0, 0_u32);
+        let heads = fetched.heads[..readable].iter().zip(&mut fetched.chains);
+        for (head, chain) in heads {
+            if bytes >= VISIT_BYTES_MAX || !queue.table.has_room() {
+                error = None; // that is not reached yet
+                break;
             }
-        }
-        let (mut taken, mut bytes, mut error) = (0, 0_u32, None);
-        while taken < pending && bytes < VISIT_BYTES_MAX && queue.table.has_room() {
-            match take_chain(queue, &self.map, taken as u16, self.epoch) {
-                Ok(chain) => {
-                    bytes = bytes.saturating_add(chain.bytes);
-                    fetched.chains[taken] = chain;
-                    taken += 1;
-                }
-                Err(broken) => {
-                    error = Some(broken);
-                    break;
-                }
+            if let Err(broken) = take_chain(queue, &self.map, *head, self.epoch, chain) {
+                error = Some(broken);
+                break;
             }
+            bytes = bytes.saturating_add(chain.bytes);
+            taken += 1;
         }
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
         fetched.more = taken < all && error.is_none() && !queue.blocked;
@@ -452,6 +452,7 @@ impl Sender {
     ) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
         let vnet_bytes = self.capabilities.header_bytes;
+        let packet = PacketRef { port: ring.port.0, queue: ring.queue, head: 0, home, epoch: self.epoch };
         let (mut bytes, mut gso_packets) = (0, 0);
         for chain in &fetched.chains[..taken] {
             let header = &mut fetched.headers[fetched.len];
@@ -460,8 +461,7 @@ impl Sender {
             } else {
                 let chains = queue.table.chains();
                 let segments = chains.segments(chain.head, self.epoch, &mut fetched.segments);
-                let cursor = Cursor::new(&self.map, segments.unwrap_or_default());
-                read_header(cursor, header, chain, vnet_bytes)
+                read_pieces((&self.map, segments.unwrap_or_default()), header, chain, vnet_bytes)
             };
             if read.is_ok() {
                 bytes += u64::from(header.frame_len_bytes());
@@ -473,8 +473,7 @@ impl Sender {
                 continue;
             }
             gso_packets += u64::from(header.offload.is_gso());
-            let (port, queue, head, epoch) = (ring.port.0, ring.queue, chain.head, self.epoch);
-            fetched.packets[fetched.len] = PacketRef { port, queue, head, home, epoch };
+            fetched.packets[fetched.len] = PacketRef { head: chain.head, ..packet };
             fetched.len += 1;
         }
         self.counters.rx_packets += taken as u64;
@@ -514,23 +513,54 @@ impl Chain {
     }
 }
 
-/// Reads, checks and enters the pending chain `ahead`.
+/// Reads the pending heads, and asks for their descriptors; how many are in range, and what is wrong with the next one.
 #[inline]
-fn take_chain(queue: &mut TxQueue, map: &MemoryMap, ahead: u16, epoch: u32) -> Result<Chain, RingError> {
-    let head = queue.ring.head(ahead)?;
+fn read_heads(ring: &DeviceRing, heads: &mut [u16]) -> (usize, Option<RingError>) {
+    for (ahead, place) in heads.iter_mut().enumerate() {
+        match ring.head(ahead as u16) {
+            Ok(head) => *place = head,
+            Err(error) => return (ahead, Some(error)),
+        }
+        ring.prefetch_descriptor(*place);
+    }
+    (heads.len(), None)
+}
+
+/// Reads, checks and enters the pending chain at `head`; what was read is in `chain`.
+#[inline]
+fn take_chain(
+    queue: &mut TxQueue,
+    map: &MemoryMap,
+    head: u16,
+    epoch: u32,
+    chain: &mut Chain,
+) -> Result<(), RingError> {
     if queue.table.is_taken(head) {
         return Err(RingError::HeadTwice(head));
     }
     let descriptor = queue.ring.descriptor(head);
     if descriptor.flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == 0 {
         // The usual chain, spared the walk: one buffer in one region.
-        let piece = map.translate(descriptor.addr, descriptor.len, &mut queue.hint);
-        if let Some(first) = piece.filter(|piece| piece.len == descriptor.len && piece.len > 0) {
+        let piece = map.translate_whole(descriptor.addr, descriptor.len, &mut queue.hint);
+        if let Some(first) = piece.filter(|piece| piece.len > 0) {
             map.prefetch_start(first);
             queue.table.enter(head, epoch, &[first]);
-            return Ok(Chain { head, whole: true, bytes: first.len, first });
+            *chain = Chain { head, whole: true, bytes: first.len, first };
+            return Ok(());
         }
     }
+    *chain = take_pieces(queue, map, (head, descriptor), epoch)?;
+    Ok(())
+}
+
+/// As [`take_chain`], for a chain of any kind.
+#[inline(never)]
+fn take_pieces(
+    queue: &mut TxQueue,
+    map: &MemoryMap,
+    (head, descriptor): (u16, Descriptor),
+    epoch: u32,
+) -> Result<Chain, RingError> {
     let mut segments = ChainSegments::new();
     let mut bytes = 0_u32;
     let whole =
@@ -551,28 +581,38 @@ fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain) -> Result
     let mut vnet = [0; HEADER_BYTES];
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     map.read_start(chain.first, &mut vnet, image).map_err(|_| DropReason::Recalled)?;
+    read_offload(header, &vnet)
+}
+
+/// Enters and checks what the sender left to be done.
+#[inline]
+fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
     header.offload = Offload::default();
-    if vnet[0] | vnet[1] == 0 {
-        return Ok(()); // no flags, no segmentation: the other fields mean nothing
-    }
-    header.offload = Offload::parse(&vnet);
-    check_offload(&header.offload, frame_len)
+    // No flags, no segmentation: the other fields mean nothing.
+    if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, vnet) }
+}
+
+#[inline(never)]
+fn parse_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
+    header.offload = Offload::parse(vnet);
+    check_offload(&header.offload, header.frame_len_bytes())
 }
 
 /// As [`read_one_piece`], for a chain in pieces.
-fn read_header(
-    mut cursor: Cursor<'_>,
+#[inline(never)]
+fn read_pieces(
+    (map, segments): (&MemoryMap, &[Segment]),
     header: &mut Header,
     chain: &Chain,
     vnet_bytes: usize,
 ) -> Result<(), DropReason> {
     let frame_len = chain.frame_bytes(vnet_bytes)?;
+    let mut cursor = Cursor::new(map, segments);
     let mut vnet = [0; HEADER_BYTES];
     cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
-    header.offload = Offload::parse(&vnet);
-    check_offload(&header.offload, frame_len)
+    read_offload(header, &vnet)
 }
 
 fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {

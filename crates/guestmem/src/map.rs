@@ -122,9 +122,27 @@ impl MemoryMap {
         if let Some(segment) = self.within(usize::from(*hint), guest_addr, len) {
             return Some(segment);
         }
+        self.translate_anew(guest_addr, len, hint)
+    }
+
+    #[inline(never)]
+    fn translate_anew(&self, guest_addr: u64, len: u32, hint: &mut u16) -> Option<Segment> {
         let region = self.regions.partition_point(|region| region.guest_addr <= guest_addr).checked_sub(1)?;
         *hint = region as u16; // below REGIONS_MAX
         self.within(region, guest_addr, len)
+    }
+
+    /// As [`Self::translate`], but all of `len` bytes or nothing.
+    #[inline]
+    #[must_use]
+    pub fn translate_whole(&self, guest_addr: u64, len: u32, hint: &mut u16) -> Option<Segment> {
+        if let Some(range) = self.ranges.get(usize::from(*hint)) {
+            let offset = guest_addr.wrapping_sub(range.guest_addr);
+            if offset < range.len && u64::from(len) <= range.len - offset {
+                return Some(Segment { offset, len, region: *hint });
+            }
+        }
+        self.translate_anew(guest_addr, len, hint).filter(|segment| segment.len == len)
     }
 
     #[inline]
@@ -252,12 +270,20 @@ impl MemoryMap {
         Ok(())
     }
 
+    /// Where a segment of this map starts, for prefetching only: a segment of another map is somewhere else.
+    #[inline]
+    #[cfg_attr(any(miri, not(target_arch = "x86_64")), expect(dead_code))]
+    fn hint_address(&self, segment: Segment) -> Option<*const u8> {
+        let range = self.ranges.get(usize::from(segment.region))?;
+        Some(range.start.as_ptr().cast_const().wrapping_add(segment.offset as usize))
+    }
+
     /// Asks the processor for the first one or two cache lines of `len` bytes at the start of a segment, to be written; never
     /// faults, never fails.
     #[inline]
     pub fn prefetch_write(&self, segment: Segment, len: u32) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if let Ok(pointer) = self.host(segment, 0, len as usize) {
+        if let Some(pointer) = self.hint_address(segment) {
             let second = (len as usize).min(64);
             // The compiler's own hint becomes one for reading unless all processors it builds for know PREFETCHW. Those
             // 64-bit ones that do not, do nothing.
@@ -266,7 +292,7 @@ impl MemoryMap {
                 std::arch::asm!(
                     "prefetchw [{0}]",
                     "prefetchw [{0} + {1}]",
-                    in(reg) pointer.as_ptr(),
+                    in(reg) pointer,
                     in(reg) second,
                     options(nostack, preserves_flags, readonly),
                 );
@@ -278,13 +304,13 @@ impl MemoryMap {
     #[inline]
     pub fn prefetch_start(&self, segment: Segment) {
         #[cfg(target_arch = "x86_64")]
-        if let Ok(pointer) = self.host(segment, 0, segment.len as usize) {
+        if let Some(pointer) = self.hint_address(segment) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let second = (segment.len as usize).min(64);
-            // SAFETY: a prefetch has no architectural effect; both addresses are in the mapping or just behind it.
+            // SAFETY: a prefetch has no architectural effect, whatever the address.
             unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(pointer.as_ptr().cast::<i8>());
-                _mm_prefetch::<_MM_HINT_T0>(pointer.as_ptr().wrapping_add(second).cast::<i8>());
+                _mm_prefetch::<_MM_HINT_T0>(pointer.cast::<i8>());
+                _mm_prefetch::<_MM_HINT_T0>(pointer.wrapping_add(second).cast::<i8>());
             }
         }
     }

@@ -49,8 +49,8 @@ pub fn walk_from(
     if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
         // The usual chain of a small packet, spared the loops: one buffer in one region.
         let writable = walk.check_direction(first)?;
-        return match map.translate(first.addr, first.len, walk.hint) {
-            Some(piece) if piece.len == first.len && first.len > 0 => Ok(segment(piece, writable)),
+        return match map.translate_whole(first.addr, first.len, walk.hint) {
+            Some(piece) if piece.len > 0 => Ok(segment(piece, writable)),
             _ => walk.buffer(first, &mut segment),
         };
     }
@@ -100,6 +100,9 @@ impl Walk<'_> {
         if descriptor.len == 0 && self.direction == Direction::Writable {
             // No driver posts room for nothing; thousands of them would be walked for each packet, and never used up.
             return Err(RingError::EmptyBuffer(descriptor.addr));
+        }
+        if let Some(piece) = self.map.translate_whole(descriptor.addr, descriptor.len, self.hint) {
+            return Ok(piece.len == 0 || segment(piece, writable));
         }
         let (mut addr, mut left) = (descriptor.addr, descriptor.len);
         while left > 0 {
