@@ -376,6 +376,7 @@ impl Worker {
         }
         *self.fabric.signals() = signals;
         let mut wakes = self.fabric.wakes();
+        self.stats.wakes += u64::from(wakes.count_ones());
         while wakes != 0 {
             self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
             wakes &= wakes - 1;
@@ -514,7 +515,7 @@ impl Worker {
 
     /// What it counted, and how many rings are active.
     pub(crate) fn stats(&self) -> WorkerStats {
-        WorkerStats { active_rings: self.active.len(), ..self.stats }
+        WorkerStats { active_rings: self.active.len(), crew: self.fabric.crew_counters(), ..self.stats }
     }
 
     /// Why all rings of a port were stopped, if they were.

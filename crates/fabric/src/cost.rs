@@ -34,21 +34,26 @@ impl Charge {
     pub(crate) fn begin_visit(&mut self) -> usize {
         let cost = self.total - self.visited;
         self.visited = self.total;
+        if cost > VISIT_COST_MAX || self.packets_max < BATCH_PACKETS_MAX {
+            self.resize(cost);
+        }
+        self.packets_max
+    }
+
+    #[cold]
+    fn resize(&mut self, cost: u64) {
         self.packets_max = if cost > VISIT_COST_MAX {
             ((self.taken as u64 * VISIT_COST_MAX / cost) as usize).max(1)
         } else {
             BATCH_PACKETS_MAX.min(2 * self.packets_max)
         };
-        self.packets_max
     }
 
-    /// The visit took `packets`: they are fetched, and decided on, and go to one port each.
+    /// The visit took `packets`, at least one: they are fetched, and decided on, and go to one port each.
     #[inline]
     pub(crate) fn taken(&mut self, packets: usize) {
         self.taken = packets;
-        if packets > 0 {
-            self.total += VISIT_COST + PACKET_COST * packets as u64;
-        }
+        self.total += VISIT_COST + PACKET_COST * packets as u64;
     }
 
     /// Packets go to more ports than one, or become more than one.
@@ -98,7 +103,7 @@ mod tests {
     #[test]
     fn everything_is_told_once() {
         let mut charge = Charge::default();
-        charge.taken(0);
+        charge.begin_visit();
         assert_eq!(charge.take(), 0, "a look costs nothing");
         charge.taken(2);
         charge.add_copies(3);

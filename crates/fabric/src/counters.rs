@@ -61,6 +61,20 @@ impl Delivered {
     }
 }
 
+/// What a worker had to do with the others of its crew. All but wake-ups are counted per batch at most, on ways that a
+/// worker alone never goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrewCounters {
+    /// Batches for one receive ring that found another worker at it.
+    pub contended: u64,
+    /// References that were left for that worker.
+    pub left: u64,
+    /// Packets that were copied without the ring's claim, side by side with others.
+    pub leased: u64,
+    /// References that came back from other workers.
+    pub returned: u64,
+}
+
 /// What happened to the packets of one port. "rx" is what the switch received from the guest, "tx" what it gave the
 /// guest. Every packet is accounted to the port that it came from; what was delivered or lost on the way to a port is
 /// counted there too, outside the equation.

@@ -285,6 +285,7 @@ impl Receivers {
         }
         if let Some(first) = leases.first_packet() {
             tools.senders.charge(first, all.packets as usize, &all);
+            tools.senders.crew.leased += all.packets;
         }
     }
 
@@ -357,12 +358,10 @@ fn leave(
     now_ns: u64,
 ) -> Duty {
     place.note_contention();
+    tools.senders.crew.contended += 1;
     for copy in copies {
         let refused = if tools.senders.begin_waiting(copy.packet) {
-            place.desk.leave(copy.waiting(0, now_ns)).err().map(|waiting| {
-                tools.senders.end_waiting(waiting.packet);
-                DropReason::RxQueueFull
-            })
+            tools.senders.leave(place, copy.waiting(0, now_ns)).err()
         } else {
             Some(DropReason::RxShare)
         };

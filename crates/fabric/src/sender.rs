@@ -1,23 +1,21 @@
 use std::sync::Arc;
 
 use lasthop_exchange::full_fence;
-use lasthop_guestmem::{Cursor, MemoryMap, Segment};
+use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, Direction, RingError, walk_from,
 };
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, PORTS_MAX, PortId};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
-use lasthop_wire::{Offload, check_partial};
 
 use crate::board::Board;
-use crate::bounds::{
-    CHAIN_SEGMENTS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, LENT_PACKETS_MAX,
-    VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS,
-};
+use crate::bounds::{CHAIN_SEGMENTS_MAX, LENT_PACKETS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
+use crate::chain::{Chain, read_one_piece, read_pieces};
 use crate::cost::Charge;
-use crate::counters::{Delivered, PortCounters};
+use crate::counters::{CrewCounters, Delivered, PortCounters};
 use crate::frame::Frame;
-use crate::reference::{Attempt, Outcome, PacketRef, Return};
+use crate::place::ReceiveRing;
+use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
 use crate::{Capabilities, RingId};
 
@@ -80,7 +78,7 @@ pub(crate) struct Fetched {
     pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX]>,
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
-    /// Whether the ring has more that could be taken.
+    /// Whether the ring has more. If it is blocked or broken, the next visit takes none of it.
     pub(crate) more: bool,
     heads: [u16; BATCH_PACKETS_MAX],
     /// The chains as taken, before frames that are none are left out.
@@ -154,6 +152,8 @@ pub(crate) struct Senders {
     lent: usize,
     /// Workers that something was given back to since the last publication, as bits.
     returned: u64,
+    /// What it had to do with other workers.
+    pub(crate) crew: CrewCounters,
 }
 
 impl Senders {
@@ -161,7 +161,8 @@ impl Senders {
         let mut slots = Vec::new();
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
-        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0 }
+        let crew = CrewCounters::default();
+        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, crew }
     }
 
     /// Whether this worker is the packet's home, which alone settles it.
@@ -225,7 +226,7 @@ impl Senders {
     /// heads taken. A broken ring is marked and yields nothing more.
     #[inline]
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
-        (fetched.len, fetched.more) = (0, false);
+        fetched.len = 0;
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return 0;
         };
@@ -373,6 +374,18 @@ impl Senders {
         true
     }
 
+    /// Leaves a copy that began to wait for who has the ring's claim.
+    pub(crate) fn leave(&mut self, place: &ReceiveRing, waiting: Waiting) -> Result<(), DropReason> {
+        match place.desk.leave(waiting) {
+            Ok(()) => self.crew.left += 1,
+            Err(waiting) => {
+                self.end_waiting(waiting.packet);
+                return Err(DropReason::RxQueueFull);
+            }
+        }
+        Ok(())
+    }
+
     /// A copy waits no more; `settle` follows.
     pub(crate) fn end_waiting(&mut self, packet: PacketRef) {
         self.lent -= 1;
@@ -417,7 +430,10 @@ impl Sender {
             Ok(pending) => usize::from(pending),
             Err(error) => return (0, Some(error)),
         };
-        let pending = all.min(self.charge.begin_visit());
+        if all == 0 {
+            return (0, None);
+        }
+        let pending = all.min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
         let (readable, mut error) = read_heads(&queue.ring, &mut fetched.heads[..pending]);
         let (mut taken, mut bytes) = (0, 0_u32);
         let heads = fetched.heads[..readable].iter().zip(&mut fetched.chains);
@@ -434,9 +450,8 @@ impl Sender {
             taken += 1;
         }
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
-        fetched.more = taken < all && error.is_none() && !queue.blocked;
+        fetched.more = taken < all;
         queue.ring.take(taken as u16);
-        self.charge.taken(taken);
         self.read_headers(ring, fetched, taken, (home, enabled));
         (taken, error)
     }
@@ -476,40 +491,10 @@ impl Sender {
             fetched.packets[fetched.len] = PacketRef { head: chain.head, ..packet };
             fetched.len += 1;
         }
+        self.charge.taken(taken);
         self.counters.rx_packets += taken as u64;
         self.counters.rx_bytes += bytes;
         self.counters.rx_gso_packets += gso_packets;
-    }
-}
-
-/// A chain as it was taken.
-#[derive(Clone, Copy, Debug, Default)]
-struct Chain {
-    head: u16,
-    /// Whether all segments were kept.
-    whole: bool,
-    bytes: u32,
-    /// Usually that is where the headers are.
-    first: Segment,
-}
-
-impl Chain {
-    #[inline]
-    fn is_one_piece(&self) -> bool {
-        self.bytes == self.first.len && self.whole
-    }
-
-    /// Bytes of the frame in it.
-    #[inline]
-    fn frame_bytes(&self, vnet_bytes: usize) -> Result<u32, DropReason> {
-        if !self.whole {
-            return Err(DropReason::ChainTooLong);
-        }
-        match self.bytes.checked_sub(vnet_bytes as u32) {
-            None | Some(..FRAME_BYTES_MIN) => Err(DropReason::TooShort),
-            Some(bytes) if bytes > FRAME_BYTES_MAX => Err(DropReason::TooLong),
-            Some(bytes) => Ok(bytes),
-        }
     }
 }
 
@@ -572,59 +557,4 @@ fn take_pieces(
     map.prefetch(first, 0);
     queue.table.enter(head, epoch, &segments);
     Ok(Chain { head, whole, bytes, first })
-}
-
-/// Reads the virtio-net header and the frame's head of a chain in one piece into `header`, and checks the metadata.
-#[inline]
-fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain) -> Result<(), DropReason> {
-    let frame_len = chain.frame_bytes(HEADER_BYTES)?;
-    let mut vnet = [0; HEADER_BYTES];
-    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
-    map.read_start(chain.first, &mut vnet, image).map_err(|_| DropReason::Recalled)?;
-    read_offload(header, &vnet)
-}
-
-/// Enters and checks what the sender left to be done.
-#[inline]
-fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
-    header.offload = Offload::default();
-    // No flags, no segmentation: the other fields mean nothing.
-    if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, vnet) }
-}
-
-#[inline(never)]
-fn parse_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
-    header.offload = Offload::parse(vnet);
-    check_offload(&header.offload, header.frame_len_bytes())
-}
-
-/// As [`read_one_piece`], for a chain in pieces.
-#[inline(never)]
-fn read_pieces(
-    (map, segments): (&MemoryMap, &[Segment]),
-    header: &mut Header,
-    chain: &Chain,
-    vnet_bytes: usize,
-) -> Result<(), DropReason> {
-    let frame_len = chain.frame_bytes(vnet_bytes)?;
-    let mut cursor = Cursor::new(map, segments);
-    let mut vnet = [0; HEADER_BYTES];
-    cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
-    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
-    cursor.read(image).map_err(|_| DropReason::Recalled)?;
-    read_offload(header, &vnet)
-}
-
-fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
-    use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
-    if offload.needs_csum() && !check_partial(offload, frame_len_bytes) {
-        return Err(DropReason::BadCsum);
-    }
-    if !offload.is_gso() {
-        return Ok(());
-    }
-    let kind = matches!(offload.gso_kind(), GSO_TCPV4 | GSO_TCPV6);
-    let size = offload.gso_size >= GSO_SIZE_BYTES_MIN
-        && frame_len_bytes.div_ceil(u32::from(offload.gso_size)) <= GSO_SEGMENTS_MAX;
-    if kind && size && offload.needs_csum() { Ok(()) } else { Err(DropReason::BadGso) }
 }

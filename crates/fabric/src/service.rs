@@ -268,10 +268,7 @@ impl<'a, 't> Service<'a, 't> {
             return Ok(());
         }
         // Something of ours may still be among what was left: this may not overtake it.
-        self.place.desk.leave(waiting).map_err(|waiting| {
-            self.tools.senders.end_waiting(waiting.packet);
-            DropReason::RxQueueFull
-        })
+        self.tools.senders.leave(self.place, waiting)
     }
 
     /// Lets what others left wait with the rest.

@@ -69,7 +69,7 @@ pub(crate) struct RingReport {
 }
 
 /// One worker thread since it started.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkerReport {
     pub(crate) index: usize,
     /// Times it went to sleep.
@@ -80,6 +80,21 @@ pub(crate) struct WorkerReport {
     pub(crate) visits: u64,
     /// Visits that found packets.
     pub(crate) batches: u64,
+    /// Batches that found another worker at their receive ring.
+    #[serde(default)]
+    pub(crate) contended: u64,
+    /// References that were left for that worker.
+    #[serde(default)]
+    pub(crate) left: u64,
+    /// Packets that were copied side by side with another worker.
+    #[serde(default)]
+    pub(crate) leased: u64,
+    /// References that came back from other workers.
+    #[serde(default)]
+    pub(crate) returned: u64,
+    /// Times it woke another worker.
+    #[serde(default)]
+    pub(crate) wakes: u64,
 }
 
 /// The forwarding table.

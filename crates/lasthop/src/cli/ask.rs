@@ -74,6 +74,15 @@ impl Asking {
         if check { self.check(&stats) } else { self.show(&stats, show::stats) }
     }
 
+    /// With `--json` what is asked for only, too.
+    pub(super) fn workers(&self) -> Result<ExitCode, Fault> {
+        let stats: StatsReport = ask(&self.dir, "stats", &json!({}))?;
+        if self.json {
+            return self.show(&json!({"workers": stats.workers}), |_| String::new());
+        }
+        self.show(&stats, show::workers)
+    }
+
     /// With `--json` the counters are shown in any case; the exit status tells.
     fn check(&self, stats: &StatsReport) -> Result<ExitCode, Fault> {
         if self.json {

@@ -49,6 +49,9 @@ enum Command {
         /// Exit with 1 unless every packet that came in is delivered, dropped for a reason, or waiting
         #[arg(long)]
         check: bool,
+        /// Show what the worker threads did instead
+        #[arg(long, conflicts_with_all = ["check", "name"])]
+        workers: bool,
     },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
@@ -145,7 +148,8 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
         Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
         Command::Vnic(command) => question.vnic(command),
         Command::Fdb(FdbCommand::Show) => question.fdb(),
-        Command::Stats { name, check } => question.stats(name.as_deref(), check),
+        Command::Stats { workers: true, .. } => question.workers(),
+        Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
         Command::Version | Command::Bench(_) | Command::Switch { .. } => question.version(),
     }
 }

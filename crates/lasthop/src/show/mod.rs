@@ -9,7 +9,7 @@ mod vnic;
 
 pub(crate) use libvirt::libvirt;
 pub(crate) use qemu::{qemu, qemu_hint};
-pub(crate) use stats::{conservation, stats};
+pub(crate) use stats::{conservation, stats, workers};
 pub(crate) use vnic::{vnic, vnic_added, vnic_list};
 
 use crate::report::{FdbReport, VersionReport};

@@ -131,5 +131,10 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         polls: worker.polls,
         visits: worker.visits,
         batches: worker.batches,
+        contended: worker.crew.contended,
+        left: worker.crew.left,
+        leased: worker.crew.leased,
+        returned: worker.crew.returned,
+        wakes: worker.wakes,
     }
 }

@@ -129,7 +129,11 @@ impl Bridge {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn flood(&self, packet: usize, from: PortId, verdicts: &mut Verdicts) {
+    #[inline(never)]
+    fn flood(&self, packet: usize, (from, kind): (PortId, Flood), now_ns: u64, verdicts: &mut Verdicts) {
+        if let Err(reason) = self.storms.admit(from, kind, now_ns) {
+            return verdicts.drop_packet(packet, reason);
+        }
         let mut others = self.ports.others(from).peekable();
         if others.peek().is_none() {
             return verdicts.drop_packet(packet, DropReason::NoDestination);
@@ -182,10 +186,7 @@ impl Module for Bridge {
         for (packet, header) in batch.headers.iter().enumerate() {
             match visit.route(header) {
                 Ok(Route::To(port)) => verdicts.output(packet, port),
-                Ok(Route::Flood(kind)) => match self.storms.admit(batch.port, kind, now_ns) {
-                    Ok(()) => self.flood(packet, batch.port, verdicts),
-                    Err(reason) => verdicts.drop_packet(packet, reason),
-                },
+                Ok(Route::Flood(kind)) => self.flood(packet, (batch.port, kind), now_ns, verdicts),
                 Err(reason) => verdicts.drop_packet(packet, reason),
             }
         }
