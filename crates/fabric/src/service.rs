@@ -274,10 +274,19 @@ impl<'a, 't> Service<'a, 't> {
     /// Lets what others left wait with the rest.
     pub(crate) fn absorb(&mut self) {
         while let Some(waiting) = self.claim.take_left() {
-            match self.claim.full(waiting.header.frame_len_bytes()) {
-                Some(reason) => self.finish(waiting, Outcome::Drop(reason)),
-                None => self.claim.push(waiting),
-            }
+            let drop = self.full(&waiting);
+            self.wait_or_finish(waiting, drop);
+        }
+    }
+
+    fn full(&mut self, waiting: &Waiting) -> Option<DropReason> {
+        self.claim.full(waiting.header.frame_len_bytes())
+    }
+
+    fn wait_or_finish(&mut self, waiting: Waiting, drop: Option<DropReason>) {
+        match drop {
+            Some(reason) => self.finish(waiting, Outcome::Drop(reason)),
+            None => self.claim.push(waiting),
         }
     }
 
@@ -373,9 +382,6 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Drops what waits for which `gone` holds; the others keep their order.
     pub(crate) fn drop_those(&mut self, gone: impl Fn(PacketRef) -> bool, reason: DropReason) {
-        while let Some(waiting) = self.claim.take_left() {
-            self.claim.push(waiting);
-        }
         for _ in 0..self.claim.waiting() {
             let Some(waiting) = self.claim.pop() else { break };
             if gone(waiting.packet) {
@@ -383,6 +389,10 @@ impl<'a, 't> Service<'a, 't> {
             } else {
                 self.claim.push(waiting);
             }
+        }
+        while let Some(waiting) = self.claim.take_left() {
+            let drop = if gone(waiting.packet) { Some(reason) } else { self.full(&waiting) };
+            self.wait_or_finish(waiting, drop);
         }
     }
 
