@@ -19,11 +19,20 @@ pub(crate) struct Charge {
     taken: usize,
     /// Packets that the next visit may take.
     packets_max: usize,
+    /// Cost of a visit after which that changes; 0 as long as it is to grow.
+    cost_max: u64,
 }
 
 impl Default for Charge {
     fn default() -> Self {
-        Self { total: 0, told: 0, visited: 0, taken: 0, packets_max: BATCH_PACKETS_MAX }
+        Self {
+            total: 0,
+            told: 0,
+            visited: 0,
+            taken: 0,
+            packets_max: BATCH_PACKETS_MAX,
+            cost_max: VISIT_COST_MAX,
+        }
     }
 }
 
@@ -34,7 +43,7 @@ impl Charge {
     pub(crate) fn begin_visit(&mut self) -> usize {
         let cost = self.total - self.visited;
         self.visited = self.total;
-        if cost > VISIT_COST_MAX || self.packets_max < BATCH_PACKETS_MAX {
+        if cost > self.cost_max {
             self.resize(cost);
         }
         self.packets_max
@@ -47,6 +56,7 @@ impl Charge {
         } else {
             BATCH_PACKETS_MAX.min(2 * self.packets_max)
         };
+        self.cost_max = if self.packets_max < BATCH_PACKETS_MAX { 0 } else { VISIT_COST_MAX };
     }
 
     /// The visit took `packets`, at least one: they are fetched, and decided on, and go to one port each.
