@@ -144,7 +144,7 @@ impl Engine {
                 .map_err(|error| EngineError::System("set up a worker", error))?;
             let thread = std::thread::Builder::new()
                 .name(format!("worker{number}"))
-                .spawn(move || worker.run())
+                .spawn(move || run_or_abort(worker))
                 .map_err(|error| EngineError::System("start a worker thread", error))?;
             engine.workers.push(thread);
         }
@@ -229,6 +229,21 @@ impl Engine {
     pub fn fdb(&self) -> Vec<FdbEntry> {
         self.module.fdb(worker::now_ns(self.started))
     }
+}
+
+/// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
+/// would hold up every guest for ever, one that has died is started again.
+fn run_or_abort(worker: Worker) {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _bomb = Bomb;
+    worker.run();
 }
 
 impl Drop for Engine {

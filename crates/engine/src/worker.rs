@@ -400,12 +400,20 @@ impl Worker {
         self.failures.insert(port, why.into());
     }
 
-    /// Stops what this worker is home to; its session stops it once more, for everybody. False if others are at it for long.
+    /// Stops what this worker is home to; its session stops it once more, for everybody, and is told then where the rings
+    /// stood. False if others are at it for long.
     fn stop_all(&mut self, port: PortId) -> bool {
         let at_home = self.fds.iter().filter(|((owner, _), fds)| *owner == port && fds.is_home);
         let indices: Vec<u16> = at_home.map(|((_, index), _)| *index).collect();
-        let busy = indices.into_iter().filter(|index| self.stop_ring(port, *index).is_none());
-        busy.count() == 0
+        let mut all = true;
+        for index in indices {
+            match self.stop_ring(port, index) {
+                Some(Some(base)) => self.crew.note_stopped(port, index, base),
+                Some(None) => {}
+                None => all = false,
+            }
+        }
+        all
     }
 
     /// A ring of this worker's is made; nothing passes yet.
