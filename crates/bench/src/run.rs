@@ -299,12 +299,14 @@ impl Run<'_> {
         let memory = backend.memory();
         backend.freeze();
         let core_to_core_ns = self.plan.cores.distance_ns()?.max(before);
+        let wake_up_ns = workload.lets_sleep().then(|| self.plan.cores.wake_up_ns()).transpose()?;
         Ok(Sample {
             backend: backend.name.clone(),
             workload: *workload,
             round,
             core_to_core_ns,
             placement: Placement::of(core_to_core_ns),
+            wake_up_ns,
             seconds: done.seconds,
             generator_cpu_seconds: done.cpu_seconds,
             sent_frames: done.tally.sent,

@@ -70,6 +70,8 @@ pub struct Sample {
     pub core_to_core_ns: f64,
     /// The class of that.
     pub placement: Placement,
+    /// Nanoseconds that a bare wake-up took there at that time ([`crate::Cores::wake_up_ns`]); for workloads with long pauses.
+    pub wake_up_ns: Option<f64>,
     /// How long it took.
     pub seconds: f64,
     /// Processor time that the guests' thread had meanwhile: as much as it lasted, unless something else took its CPU or

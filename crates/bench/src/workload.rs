@@ -144,6 +144,13 @@ impl Workload {
         !matches!(self.kind, Kind::Idle { .. } | Kind::RoundTrip { sleeping: true, .. })
     }
 
+    /// Whether a back end that sleeps when there is nothing to do would sleep in between.
+    #[must_use]
+    pub fn lets_sleep(&self) -> bool {
+        const LONG: Duration = Duration::from_micros(200);
+        matches!(self.kind, Kind::RoundTrip { pause, .. } if pause >= LONG)
+    }
+
     /// Whether frames go out as TCP segments to be cut.
     #[must_use]
     pub fn uncut(&self) -> bool {

@@ -65,7 +65,7 @@ impl Delivered {
 /// worker alone never goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrewCounters {
-    /// Batches for one receive ring that found another worker at it.
+    /// Batches for one receive ring that found another worker at it, and for longer than a short look.
     pub contended: u64,
     /// References that were left for that worker.
     pub left: u64,

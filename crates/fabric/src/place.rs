@@ -2,13 +2,13 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use lasthop_exchange::Desk;
+use lasthop_exchange::{Claim, Desk};
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DeviceRing, RingError};
 use lasthop_verdict::DropReason;
 
 use crate::bounds::{
-    CONTENDED_BATCHES, LEFT_PACKETS_MAX, WAITING_BYTES_MAX, WAITING_PACKETS_MAX, WORKERS_MAX,
+    CLAIM_LOOKS_MAX, CONTENDED_BATCHES, LEFT_PACKETS_MAX, WAITING_BYTES_MAX, WAITING_PACKETS_MAX, WORKERS_MAX,
 };
 use crate::reference::Waiting;
 use crate::{Capabilities, RingId};
@@ -65,9 +65,17 @@ impl ReceiveRing {
         }
     }
 
-    /// Somebody found the claim taken.
-    pub(crate) fn note_contention(&self) {
+    /// The claim, unless another worker has it for longer than it takes to reserve a batch's buffers.
+    #[inline]
+    pub(crate) fn claim(&self) -> Option<Claim<'_, RxQueue, Waiting>> {
+        self.desk.claim().or_else(|| self.claim_contended())
+    }
+
+    /// From now on holders copy without the claim for a while, and have it for a short time only.
+    #[inline(never)]
+    fn claim_contended(&self) -> Option<Claim<'_, RxQueue, Waiting>> {
         self.contended.store(CONTENDED_BATCHES, Ordering::Relaxed);
+        self.desk.claim_soon(CLAIM_LOOKS_MAX)
     }
 
     /// Whether somebody else delivers here too, lately. Counts a batch; only who holds the claim asks.

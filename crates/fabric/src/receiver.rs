@@ -244,7 +244,7 @@ impl Receivers {
         let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
             return self.refuse(ring.port, copies, tools, DropReason::PortDown);
         };
-        let duty = match place.desk.claim() {
+        let duty = match place.claim() {
             Some(claim) => {
                 let mut service = Service::new(place, claim, received, tools);
                 service.accept(copies, leases, now_ns);
@@ -357,7 +357,6 @@ fn leave(
     tools: &mut Tools<'_>,
     now_ns: u64,
 ) -> Duty {
-    place.note_contention();
     tools.senders.crew.contended += 1;
     for copy in copies {
         let refused = if tools.senders.begin_waiting(copy.packet) {

@@ -84,7 +84,6 @@ impl<'a, 't> Service<'a, 't> {
             return;
         }
         self.prefetch(copies.len());
-        let mut attempts = Attempts::default();
         let clear = self.serve();
         let mut leased = 0;
         let mut blocked = !clear;
@@ -95,7 +94,16 @@ impl<'a, 't> Service<'a, 't> {
         if !blocked {
             copies = &copies[self.express(copies)..];
         }
-        if !blocked && !copies.is_empty() {
+        if !copies.is_empty() {
+            self.accept_one_by_one(copies, blocked, clear, now_ns);
+        }
+    }
+
+    /// As `accept`, for what is not usual; `blocked`: there are no buffers anyway.
+    #[inline]
+    fn accept_one_by_one(&mut self, copies: &[Copy<'_>], blocked: bool, clear: bool, now_ns: u64) {
+        let mut attempts = Attempts::default();
+        if !blocked {
             let mut delivered = Delivered::default();
             self.attempt(copies, 0, &mut delivered, &mut attempts);
             self.received.delivered.add(&delivered);
@@ -103,7 +111,7 @@ impl<'a, 't> Service<'a, 't> {
         let (tried, untried) = copies.split_at(attempts.list.len());
         let settled = tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt));
         self.tools.senders.settle_all(settled);
-        for (copy, attempt) in tried.iter().zip(attempts.list) {
+        for (copy, attempt) in tried.iter().zip(&attempts.list) {
             match attempt.outcome {
                 Outcome::Done => {}
                 Outcome::Drop(reason) => self.received.drops.count(reason),

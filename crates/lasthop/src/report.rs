@@ -80,7 +80,7 @@ pub(crate) struct WorkerReport {
     pub(crate) visits: u64,
     /// Visits that found packets.
     pub(crate) batches: u64,
-    /// Batches that found another worker at their receive ring.
+    /// Batches that found another worker at their receive ring for longer than a short look.
     #[serde(default)]
     pub(crate) contended: u64,
     /// References that were left for that worker.

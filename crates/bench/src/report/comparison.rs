@@ -60,6 +60,8 @@ pub struct Row {
     pub placement: Placement,
     /// Distances of the cores in that class; `None` if it has no sample.
     pub core_to_core_ns: Option<Spread>,
+    /// What a bare wake-up took meanwhile, in ns; for workloads with long pauses.
+    pub wake_up_ns: Option<Spread>,
     /// Samples of the other class, which are in no figure.
     pub samples_left_out: usize,
     /// Back ends that have samples of this workload, in the comparison's order.
@@ -125,6 +127,7 @@ impl Row {
             metric: workload.metric(),
             placement,
             core_to_core_ns: Spread::of(kept.iter().map(|sample| sample.core_to_core_ns)),
+            wake_up_ns: Spread::of(kept.iter().filter_map(|sample| sample.wake_up_ns)),
             samples_left_out: samples.len() - kept.len(),
             cells: present.map(|backend| Cell::of(workload, backend, &kept, reference)).collect(),
         };

@@ -81,6 +81,7 @@ fn other(placement: Placement) -> Placement {
 pub(super) fn place_in_words(row: &Row) -> Vec<String> {
     let distance = |ns| format!("cores {} ns apart", range(&ns, |ns| format!("{ns:.0}")));
     let mut parts: Vec<String> = row.core_to_core_ns.map(distance).into_iter().collect();
+    parts.extend(row.wake_up_ns.map(wake_up));
     if row.samples_left_out > 0 {
         let other = placement_name(other(row.placement));
         parts.push(format!("{} samples with {other} cores left out", row.samples_left_out));
@@ -88,11 +89,17 @@ pub(super) fn place_in_words(row: &Row) -> Vec<String> {
     parts
 }
 
+/// What no switch that sleeps can be faster than.
+fn wake_up(ns: Spread) -> String {
+    format!("bare wake-up {} µs", figure(ns.median / 1e3))
+}
+
 /// As in `near 42–55 ns`, and how many samples of the other class were left out, if any were.
 pub(super) fn place(row: &Row) -> Vec<String> {
     let name = placement_name(row.placement);
     let distance = |ns| format!("{name} {} ns", range(&ns, |ns| format!("{ns:.0}")));
     let mut parts = vec![row.core_to_core_ns.map_or(name.to_owned(), distance)];
+    parts.extend(row.wake_up_ns.map(wake_up));
     if row.samples_left_out > 0 {
         parts.push(format!("{} {} left out", row.samples_left_out, placement_name(other(row.placement))));
     }

@@ -6,7 +6,7 @@ use crate::sample::{MemoryUse, RoundTrip, Sample};
 /// A column's name, and its field in the line of a sample.
 type Column = (&'static str, fn(&Sample) -> String);
 
-const RUN: [Column; 11] = [
+const RUN: [Column; 12] = [
     ("backend", |sample| plain(&sample.backend)),
     ("workload", |sample| plain(sample.workload)),
     ("kind", |sample| plain(sample.workload.kind)),
@@ -18,6 +18,7 @@ const RUN: [Column; 11] = [
     ("round", |sample| plain(sample.round)),
     ("core_to_core_ns", |sample| number(sample.core_to_core_ns)),
     ("placement", |sample| plain(placement_name(sample.placement))),
+    ("wake_up_ns", |sample| known(sample.wake_up_ns.map(number))),
 ];
 
 const COUNTS: [Column; 6] = [

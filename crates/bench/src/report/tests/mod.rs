@@ -19,6 +19,7 @@ fn received(backend: &str, workload: &str, round: u32, frames: u64) -> Sample {
         round,
         core_to_core_ns: 50.0,
         placement: Placement::Near,
+        wake_up_ns: None,
         seconds: 1.0,
         generator_cpu_seconds: 1.0,
         sent_frames: frames,

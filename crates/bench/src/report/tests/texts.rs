@@ -49,6 +49,14 @@ fn a_table_has_values_ratios_placement_and_marks() {
 }
 
 #[test]
+fn a_row_says_what_a_bare_wake_up_took() {
+    let samples = [40_000.0, 52_000.0, 50_000.0]
+        .map(|ns| Sample { wake_up_ns: Some(ns), ..received("lasthop", STREAM, 0, 1) });
+    assert!(table(&samples).contains("bare wake-up 50.0 µs"), "{}", table(&samples));
+    assert!(!table(&[received("lasthop", STREAM, 0, 1)]).contains("wake-up"));
+}
+
+#[test]
 fn markdown_has_as_many_cells_in_every_line_of_a_table() {
     let mut samples = campaign();
     samples.push(received("a|b", STREAM, 0, 1));
