@@ -1,8 +1,11 @@
 //! Guests that come, go and change under traffic.
 
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use lasthop_guestmem::memfd;
 use lasthop_vhost::message::MemoryRegionMessage;
-use std::os::fd::AsFd;
 
 use super::*;
 
@@ -121,6 +124,36 @@ fn ports_and_guests_come_and_go_next_to_others() {
         scene.talk();
     }
     scene.assert_nothing_lost();
+}
+
+#[test]
+fn a_front_end_that_never_comes_to_rest_holds_up_nobody() {
+    let mut scene = Scene::new();
+    let (port, mut guest) = scene.attach("bad", GuestOptions::default());
+    let stop = Arc::new(AtomicBool::new(false));
+    let restless = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            let mut rounds = 0;
+            while !stop.load(Ordering::Relaxed) {
+                guest.share_anew(1 + rounds % 4).unwrap();
+                guest.front().set_vring_enable(0, false).unwrap();
+                guest.front().set_vring_enable(0, true).unwrap();
+                let bases = guest.stop().unwrap();
+                guest.start(&bases).unwrap();
+                rounds += 1;
+            }
+            (guest, rounds)
+        })
+    };
+    (0..10).for_each(|_| scene.talk());
+    stop.store(true, Ordering::Relaxed);
+    let (mut guest, rounds) = restless.join().unwrap();
+    assert!(rounds > 0);
+    assert_eq!(scene.switch.port(port).state, PortState::Running);
+    send(&mut guest, &frame(OTHER, BAD, 1, 64));
+    assert_eq!(receive_mine(&mut scene.other, OTHER), frame(OTHER, BAD, 1, 64));
+    scene.assert_unharmed();
 }
 
 /// Fills the call eventfds and makes writes to them wait.
