@@ -15,6 +15,12 @@ pub(crate) struct StatsReport {
     pub(crate) workers: Vec<WorkerReport>,
 }
 
+/// Counters of the workers alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WorkersReport {
+    pub(crate) workers: Vec<WorkerReport>,
+}
+
 /// Packets by the name of the reason for which they were dropped; reasons that did not occur are left out.
 pub(crate) type Drops = BTreeMap<String, u64>;
 

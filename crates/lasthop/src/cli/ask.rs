@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::output::{print, print_json};
-use crate::report::{FdbReport, StatsReport, VersionReport, VnicList, VnicReport};
+use crate::report::{FdbReport, StatsReport, VersionReport, VnicList, VnicReport, WorkersReport};
 use crate::show;
 use crate::vnic::{Name, VnicSpec};
 
@@ -78,7 +78,8 @@ impl Asking {
     pub(super) fn workers(&self) -> Result<ExitCode, Fault> {
         let stats: StatsReport = ask(&self.dir, "stats", &json!({}))?;
         if self.json {
-            return self.show(&json!({"workers": stats.workers}), |_| String::new());
+            print_json(&WorkersReport { workers: stats.workers })?;
+            return Ok(ExitCode::SUCCESS);
         }
         self.show(&stats, show::workers)
     }
