@@ -35,8 +35,8 @@ chaos: ## random trouble over random traffic for an hour; SECONDS=n SEED=n GUEST
 	CHAOS_SECONDS=$(or $(SECONDS),3600) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(GUESTS),CHAOS_GUESTS=$(GUESTS)) \
 	    $(if $(WORKERS),CHAOS_WORKERS=$(WORKERS)) cargo test --release --locked -p lasthop --test chaos
 
-install: build ## the binary, into $(DESTDIR)$(PREFIX)/bin
-	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/lasthop
+install: build ## the binary, manual pages, completions and the schema, below $(DESTDIR)$(PREFIX)
+	@tools/install-files $(BINARY) $(DESTDIR)$(PREFIX)
 
 clean: ## what was built
 	cargo clean

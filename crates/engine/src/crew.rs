@@ -177,6 +177,23 @@ impl Crew {
         Err(EngineError::RingBusy(port, index))
     }
 
+    /// Sets a port's link up or down. When this returns, nothing passes a link that is down, and nothing waits for its guest.
+    pub(crate) fn set_link(&self, port: PortId, up: bool) -> Result<(), EngineError> {
+        self.call(0, move |worker| worker.fabric.set_link(port, up))?;
+        if up {
+            return Ok(());
+        }
+        for _ in 0..STOPS_MAX {
+            // Who saw it up is done with that visit.
+            self.call_all(|_| ())?;
+            if self.call(0, move |worker| worker.fabric.drop_waiting(port))? {
+                return Ok(());
+            }
+        }
+        // Somebody is at it for long: what still waits there expires.
+        Ok(())
+    }
+
     /// What a guest asked for through its control queue.
     pub(crate) fn grant_pairs(&self, port: PortId, pairs: u16) {
         lock(&self.granted_pairs).insert(port, pairs);

@@ -52,6 +52,11 @@ impl Device for PortDevice {
         self.offer
     }
 
+    fn is_link_up(&self) -> bool {
+        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        ports.get(self.port).is_none_or(|record| record.config.link_up)
+    }
+
     fn set_features(&mut self, features: u64) {
         self.record(|record| record.features = features);
         let (port, capabilities) = (self.port, features::capabilities(features));
@@ -94,13 +99,13 @@ impl Device for PortDevice {
     }
 
     fn set_mtu(&mut self, mtu: u16) {
-        self.record(|record| record.config.mtu = Some(mtu));
+        self.record(|record| record.guest_mtu = Some(mtu));
     }
 }
 
 impl Drop for PortDevice {
     fn drop(&mut self) {
-        self.record(|record| (record.attached, record.features) = (false, 0));
+        self.record(|record| (record.attached, record.features, record.guest_mtu) = (false, 0, None));
         let _ = self.crew.detach(self.port);
     }
 }

@@ -75,6 +75,7 @@ mod tests {
             storm: Default::default(),
             queue_pairs: 1,
             features_mask,
+            link_up: true,
         }
     }
 

@@ -161,22 +161,40 @@ impl Engine {
     /// [`EngineError::TooManyPorts`], [`EngineError::Refused`] by the module, [`EngineError::NoAnswer`].
     pub fn add_port(&self, config: PortConfig) -> Result<PortId, EngineError> {
         let port = self.table().claim(config.clone()).ok_or(EngineError::TooManyPorts)?;
-        let pairs = config.queue_pairs;
-        let settings = PortSettings {
-            name: config.name,
-            mac: config.mac,
-            storm: config.storm,
-            ..PortSettings::default()
-        };
+        let (pairs, link_up) = (config.queue_pairs, config.link_up);
+        let settings = port_settings(&config);
         let added = self
             .crew
             .call_all(move |worker| worker.fabric.add_port(port, pairs))
-            .and_then(|_| self.module.port_added(port, &settings).map_err(EngineError::Refused));
+            .and_then(|_| self.module.port_added(port, &settings).map_err(EngineError::Refused))
+            .and_then(|()| if link_up { Ok(()) } else { self.crew.set_link(port, false) });
         if let Err(error) = added {
             self.forget(port)?;
             return Err(error);
         }
         Ok(port)
+    }
+
+    /// Changes a port while its guest is attached. Its address, its limits and its link change at once; what a guest is told when it
+    /// attaches (address, MTU, features), the next one is told.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs and by the module, which change nothing;
+    /// [`EngineError::NoAnswer`].
+    pub fn change_port(&self, port: PortId, config: PortConfig) -> Result<(), EngineError> {
+        let old = self.table().get(port).map(|record| record.config.clone());
+        let old = old.ok_or(EngineError::NoSuchPort(port))?;
+        if config.queue_pairs != old.queue_pairs {
+            let why = format!("the number of queue pairs of \"{}\" cannot change; add it anew", old.name);
+            return Err(EngineError::Refused(why));
+        }
+        let settings = port_settings(&config);
+        self.module.port_changed(port, &settings).map_err(EngineError::Refused)?;
+        let link_up = config.link_up;
+        if let Some(record) = self.table().get_mut(port) {
+            record.config = config;
+        }
+        if link_up != old.link_up { self.crew.set_link(port, link_up) } else { Ok(()) }
     }
 
     /// Removes a port; its guest's rings are stopped first.
@@ -229,6 +247,12 @@ impl Engine {
     pub fn fdb(&self) -> Vec<FdbEntry> {
         self.module.fdb(worker::now_ns(self.started))
     }
+}
+
+/// What the module is told of a port.
+fn port_settings(config: &PortConfig) -> PortSettings {
+    let PortConfig { name, mac, storm, .. } = config.clone();
+    PortSettings { name, mac, storm, ..PortSettings::default() }
 }
 
 /// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers

@@ -17,6 +17,8 @@ pub struct PortConfig {
     pub queue_pairs: u16,
     /// Virtio features that may be offered; all by default.
     pub features_mask: u64,
+    /// Whether its link is up: while it is not, nothing passes, either way.
+    pub link_up: bool,
 }
 
 /// How far a port's guest has come.
@@ -52,6 +54,8 @@ pub(crate) struct PortRecord {
     pub(crate) attached: bool,
     /// Negotiated virtio features.
     pub(crate) features: u64,
+    /// The MTU in bytes that the front end said its guest has.
+    pub(crate) guest_mtu: Option<u16>,
 }
 
 /// Port numbers in use. Number 0 is the switch's own port.
@@ -72,7 +76,7 @@ impl PortTable {
         if index == self.0.len() {
             self.0.push(None);
         }
-        self.0[index] = Some(PortRecord { config, attached: false, features: 0 });
+        self.0[index] = Some(PortRecord { config, attached: false, features: 0, guest_mtu: None });
         Some(PortId(index as u16)) // below PORTS_MAX
     }
 

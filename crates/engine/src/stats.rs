@@ -26,6 +26,8 @@ pub struct PortStats {
     pub rings: Vec<RingStats>,
     /// Negotiated virtio features.
     pub features: u64,
+    /// The MTU in bytes that its front end told.
+    pub guest_mtu: Option<u16>,
     /// Its packets.
     pub counters: PortCounters,
 }
@@ -126,6 +128,7 @@ impl PortStats {
             state: PortState::Running,
             rings: Vec::new(),
             features: 0,
+            guest_mtu: None,
             counters: share.counters,
         }
     }
@@ -140,6 +143,7 @@ impl PortStats {
             (None, true, true) => PortState::Connected,
             (None, true, false) => PortState::Running,
         };
-        Self { port, name: record.config.name, state, rings, features: record.features, counters }
+        let PortRecord { config, features, guest_mtu, .. } = record;
+        Self { port, name: config.name, state, rings, features, guest_mtu, counters }
     }
 }

@@ -1,15 +1,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_exchange::{Bounded, Doze};
-use lasthop_verdict::{PORTS_MAX, PortId};
+use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 
 use crate::bounds::LENT_PACKETS_MAX;
+use crate::link::Link;
 use crate::reference::Return;
 
 /// What the workers of one switch share, besides the receive rings: which queues are open, and what comes back to whom.
 #[derive(Debug)]
 pub(crate) struct Board {
     queues: Box<[OpenQueues]>,
+    links: Box<[Link]>,
     stations: Box<[Station]>,
 }
 
@@ -35,6 +37,7 @@ impl Board {
         let station = |_| Station { returns: Bounded::new(entries), doze: Doze::default() };
         Self {
             queues: (0..PORTS_MAX).map(|_| OpenQueues::default()).collect(),
+            links: (0..PORTS_MAX).map(|_| Link::default()).collect(),
             stations: (0..workers).map(station).collect(),
         }
     }
@@ -53,17 +56,39 @@ impl Board {
         self.queues[port.index()].receive.load(Ordering::Relaxed)
     }
 
+    /// Why the packets of a transmit queue are discarded; `None`: they are not.
     #[inline]
-    pub(crate) fn is_sending(&self, port: PortId, queue: u16) -> bool {
-        self.queues[port.index()].transmit.load(Ordering::Relaxed) & bit(queue) != 0
+    pub(crate) fn discards(&self, port: PortId, queue: u16) -> Option<DropReason> {
+        let sends = self.queues[port.index()].transmit.load(Ordering::Relaxed) & bit(queue) != 0;
+        (!sends).then(|| self.link(port).or(DropReason::QueueDisabled))
+    }
+
+    /// What keeps a port from passing packets that its guest would pass.
+    pub(crate) fn link(&self, port: PortId) -> &Link {
+        &self.links[port.index()]
     }
 
     pub(crate) fn set_receiving(&self, port: PortId, queue: u16, open: bool) {
-        set(&self.queues[port.index()].receive, queue, open);
+        self.show(port, |wanted| set(&mut wanted.0, queue, open));
     }
 
     pub(crate) fn set_sending(&self, port: PortId, queue: u16, open: bool) {
-        set(&self.queues[port.index()].transmit, queue, open);
+        self.show(port, |wanted| set(&mut wanted.1, queue, open));
+    }
+
+    /// Sets a port's link up or down; whoever is amid a visit may still see the old state.
+    pub(crate) fn set_link(&self, port: PortId, up: bool) {
+        self.link(port).set_up(up);
+        self.show(port, |_| {});
+    }
+
+    /// Changes what a port's guest wants, and shows all workers what comes of it.
+    fn show(&self, port: PortId, change: impl FnOnce(&mut (u64, u64))) {
+        let queues = &self.queues[port.index()];
+        self.link(port).update(change, |(receive, transmit)| {
+            queues.receive.store(receive, Ordering::Relaxed);
+            queues.transmit.store(transmit, Ordering::Relaxed);
+        });
     }
 }
 
@@ -71,10 +96,10 @@ fn bit(queue: u16) -> u64 {
     1 << (queue % 64) // QUEUE_PAIRS_MAX
 }
 
-fn set(bits: &AtomicU64, queue: u16, open: bool) {
+fn set(bits: &mut u64, queue: u16, open: bool) {
     if open {
-        bits.fetch_or(bit(queue), Ordering::Relaxed);
+        *bits |= bit(queue);
     } else {
-        bits.fetch_and(!bit(queue), Ordering::Relaxed);
+        *bits &= !bit(queue);
     }
 }

@@ -38,6 +38,7 @@ mod frame;
 mod internal;
 mod lease;
 mod lifecycle;
+mod link;
 mod place;
 mod receiver;
 mod reference;

@@ -27,7 +27,7 @@ use crate::{Board, Capabilities, Fabric, InternalPort, PortCounters, RingId, Seg
 pub struct RingState {
     /// Entries of the ring.
     pub entries: u16,
-    /// Whether packets pass.
+    /// Whether packets pass while the port's link is up.
     pub enabled: bool,
     /// What the guest did wrong; the ring is stopped until it is started again.
     pub error: Option<RingError>,
@@ -122,6 +122,29 @@ impl Fabric {
         sender.chains.resize_with(pairs, || None);
         self.senders.put(port, sender);
         self.receivers.put(port, Receiver::new(pairs));
+        self.senders.board.set_link(port, true);
+    }
+
+    /// Sets the link of `port` up or down, for all of a crew. While it is down, what its guest sends and what is sent to it is
+    /// dropped as `link_down`. Other workers know after their present visit; then [`Self::drop_waiting`] is due.
+    pub fn set_link(&mut self, port: PortId, up: bool) {
+        self.senders.board.set_link(port, up);
+    }
+
+    /// Drops what waits for the guest of `port`, whose link is down. False: another worker is at one of its rings, ask again.
+    pub fn drop_waiting(&mut self, port: PortId) -> bool {
+        let pairs = self.receivers.get(port).map_or(0, |receiver| receiver.queues.len() as u16);
+        let mut done = true;
+        for ring in (0..pairs).map(|queue| RingId { port, queue }) {
+            if self.receivers.ring(ring).is_some() {
+                let dropped = self.receivers.with_claim(ring, &mut tools!(self), |service| {
+                    service.drop_waiting(DropReason::LinkDown);
+                });
+                done &= dropped.is_some();
+            }
+        }
+        self.publish();
+        done
     }
 
     /// A port goes, with its rings; nothing refers to it afterwards. Returns its last counters. In a crew its rings are
@@ -325,11 +348,11 @@ impl Fabric {
         let board = &self.senders.board;
         if transmit {
             let tx = self.senders.get(port)?.queues.get(queue)?.as_ref()?;
-            let enabled = board.is_sending(port, queue as u16);
+            let enabled = board.link(port).is_wanted(queue, true);
             Some(RingState { entries: tx.ring.entries(), enabled, error: tx.error })
         } else {
             let place = self.receivers.ring(RingId { port, queue: queue as u16 })?;
-            let enabled = board.receiving(port) >> queue & 1 != 0;
+            let enabled = board.link(port).is_wanted(queue, false);
             Some(RingState { entries: place.entries, enabled, error: place.error.get().copied() })
         }
     }

@@ -202,8 +202,11 @@ impl Receivers {
             let ring = RingId { port, queue: open.trailing_zeros() as u16 };
             self.accept_at(ring, copies, tools, now_ns);
         } else if open == 0 || self.get(port).is_none() {
-            let known = self.get(port).is_some();
-            self.refuse(port, copies, tools, if known { DropReason::PortDown } else { DropReason::PortGone });
+            let reason = match self.get(port) {
+                Some(_) => self.board.link(port).or(DropReason::PortDown),
+                None => DropReason::PortGone,
+            };
+            self.refuse(port, copies, tools, reason);
         } else {
             self.accept_by_flow(port, open, copies, tools, now_ns);
         }

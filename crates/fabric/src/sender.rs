@@ -236,8 +236,8 @@ impl Senders {
         if queue.error.is_some() || queue.closed {
             return 0;
         }
-        let enabled = self.board.is_sending(ring.port, ring.queue);
-        let (taken, error) = sender.fetch(ring, fetched, self.worker, enabled);
+        let discard = self.board.discards(ring.port, ring.queue);
+        let (taken, error) = sender.fetch(ring, fetched, self.worker, discard);
         if let Some(queue) = self.queue_mut(ring) {
             queue.error = error;
         }
@@ -423,7 +423,7 @@ impl Sender {
         ring: RingId,
         fetched: &mut Fetched,
         home: u8,
-        enabled: bool,
+        discard: Option<DropReason>,
     ) -> (usize, Option<RingError>) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
         let all = match queue.ring.pending() {
@@ -452,7 +452,7 @@ impl Sender {
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
         fetched.more = taken < all;
         queue.ring.take(taken as u16);
-        self.read_headers(ring, fetched, taken, (home, enabled));
+        self.read_headers(ring, fetched, taken, (home, discard));
         (taken, error)
     }
 
@@ -463,7 +463,7 @@ impl Sender {
         ring: RingId,
         fetched: &mut Fetched,
         taken: usize,
-        (home, enabled): (u8, bool),
+        (home, discard): (u8, Option<DropReason>),
     ) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
         let vnet_bytes = self.capabilities.header_bytes;
@@ -481,7 +481,7 @@ impl Sender {
             if read.is_ok() {
                 bytes += u64::from(header.frame_len_bytes());
             }
-            if let Some(reason) = read.err().or((!enabled).then_some(DropReason::QueueDisabled)) {
+            if let Some(reason) = read.err().or(discard) {
                 self.counters.rx_drops.count(reason);
                 queue.table.settle(chain.head);
                 queue.ring.complete(chain.head, 0);

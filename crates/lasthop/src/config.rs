@@ -10,6 +10,13 @@
 //! mac = "02:00:00:00:00:01"
 //! ```
 
+mod mistakes;
+mod schema;
+mod sense;
+
+pub(crate) use mistakes::Mistake;
+pub(crate) use schema::SCHEMA;
+
 use std::path::Path;
 
 use serde::Deserialize;
@@ -125,6 +132,19 @@ impl std::str::FromStr for ModuleName {
 
 /// Reads the file at `path`. Relative socket paths in it start at its directory.
 pub(crate) fn read(path: &Path) -> Result<Config, Fault> {
+    read_all(path)?.map_err(|mistakes| {
+        let shown = path.display();
+        let more = match mistakes.len() {
+            0 | 1 => String::new(),
+            count => format!(" ({} more; see all with: lasthop check -c {shown})", count - 1),
+        };
+        let first = mistakes.first().map(ToString::to_string).unwrap_or_default();
+        Fault::params(format!("{shown}:{first}{more}"))
+    })
+}
+
+/// As [`read`]; with all mistakes of a file that can be read.
+pub(crate) fn read_all(path: &Path) -> Result<Result<Config, Vec<Mistake>>, Fault> {
     let shown = path.display();
     let failed = |why: &dyn std::fmt::Display| Fault::params(format!("cannot read \"{shown}\": {why}"));
     let meta = std::fs::metadata(path).map_err(|error| failed(&error))?;
@@ -132,31 +152,34 @@ pub(crate) fn read(path: &Path) -> Result<Config, Fault> {
         return Err(failed(&format_args!("it is larger than {FILE_BYTES_MAX} bytes")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
-    let mut config = parse(&text).map_err(|(line, why)| Fault::params(format!("{shown}:{line}: {why}")))?;
+    let mut config = match mistakes::collect(&text, parse) {
+        Ok(config) => config,
+        Err(mistakes) => return Ok(Err(mistakes)),
+    };
     let base = std::path::absolute(path).map_err(|error| failed(&error))?;
     let base = base.parent().unwrap_or(Path::new("/"));
     config.vnics = config.vnics.into_iter().map(|vnic| vnic.based_at(base)).collect();
-    Ok(config)
+    Ok(Ok(config))
 }
 
-/// The configuration in `text`, or the line of the mistake and a sentence on it.
-fn parse(text: &str) -> Result<Config, (usize, String)> {
+/// The configuration in `text`, or its first mistake.
+fn parse(text: &str) -> Result<Config, Mistake> {
     let file: File = toml::from_str(text).map_err(|error| mistake(text, &error))?;
     let mut vnics: Vec<VnicSpec> = Vec::with_capacity(file.vnic.len());
     for vnic in file.vnic {
-        let name = &vnic.get_ref().name;
-        if vnics.iter().any(|earlier| earlier.name == *name) {
-            return Err((line_of(text, vnic.span().start), format!("there is a vnic \"{name}\" already")));
-        }
+        let line = line_of(text, vnic.span().start);
+        sense::check(vnic.get_ref(), &vnics).map_err(|fault| Mistake::new(line..=line, fault.message))?;
         vnics.push(vnic.into_inner());
     }
     let File { module, cpus, fdb_entries, workers, .. } = file;
     Ok(Config { module, cpus, fdb_entries, workers, vnics })
 }
 
-fn mistake(text: &str, error: &toml::de::Error) -> (usize, String) {
-    let line = error.span().map_or(1, |span| line_of(text, span.start));
-    (line, names::unknown_key(error.message()).unwrap_or_else(|| error.message().trim().replace('\n', ", ")))
+fn mistake(text: &str, error: &toml::de::Error) -> Mistake {
+    let span = error.span().unwrap_or_default();
+    let lines = line_of(text, span.start)..=line_of(text, span.end.saturating_sub(1).max(span.start));
+    let words = || error.message().trim().replace('\n', ", ");
+    Mistake::new(lines, names::unknown_key(error.message()).unwrap_or_else(words))
 }
 
 fn line_of(text: &str, offset: usize) -> usize {
@@ -213,9 +236,24 @@ mod tests {
             ("[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"a\"", 3, "\"a\" already"),
             ("module = ", 1, ""),
         ] {
-            let (at, why) = parse(text).expect_err(text);
-            assert_eq!(at, line, "{text}: {why}");
-            assert!(why.contains(words), "{text}: {why}");
+            let mistake = parse(text).expect_err(text);
+            assert_eq!(mistake.line, line, "{text}: {mistake}");
+            assert!(mistake.message.contains(words), "{text}: {mistake}");
         }
+    }
+
+    #[test]
+    fn all_mistakes_are_found_at_once() {
+        let text = "modul = \"bridge\"\nworkers = 99\n\n[[vnic]]\nname = \"a\"\nqueus = 2\nfeatures-off = [\n  \"TSOO\",\n]\n\
+                    [[vnic]]\nmtu = 9000\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nmtu = 1\nlink = \"don\"\n[[vnics]]\nx = 1\n";
+        let found = mistakes::collect(text, parse).expect_err("full of mistakes");
+        let lines: Vec<usize> = found.iter().map(|mistake| mistake.line).collect();
+        assert_eq!(lines, [1, 2, 6, 7, 10, 12, 16, 17, 18], "{found:?}");
+    }
+
+    #[test]
+    fn a_file_of_nothing_but_mistakes_ends() {
+        let found = mistakes::collect(&"nonsense\n".repeat(500), parse).expect_err("nonsense");
+        assert_eq!(found.len(), mistakes::MISTAKES_MAX);
     }
 }

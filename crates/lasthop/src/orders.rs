@@ -18,6 +18,8 @@ pub(crate) struct Request {
 pub(crate) enum Order {
     /// Make a port; its guest may come later.
     AddPort(VnicSpec),
+    /// Change a port, whose guest may be attached.
+    ChangePort(VnicSpec),
     /// Forget a port and hang up on its guest.
     RemovePort { name: String },
     /// The attached descriptor is a connection to the port's guest. Answered by [`Report::Detached`] when it ends,
@@ -48,6 +50,10 @@ pub(crate) enum Report {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Done,
+    /// Whether the guest learnt of its new link state; `None` if the link did not change, or there is no guest.
+    Changed {
+        guest_told: Option<bool>,
+    },
     Stats(StatsReport),
     Fdb(FdbReport),
 }

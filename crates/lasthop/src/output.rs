@@ -6,17 +6,21 @@ use crate::fault::Fault;
 
 /// Writes `text` and a line end if it has none. A reader that went away (`| head`) has seen what it wanted.
 pub(crate) fn print(text: &str) -> Result<(), Fault> {
+    print_next(text).map(drop)
+}
+
+/// As [`print`], for one of many: false if the reader has gone away.
+pub(crate) fn print_next(text: &str) -> Result<bool, Fault> {
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let mut out = std::io::stdout().lock();
-    match out
+    let written = out
         .write_all(text.as_bytes())
         .and_then(|()| out.write_all(end.as_bytes()))
-        .and_then(|()| out.flush())
-    {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Fault::internal("write the answer", error))
-        }
-        _ => Ok(()),
+        .and_then(|()| out.flush());
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Fault::internal("write the answer", error)),
     }
 }
 

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use lasthop_verdict::Mac;
 use serde::{Deserialize, Serialize};
 
-use crate::vnic::{FeatureSet, Mode, VnicSpec, mac_text};
+use crate::vnic::change::Change;
+use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text};
 
 /// Counters of the whole switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ pub(crate) struct PortReport {
     pub(crate) features: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) rings: Vec<RingReport>,
+    /// The MTU that the front end told, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) guest_mtu: Option<u16>,
 }
 
 impl PortReport {
@@ -139,6 +143,14 @@ pub(crate) struct VnicReport {
     pub(crate) storm_multicast: u32,
     #[serde(default)]
     pub(crate) storm_unknown: u32,
+    #[serde(default)]
+    pub(crate) link: Link,
+    #[serde(default)]
+    pub(crate) socket_mode: Option<SocketMode>,
+    #[serde(default)]
+    pub(crate) socket_owner: Option<String>,
+    #[serde(default)]
+    pub(crate) socket_group: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) features: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -146,6 +158,9 @@ pub(crate) struct VnicReport {
     /// What the front end of the present or last guest was refused last.
     #[serde(default)]
     pub(crate) last_refusal: Option<String>,
+    /// What is set up so that it will disappoint, one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) warnings: Vec<String>,
 }
 
 impl VnicReport {
@@ -163,17 +178,48 @@ impl VnicReport {
             storm_broadcast: spec.storm_broadcast,
             storm_multicast: spec.storm_multicast,
             storm_unknown: spec.storm_unknown,
+            link: spec.link,
+            socket_mode: spec.socket_mode,
+            socket_owner: spec.socket_owner.clone(),
+            socket_group: spec.socket_group.clone(),
             features: Vec::new(),
             rings: Vec::new(),
             last_refusal: None,
+            warnings: Vec::new(),
         }
     }
+}
+
+/// What `vnic.set` changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SetReport {
+    pub(crate) name: String,
+    pub(crate) changes: Vec<Change>,
+    /// Whether the attached guest learnt of its new link state; null if that did not change, or there is no guest.
+    pub(crate) guest_told: Option<bool>,
 }
 
 /// All vnics, by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VnicList {
     pub(crate) vnics: Vec<VnicReport>,
+}
+
+/// What the switch was told: at its start, and since.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConfigReport {
+    #[serde(flatten)]
+    pub(crate) settings: SettingsReport,
+    pub(crate) vnics: Vec<VnicSpec>,
+}
+
+/// What only a restart can change. In a report of a running switch, what it runs with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SettingsReport {
+    pub(crate) module: Option<String>,
+    pub(crate) cpus: Option<String>,
+    pub(crate) fdb_entries: Option<usize>,
+    pub(crate) workers: Option<usize>,
 }
 
 /// Which program is running.

@@ -41,6 +41,7 @@ drop_reasons! {
     StormUnknown = "storm_unknown", "More frames to unknown addresses from the port than its limit (storm-unknown) allows.";
     PortGone = "port_gone", "The destination port no longer exists.";
     PortDown = "port_down", "The destination port has no running guest.";
+    LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";
     QueueDisabled = "queue_disabled", "The sender's queue is disabled; its packets are discarded.";
     RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full; or another worker was at its ring, with as much left for it as may be.";
     RxShare = "rx_share", "Too much of the sender's ring already waits for slow receivers, or too many packets of its worker do.";

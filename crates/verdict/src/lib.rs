@@ -150,6 +150,14 @@ pub trait Module: Send + Sync {
     /// # Errors
     /// When the module cannot serve the port, for example because its static address is taken.
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String>;
+    /// A port's settings change while packets pass; an error (one sentence with the remedy) leaves it as it was.
+    ///
+    /// # Errors
+    /// When the module cannot serve the port with its new settings.
+    fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        let _ = (port, settings);
+        Ok(())
+    }
     /// A port is gone: whatever refers to it is forgotten before this returns.
     fn port_removed(&self, port: PortId);
     /// The forwarding table, if the module has one; ordered by address.

@@ -14,6 +14,12 @@ pub trait Device {
     /// What may be negotiated; asked once, when the front end connects.
     fn offer(&self) -> Offer;
 
+    /// Whether the link is up as far as the operator is concerned; asked when the front end connects. Later changes are told
+    /// by [`Session::set_link`](crate::Session::set_link).
+    fn is_link_up(&self) -> bool {
+        true
+    }
+
     /// The virtio features in use from now on, at each SET_FEATURES; 0 at a reset. Without
     /// [`PROTOCOL_FEATURES`](features::PROTOCOL_FEATURES), which is the session's own. No ring runs if they changed.
     fn set_features(&mut self, features: u64);
@@ -63,13 +69,13 @@ impl Offer {
         self.queue_pairs.saturating_mul(2).saturating_add(control)
     }
 
-    /// The configuration space (virtio 1.2, 5.1.4) up to the MTU: MAC address, link status (up), queue pairs, MTU.
+    /// The configuration space (virtio 1.2, 5.1.4) up to the MTU: MAC address, link status, queue pairs, MTU.
     #[must_use]
-    pub fn config(&self) -> [u8; 12] {
-        const LINK_UP: u16 = 1;
+    pub fn config(&self, link_up: bool) -> [u8; 12] {
         let mut config = [0; 12];
         config[..6].copy_from_slice(&self.mac.unwrap_or_default());
-        config[6..8].copy_from_slice(&LINK_UP.to_le_bytes());
+        // VIRTIO_NET_S_LINK_UP is the lowest bit.
+        config[6..8].copy_from_slice(&u16::from(link_up).to_le_bytes());
         config[8..10].copy_from_slice(&self.queue_pairs.to_le_bytes());
         config[10..].copy_from_slice(&self.mtu.unwrap_or_default().to_le_bytes());
         config

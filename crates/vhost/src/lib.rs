@@ -32,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+mod channel;
 mod device;
 mod error;
 mod fds;

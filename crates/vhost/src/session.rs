@@ -60,6 +60,11 @@ impl<D: Device> Session<D> {
         self.protocol.device()
     }
 
+    /// As [`Protocol::set_link`].
+    pub fn set_link(&mut self, up: bool) -> bool {
+        self.protocol.set_link(up)
+    }
+
     /// What was asked for and not done.
     #[must_use]
     pub fn refusals(&self) -> &Refusals {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::RingAddresses;
 
+use crate::channel::BackendChannel;
 use crate::fds::{is_eventfd, is_unix_socket, set_nonblocking};
 use crate::features::{self, PROTOCOL_FEATURES, protocol};
 use crate::message::{
@@ -35,8 +36,8 @@ pub struct Protocol<D: Device> {
     rings: Rings,
     protocol_features: u64,
     status: u8,
-    /// Where the back end could ask the front end for something; kept open, since a closed one ends the front end's device.
-    backend_channel: Option<OwnedFd>,
+    link_up: bool,
+    backend_channel: BackendChannel,
     refusals: Refusals,
 }
 
@@ -60,7 +61,7 @@ impl<D: Device> Protocol<D> {
     /// The state of a front end that has just connected.
     #[must_use]
     pub fn new(device: D) -> Self {
-        let offer = device.offer();
+        let (offer, link_up) = (device.offer(), device.is_link_up());
         Self {
             device,
             offer,
@@ -68,7 +69,8 @@ impl<D: Device> Protocol<D> {
             rings: Rings::new(offer.rings()),
             protocol_features: 0,
             status: 0,
-            backend_channel: None,
+            link_up,
+            backend_channel: BackendChannel::default(),
             refusals: Refusals::default(),
         }
     }
@@ -76,6 +78,15 @@ impl<D: Device> Protocol<D> {
     /// The device that it drives.
     pub fn device(&mut self) -> &mut D {
         &mut self.device
+    }
+
+    /// The link goes up or down. True if the guest learns of it: if its front end asks for the configuration space (CONFIG)
+    /// and could be told to do it again, and its driver minds the link status (STATUS).
+    pub fn set_link(&mut self, up: bool) -> bool {
+        self.link_up = up;
+        let reads_config = self.protocol_features & protocol::CONFIG != 0;
+        let minds_status = self.shared.features & features::STATUS != 0;
+        reads_config && self.backend_channel.tell_config_changed() && minds_status
     }
 
     /// What was not done.
@@ -143,7 +154,7 @@ impl<D: Device> Protocol<D> {
             request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
                 self.set_ring_eventfd(message, fds)?;
             }
-            request::SET_BACKEND_REQ_FD => self.backend_channel = fds.into_iter().next(),
+            request::SET_BACKEND_REQ_FD => self.backend_channel.open(fds),
             // Passed over, a migration would go on and lose the guest's memory.
             request::SET_LOG_BASE | request::SET_LOG_FD => {
                 return Err(Refusal::NotServed(request::name(message.request)).into());
@@ -215,7 +226,7 @@ impl<D: Device> Protocol<D> {
     fn config(&self, asked: ConfigMessage) -> Vec<u8> {
         let end = asked.offset.checked_add(asked.size).filter(|end| *end <= CONFIG_BYTES_MAX);
         let Some(end) = end else { return Vec::new() };
-        let mut config = self.offer.config().to_vec();
+        let mut config = self.offer.config(self.link_up).to_vec();
         config.resize(CONFIG_BYTES_MAX as usize, 0);
         asked.encode(&config[asked.offset as usize..end as usize])
     }

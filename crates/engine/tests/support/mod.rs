@@ -30,6 +30,7 @@ pub fn config(name: &str) -> PortConfig {
         storm: Default::default(),
         queue_pairs: 1,
         features_mask: u64::MAX,
+        link_up: true,
     }
 }
 

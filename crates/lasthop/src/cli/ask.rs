@@ -7,11 +7,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::fault::{Fault, Kind};
-use crate::log::say;
 use crate::output::{print, print_json};
-use crate::report::{FdbReport, StatsReport, VersionReport, VnicList, VnicReport, WorkersReport};
+use crate::report::{FdbReport, SetReport, StatsReport, VersionReport, VnicList, VnicReport, WorkersReport};
 use crate::show;
-use crate::vnic::{Name, VnicSpec};
+use crate::vnic::{Name, VnicSpec, change};
 
 use super::VnicCommand;
 use super::client::ask;
@@ -27,28 +26,17 @@ impl Asking {
     pub(super) fn vnic(&self, command: VnicCommand) -> Result<ExitCode, Fault> {
         match command {
             VnicCommand::Add { vnic } => self.add(vnic),
+            VnicCommand::Set { name, keys } => self.set(&name, &keys),
             VnicCommand::Del { name } => self.del(&name),
             VnicCommand::List => {
                 let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
                 self.show(&list, show::vnic_list)
             }
-            VnicCommand::Show { name, qemu, libvirt } => {
+            VnicCommand::Show { name, paste } => {
                 let vnic: VnicReport = ask(&self.dir, "vnic.show", &json!({"name": name}))?;
-                match (qemu, libvirt) {
-                    (true, _) => self.qemu(&vnic),
-                    (_, true) => self.paste("libvirt", show::libvirt(&vnic)),
-                    _ => self.show(&vnic, show::vnic),
-                }
+                self.show_vnic(&vnic, &paste)
             }
         }
-    }
-
-    /// The hint goes to standard error, so that standard output can be pasted or substituted as it is.
-    fn qemu(&self, vnic: &VnicReport) -> Result<ExitCode, Fault> {
-        if !self.json {
-            say!("{}", show::qemu_hint(vnic));
-        }
-        self.paste("qemu", show::qemu(vnic))
     }
 
     fn add(&self, vnic: VnicSpec) -> Result<ExitCode, Fault> {
@@ -56,6 +44,13 @@ impl Asking {
             std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
         let made: VnicReport = ask(&self.dir, "vnic.add", &vnic.based_at(&here))?;
         self.show(&made, show::vnic_added)
+    }
+
+    fn set(&self, name: &Name, keys: &str) -> Result<ExitCode, Fault> {
+        let mut params = change::parse_keys(keys)?;
+        params.insert("name".to_owned(), json!(name));
+        let set: SetReport = ask(&self.dir, "vnic.set", &params)?;
+        self.show(&set, show::vnic_set)
     }
 
     fn del(&self, name: &Name) -> Result<ExitCode, Fault> {
@@ -105,11 +100,11 @@ impl Asking {
         })
     }
 
-    fn paste(&self, key: &str, text: String) -> Result<ExitCode, Fault> {
-        self.show(&json!({key: text}), |_| text.clone())
-    }
-
-    fn show<T: Serialize>(&self, value: &T, text: impl Fn(&T) -> String) -> Result<ExitCode, Fault> {
+    pub(super) fn show<T: Serialize>(
+        &self,
+        value: &T,
+        text: impl Fn(&T) -> String,
+    ) -> Result<ExitCode, Fault> {
         if self.json {
             print_json(value)?
         } else {

@@ -1,11 +1,15 @@
 //! The command line: its words, and which of the binary's roles they ask for.
 
+mod apply;
 mod ask;
 mod bench;
 mod client;
+mod generate;
+mod paste;
 mod run;
+mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -39,6 +43,30 @@ enum Command {
     /// Make, remove and show virtual network interfaces
     #[command(subcommand)]
     Vnic(VnicCommand),
+    /// Look for mistakes in a configuration file, all at once, without running it
+    Check {
+        /// The file
+        #[arg(short, long, value_name = "FILE", required_unless_present = "schema")]
+        config: Option<PathBuf>,
+        /// Write the file's JSON Schema instead, for an editor
+        #[arg(long, conflicts_with = "config")]
+        schema: bool,
+    },
+    /// Make the running switch what a configuration file asks for, vnic by vnic; others are left alone
+    ///
+    /// Exit status: 0 when the switch is as the file says, 1 when something failed, 3 when it differs: with --dry-run,
+    /// or since a setting takes a restart.
+    Apply {
+        /// The file
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Look at what the switch was told, at its start and since
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Look at the forwarding table
     #[command(subcommand)]
     Fdb(FdbCommand),
@@ -50,13 +78,24 @@ enum Command {
         #[arg(long)]
         check: bool,
         /// Show what the worker threads did instead
-        #[arg(long, conflicts_with_all = ["check", "name"])]
+        #[arg(long, conflicts_with_all = ["check", "name", "watch"])]
         workers: bool,
+        /// Show packets, bits and drops per second, again and again [default: every second]
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
+        watch: Option<watch::Interval>,
     },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
     /// Show the version of this program and of the running switch
     Version,
+    /// Write the script that completes this command line in a shell
+    Completions { shell: generate::Shell },
+    /// Write manual pages into a directory (for packages)
+    #[command(hide = true)]
+    Man {
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
     /// The switch process (for `lasthop run` only)
     #[command(hide = true)]
     Switch {
@@ -77,7 +116,8 @@ struct RunArgs {
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// A vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
-    /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N] (may be repeated)
+    /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
+    /// [,link=down][,socket-mode=0660][,socket-owner=USER][,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
     /// What decides where packets go: bridge or dummy [default: bridge]
@@ -102,9 +142,18 @@ enum VnicCommand {
         /// Its name, and options: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
         /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest),
         /// storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second from the guest that may be flooded;
-        /// 0, the default, is no limit)
+        /// 0, the default, is no limit),
+        /// link=down (nothing passes), socket-mode=0660, socket-owner=USER, socket-group=GROUP (who may attach)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
+    },
+    /// Change a vnic while its guest is attached
+    Set {
+        name: Name,
+        /// What to change: link=down|up, mac=ADDRESS, socket-mode=0660, socket-owner=USER, socket-group=GROUP at once;
+        /// mtu=BYTES, features-off=CSUM+TSO4 for the next time that a guest attaches. KEY=none takes a key back
+        #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
+        keys: String,
     },
     /// Remove a vnic; its guest is disconnected
     Del { name: Name },
@@ -113,13 +162,15 @@ enum VnicCommand {
     /// Show a vnic, or what to give to a VMM to attach a guest
     Show {
         name: Name,
-        /// Arguments for QEMU
-        #[arg(long, conflicts_with = "libvirt")]
-        qemu: bool,
-        /// Elements for a libvirt domain
-        #[arg(long)]
-        libvirt: bool,
+        #[command(flatten)]
+        paste: paste::Paste,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Write it as a configuration file, for a later start: lasthop config show > FILE
+    Show,
 }
 
 #[derive(Debug, Subcommand)]
@@ -135,10 +186,18 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
         let settings = SwitchSettings { module, cpus, fdb_entries, workers };
         return switch::run(&settings).map(|()| ExitCode::SUCCESS);
     }
-    if let Command::Bench(args) = command {
-        return bench::run(args, json);
+    match command {
+        Command::Bench(args) => bench::run(args, json),
+        Command::Check { config, .. } => apply::check(config.as_deref(), dir.as_deref(), json),
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man { out } => generate::man(&out),
+        command => with_directory(command, dir.as_deref(), json),
     }
-    let dir = match (&command, rundir::choose(dir.as_deref())) {
+}
+
+/// As `run`, for what starts or asks a switch.
+fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<ExitCode, Fault> {
+    let dir = match (&command, rundir::choose(dir)) {
         // The version is known without a switch.
         (Command::Version, Err(_)) => PathBuf::new(),
         (_, dir) => dir?,
@@ -146,11 +205,15 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
     let question = ask::Asking { dir, json };
     match command {
         Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
+        Command::Apply { config, dry_run } => question.apply(&config, dry_run),
         Command::Vnic(command) => question.vnic(command),
+        Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(FdbCommand::Show) => question.fdb(),
         Command::Stats { workers: true, .. } => question.workers(),
+        Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
-        Command::Version | Command::Bench(_) | Command::Switch { .. } => question.version(),
+        // The others went elsewhere.
+        _ => question.version(),
     }
 }
 

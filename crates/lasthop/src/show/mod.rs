@@ -1,15 +1,28 @@
 //! Answers as text for people. Nothing here writes anything.
 
+mod change;
+mod cloud_hypervisor;
+mod config;
 mod libvirt;
 mod mac;
+mod plan;
 mod qemu;
+mod rates;
+mod shell;
 mod stats;
 mod table;
+mod testpmd;
 mod vnic;
 
+pub(crate) use change::vnic_set;
+pub(crate) use cloud_hypervisor::{cloud_hypervisor, cloud_hypervisor_hint};
+pub(crate) use config::config;
 pub(crate) use libvirt::libvirt;
+pub(crate) use plan::{plan, plan_sum};
 pub(crate) use qemu::{qemu, qemu_hint};
+pub(crate) use rates::rates;
 pub(crate) use stats::{conservation, stats, workers};
+pub(crate) use testpmd::{TESTPMD_HINT, testpmd};
 pub(crate) use vnic::{vnic, vnic_added, vnic_list};
 
 use crate::report::{FdbReport, VersionReport};

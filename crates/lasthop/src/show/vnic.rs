@@ -14,7 +14,7 @@ pub(crate) fn vnic_list(list: &VnicList) -> String {
     for vnic in &list.vnics {
         table.row([
             vnic.name.clone(),
-            vnic.state.clone(),
+            state_text(vnic),
             vnic.mode.name().to_owned(),
             or_dash(vnic.mac),
             vnic.queues.to_string(),
@@ -22,7 +22,15 @@ pub(crate) fn vnic_list(list: &VnicList) -> String {
             vnic.socket.display().to_string(),
         ]);
     }
-    table.text()
+    table.text() + &list.vnics.iter().map(warning_lines).collect::<String>()
+}
+
+fn state_text(vnic: &VnicReport) -> String {
+    if vnic.link.is_up() { vnic.state.clone() } else { format!("{}, link down", vnic.state) }
+}
+
+fn warning_lines(vnic: &VnicReport) -> String {
+    vnic.warnings.iter().map(|warning| format!("warning: {}: {warning}\n", vnic.name)).collect()
 }
 
 /// All about one vnic.
@@ -30,8 +38,11 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: String| text.push_str(&format!("{key:<14}{value}\n"));
     line("name", vnic.name.clone());
-    line("state", vnic.state.clone());
+    line("state", state_text(vnic));
     line("socket", format!("{} ({})", vnic.socket.display(), who_listens(vnic.mode)));
+    if let Some(access) = access_text(vnic) {
+        line("socket file", access);
+    }
     line("mac", vnic.mac.map_or_else(|| "any (learned)".to_owned(), |mac| format!("{mac} (static)")));
     line("queues", vnic.queues.to_string());
     line("mtu", or_dash(vnic.mtu));
@@ -50,7 +61,13 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     if let Some(why) = &vnic.last_refusal {
         line("last refusal", why.clone());
     }
-    line("attach with", format!("lasthop vnic show {} --qemu (or --libvirt)", vnic.name));
+    for warning in &vnic.warnings {
+        line("warning", warning.clone());
+    }
+    line(
+        "attach with",
+        format!("lasthop vnic show {} --qemu (or --libvirt, --cloud-hypervisor, --testpmd)", vnic.name),
+    );
     text
 }
 
@@ -61,6 +78,15 @@ pub(crate) fn vnic_added(vnic: &VnicReport) -> String {
         Mode::Listen => format!("added {}: connect its guest to {socket}", vnic.name),
         Mode::Connect => format!("added {}: its guest has to listen at {socket}", vnic.name),
     }
+}
+
+/// What was said of the socket's file.
+fn access_text(vnic: &VnicReport) -> Option<String> {
+    let mode = vnic.socket_mode.map(|mode| format!("mode {mode}"));
+    let owner = vnic.socket_owner.as_ref().map(|owner| format!("owner {owner}"));
+    let group = vnic.socket_group.as_ref().map(|group| format!("group {group}"));
+    let said: Vec<String> = [mode, owner, group].into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join(", "))
 }
 
 fn who_listens(mode: Mode) -> &'static str {

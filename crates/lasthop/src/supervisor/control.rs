@@ -10,14 +10,13 @@ use crate::fault::{Fault, Kind};
 use crate::log::say_of_others;
 use crate::poller::{Interest, Poller};
 
+use super::access::Access;
 use super::client::Client;
 use super::sockets::ListenSocket;
 use super::source::Source;
 
 /// Clients at a time; a program needs one connection.
 const CLIENTS_MAX: usize = 16;
-/// Mode of the socket's file: its owner alone.
-const SOCKET_MODE: u32 = 0o600;
 
 /// A request line and who sent it.
 pub(super) type Line = (u32, Vec<u8>);
@@ -33,7 +32,7 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn open(path: &Path) -> Result<Self, Fault> {
-        let socket = ListenSocket::bind(path, SOCKET_MODE)?;
+        let socket = ListenSocket::bind(path, Access::OWNER_ALONE)?;
         Ok(Self { socket, clients: BTreeMap::new(), next: 0 })
     }
 

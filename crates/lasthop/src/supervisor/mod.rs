@@ -3,6 +3,8 @@
 //! One thread, one `epoll` loop, and nothing in it waits for anything else: requests to the switch are answered when
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
+mod access;
+mod change;
 mod child;
 mod client;
 mod control;
@@ -13,6 +15,7 @@ mod ports;
 mod requests;
 mod sockets;
 mod source;
+mod warnings;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -42,6 +45,12 @@ pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
     pub(crate) switch: SwitchSettings,
     pub(crate) vnics: Vec<VnicSpec>,
+}
+
+/// Refuses a vnic that cannot be on this machine, with its socket in `dir` if it names none.
+pub(crate) fn check_vnic(vnic: &VnicSpec, dir: &Path) -> Result<(), Fault> {
+    sockets::check_length(&vnic.socket_in(dir))?;
+    access::Access::of(vnic).map(drop)
 }
 
 /// Runs a switch until it is asked to end.

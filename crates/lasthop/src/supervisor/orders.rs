@@ -11,6 +11,7 @@ use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::Interest;
 
 use super::Supervisor;
+use super::change::Changing;
 use super::lifecycle::Stage;
 use super::requests::Question;
 use super::source::Source;
@@ -34,6 +35,8 @@ pub(super) enum What {
         port: u32,
         is_new: bool,
     },
+    /// The port has its new settings.
+    Changed(Changing),
     Removed,
     /// All orders of the start are done.
     Started,
@@ -130,6 +133,7 @@ impl Supervisor {
         let Waiting { what, asker, .. } = waiting;
         let answer = match what {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
+            What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),
             What::Started => return self.started(),
             What::Ended => return,
@@ -147,8 +151,10 @@ impl Supervisor {
     pub(super) fn fail_waiting(&mut self) {
         let is_starting = !matches!(self.stage, Stage::Serving);
         for (_, waiting) in std::mem::take(&mut self.waiting) {
-            if let What::Added { port, is_new: true } = waiting.what {
-                self.ports.remove(&port);
+            match waiting.what {
+                What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
+                What::Changed(changing) => drop(self.changed(changing, Err(switch_down()))),
+                _ => {}
             }
             if let (Some(asker), false) = (waiting.asker, is_starting) {
                 self.answer(asker, Err(switch_down()));

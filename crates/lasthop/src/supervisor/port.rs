@@ -18,10 +18,9 @@ use crate::fault::Fault;
 use crate::log::say_of_others;
 use crate::vnic::{Mode, VnicSpec};
 
+use super::access::Access;
 use super::sockets::{ListenSocket, check_length, connect_to};
 
-/// Mode of a port's socket file: its owner and group may attach a guest.
-const SOCKET_MODE: u32 = 0o660;
 /// How long a second connection may wait for the first one's hang-up, which can be on its way.
 const HOLD: Duration = Duration::from_secs(1);
 /// Pause between attempts to connect, and before the next guest after one that hung up at once; doubles.
@@ -73,6 +72,8 @@ pub(super) struct Port {
     pub(super) path: PathBuf,
     /// The listener is in the set of watched descriptors.
     pub(super) is_watched: bool,
+    /// The switch has been told of a change and has not answered yet.
+    pub(super) is_changing: bool,
     life: Life,
     role: Role,
     /// What the front end was refused last, until the next one attaches.
@@ -87,12 +88,21 @@ impl Port {
         let pause = Pause::new(RETRY_MIN, RETRY_MAX);
         let role = match spec.mode {
             Mode::Listen => {
-                let socket = ListenSocket::bind(&path, SOCKET_MODE)?;
+                let socket = ListenSocket::bind(&path, Access::of(&spec)?)?;
                 Role::Listen { socket, held: None, paused_until: None, pause, is_refusal_said: false }
             }
             Mode::Connect => Role::Connect { next: Instant::now(), pause, said: None },
         };
-        Ok(Self { spec, path, is_watched: false, life: Life::Down, role, refusal: None })
+        Ok(Self { spec, path, is_watched: false, is_changing: false, life: Life::Down, role, refusal: None })
+    }
+
+    /// Gives the socket's file the owner, group and mode of `to`.
+    pub(super) fn set_access(&self, to: &VnicSpec) -> Result<(), Fault> {
+        let (before, access) = (Access::of(&self.spec)?, Access::of(to)?);
+        if access == before || matches!(self.role, Role::Connect { .. }) {
+            return Ok(());
+        }
+        access.apply(Some(before), &self.path)
     }
 
     /// The listening socket, to be watched while it may be accepted from.

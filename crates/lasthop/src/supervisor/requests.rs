@@ -1,12 +1,13 @@
 //! The methods of the control interface (docs/control-api.md).
 
+use lasthop_modules::FDB_ENTRIES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
-use crate::report::{StatsReport, VersionReport, VnicList, VnicReport};
+use crate::report::{ConfigReport, SettingsReport, StatsReport, VersionReport, VnicList, VnicReport};
 use crate::rpc;
 use crate::vnic::VnicSpec;
 
@@ -14,9 +15,20 @@ use super::Supervisor;
 use super::control::Line;
 use super::orders::{Asker, What, switch_down};
 use super::port::Port;
+use super::warnings;
 
 /// All methods.
-const METHODS: &[&str] = &["vnic.add", "vnic.del", "vnic.list", "vnic.show", "fdb.show", "stats", "version"];
+const METHODS: &[&str] = &[
+    "vnic.add",
+    "vnic.del",
+    "vnic.set",
+    "vnic.list",
+    "vnic.show",
+    "fdb.show",
+    "stats",
+    "config.show",
+    "version",
+];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
 
@@ -92,19 +104,20 @@ impl Supervisor {
         match method {
             "vnic.add" => self.vnic_add(rpc::params(params)?, asker).map(|()| None),
             "vnic.del" => self.vnic_del(&rpc::params::<Named>(params)?.name, asker),
+            "vnic.set" => self.vnic_set(params, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
         }
     }
 
     fn vnic_add(&mut self, spec: VnicSpec, asker: &Asker) -> Result<(), Fault> {
-        if let Some(path) = spec.socket.as_ref().filter(|path| !path.is_absolute()) {
-            return Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display())));
-        }
+        check_absolute(&spec)?;
+        spec.check()?;
         if !self.lives.is_up() {
             return Err(switch_down());
         }
@@ -147,6 +160,25 @@ impl Supervisor {
         self.ask(Question::Stats { name }, asker)
     }
 
+    fn config(&self) -> Result<Value, Fault> {
+        let settings = self.lives.settings();
+        let settings = SettingsReport {
+            module: Some(settings.module.as_str().to_owned()),
+            cpus: settings.cpus.as_ref().map(ToString::to_string),
+            fdb_entries: Some(settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0)),
+            workers: Some(settings.workers.0),
+        };
+        let spec = |port: &Port| {
+            let mut spec = port.spec.clone();
+            let by_default = VnicSpec::named(spec.name.clone()).socket_in(&self.dir);
+            spec.socket = spec.socket.filter(|path| *path != by_default);
+            spec
+        };
+        let mut vnics: Vec<VnicSpec> = self.ports.values().map(spec).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        to_json(&ConfigReport { settings, vnics })
+    }
+
     fn version(&self) -> Result<Value, Fault> {
         to_json(&VersionReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -172,20 +204,34 @@ impl Supervisor {
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
-                self.ports.get(&number).map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats)))
+                self.ports.get(&number).map_or(Ok(Value::Null), |port| to_json(&self.describe(port, &stats)))
             }
             _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
         }
     }
 
     fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
-        let mut vnics: Vec<_> = self.ports.values().map(|port| describe(port, stats)).collect();
+        let mut vnics: Vec<_> = self.ports.values().map(|port| self.describe(port, stats)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         for vnic in &mut vnics {
             vnic.features.clear();
             vnic.rings.clear();
         }
         to_json(&VnicList { vnics })
+    }
+
+    fn describe(&self, port: &Port, stats: &StatsReport) -> VnicReport {
+        let mut vnic = describe(port, stats);
+        vnic.warnings = warnings::of(port, self.ports.values(), stats);
+        vnic
+    }
+}
+
+/// Refuses a relative path: a client may be anywhere.
+pub(super) fn check_absolute(spec: &VnicSpec) -> Result<(), Fault> {
+    match spec.socket.as_ref().filter(|path| !path.is_absolute()) {
+        Some(path) => Err(Fault::params(format!("the socket path \"{}\" must start with /", path.display()))),
+        None => Ok(()),
     }
 }
 

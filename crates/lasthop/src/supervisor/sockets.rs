@@ -1,9 +1,8 @@
 //! Sockets in the file system: made, connected to, and removed again.
 
-use std::fs::Permissions;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 use crate::fault::Fault;
+
+use super::access::Access;
 
 /// Longest path of a Unix socket, in bytes (unix(7): sun_path without its zero).
 const PATH_BYTES_MAX: usize = 107;
@@ -25,16 +26,14 @@ pub(crate) struct ListenSocket {
 }
 
 impl ListenSocket {
-    /// Listens at `path` with the file mode `mode`. A socket file that nobody listens on is replaced.
-    pub(crate) fn bind(path: &Path, mode: u32) -> Result<Self, Fault> {
+    /// Listens at `path`, for those whom `access` names. A socket file that nobody listens on is replaced.
+    pub(super) fn bind(path: &Path, access: Access) -> Result<Self, Fault> {
         check_length(path)?;
         clear(path)?;
         let listener = UnixListener::bind(path).map_err(|error| cannot_bind(path, &error))?;
         let this = Self { listener, path: path.to_path_buf(), identity: identity(path) };
-        let prepared = this.listener.set_nonblocking(true);
-        prepared
-            .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(mode)))
-            .map_err(|error| cannot_bind(path, &error))?;
+        this.listener.set_nonblocking(true).map_err(|error| cannot_bind(path, &error))?;
+        access.apply(None, path)?;
         Ok(this)
     }
 
@@ -139,7 +138,7 @@ mod tests {
     use super::*;
 
     fn message(path: &Path) -> String {
-        ListenSocket::bind(path, 0o600).expect_err("refused").message
+        ListenSocket::bind(path, Access::OWNER_ALONE).expect_err("refused").message
     }
 
     #[test]
@@ -148,8 +147,8 @@ mod tests {
         let path = dir.path().join("a.sock");
         drop(UnixListener::bind(&path).expect("bound"));
         assert!(path.exists(), "the file stays behind");
-        let socket = ListenSocket::bind(&path, 0o640).expect("replaced");
-        assert_eq!(path.metadata().expect("there").mode() & 0o777, 0o640);
+        let socket = ListenSocket::bind(&path, Access::OWNER_ALONE).expect("replaced");
+        assert_eq!(path.metadata().expect("there").mode() & 0o777, 0o600);
         assert!(connect_to(&path).is_ok());
         assert!(socket.accept().expect("no trouble").is_some());
         assert!(socket.accept().expect("no trouble").is_none());
@@ -185,7 +184,7 @@ mod tests {
     fn somebody_elses_file_is_not_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a.sock");
-        let socket = ListenSocket::bind(&path, 0o600).expect("bound");
+        let socket = ListenSocket::bind(&path, Access::OWNER_ALONE).expect("bound");
         std::fs::rename(&path, dir.path().join("b.sock")).expect("moved");
         std::fs::write(&path, "new").expect("written");
         drop(socket);

@@ -34,17 +34,15 @@ impl Datapath {
     }
 
     pub(super) fn add(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
-        let config = PortConfig {
-            name: spec.name.to_string(),
-            mac: spec.mac,
-            mtu: spec.mtu,
-            storm: spec.storm(),
-            queue_pairs: spec.queues,
-            features_mask: spec.features_off.mask_without(),
-        };
-        let port = self.engine.add_port(config).map_err(refused)?;
+        let port = self.engine.add_port(port_config(spec)).map_err(refused)?;
         self.ports.insert(spec.name.to_string(), port);
         Ok(())
+    }
+
+    /// Changes a port while packets pass.
+    pub(super) fn change(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
+        let port = self.find(spec.name.as_str())?;
+        self.engine.change_port(port, port_config(spec)).map_err(refused)
     }
 
     /// Forgets a port. Its session has ended before.
@@ -86,6 +84,18 @@ impl Datapath {
     }
 }
 
+fn port_config(spec: &VnicSpec) -> PortConfig {
+    PortConfig {
+        name: spec.name.to_string(),
+        mac: spec.mac,
+        mtu: spec.mtu,
+        storm: spec.storm(),
+        queue_pairs: spec.queues,
+        features_mask: spec.features_off.mask_without(),
+        link_up: spec.link.is_up(),
+    }
+}
+
 fn refused(error: impl std::fmt::Display) -> Fault {
     Fault::refused(error.to_string())
 }
@@ -117,6 +127,7 @@ fn port_report(port: PortStats) -> PortReport {
         conserved: counters.is_conserved(),
         features: describe_features(port.features),
         rings: port.rings.into_iter().map(ring_report).collect(),
+        guest_mtu: port.guest_mtu,
     }
 }
 

@@ -121,6 +121,10 @@ impl Switch {
         let result = match order {
             Order::Attach { name, attachment } => return self.attach(name, attachment, fd),
             Order::AddPort(spec) => self.datapath.add(&spec).map(|()| Answer::Done),
+            Order::ChangePort(spec) => self.datapath.change(&spec).map(|()| {
+                let guest_told = self.sessions.set_link(spec.name.as_str(), spec.link.is_up());
+                Answer::Changed { guest_told }
+            }),
             Order::RemovePort { name } => {
                 self.sessions.end_of_port(&name);
                 self.datapath.remove(&name).map(|()| Answer::Done)

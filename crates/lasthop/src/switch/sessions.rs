@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use lasthop_engine::PortDevice;
-use lasthop_vhost::Session;
+use lasthop_vhost::{Device, Session};
 
 use crate::fault::Fault;
 use crate::poller::{Interest, Poller};
@@ -16,6 +16,7 @@ pub(super) struct Sessions(BTreeMap<u64, Guest>);
 struct Guest {
     port: String,
     session: Session<PortDevice>,
+    is_link_up: bool,
     /// Watched for room as well.
     is_full: bool,
     /// What was refused last, as reported.
@@ -42,10 +43,11 @@ impl Sessions {
         socket: OwnedFd,
         device: PortDevice,
     ) -> Result<(), Fault> {
+        let is_link_up = device.is_link_up();
         let session =
             Session::new(socket, device).map_err(|error| Fault::internal("serve the connection", error))?;
         poller.add(session.fd(), attachment, Interest::READ)?;
-        self.0.insert(attachment, Guest { port, session, is_full: false, refused: None });
+        self.0.insert(attachment, Guest { port, session, is_link_up, is_full: false, refused: None });
         Ok(())
     }
 
@@ -65,6 +67,14 @@ impl Sessions {
             }
             None => guest.new_refusal().map_or(Served::On, |why| Served::Refused { port, why }),
         }
+    }
+
+    /// Tells the guest of a port that its link is up or down now; whether it learns of it. None if that is no news, or there
+    /// is no guest.
+    pub(super) fn set_link(&mut self, port: &str, up: bool) -> Option<bool> {
+        let guest = self.0.values_mut().find(|guest| guest.port == port && guest.is_link_up != up)?;
+        guest.is_link_up = up;
+        Some(guest.session.set_link(up))
     }
 
     /// Hangs up on the guest of a port that goes away.

@@ -1,12 +1,17 @@
 //! What a user says of a virtual network interface: in the configuration file, on the command line, in a request.
 
+mod access;
+pub(crate) mod change;
 mod features;
 mod limits;
+mod link;
 mod name;
 mod parse;
 
+pub(crate) use access::SocketMode;
 pub(crate) use features::{FeatureSet, describe as describe_features};
 pub(crate) use limits::mac as mac_text;
+pub(crate) use link::Link;
 pub(crate) use name::Name;
 
 use std::path::{Path, PathBuf};
@@ -65,6 +70,18 @@ pub(crate) struct VnicSpec {
     pub(crate) storm_multicast: u32,
     #[serde(default, alias = "storm-unknown", deserialize_with = "limits::storm_unknown")]
     pub(crate) storm_unknown: u32,
+    /// Whether packets pass.
+    #[serde(default)]
+    pub(crate) link: Link,
+    /// Mode of the socket's file.
+    #[serde(default, alias = "socket-mode", skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_mode: Option<SocketMode>,
+    /// Owner of the socket's file, by name or number; the user who runs the switch if not given.
+    #[serde(default, alias = "socket-owner", skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_owner: Option<String>,
+    /// Group of the socket's file, by name or number.
+    #[serde(default, alias = "socket-group", skip_serializing_if = "Option::is_none")]
+    pub(crate) socket_group: Option<String>,
 }
 
 impl VnicSpec {
@@ -79,6 +96,10 @@ impl VnicSpec {
         "storm-broadcast",
         "storm-multicast",
         "storm-unknown",
+        "link",
+        "socket-mode",
+        "socket-owner",
+        "socket-group",
     ];
 
     /// A vnic with nothing but a name.
@@ -94,6 +115,10 @@ impl VnicSpec {
             storm_broadcast: 0,
             storm_multicast: 0,
             storm_unknown: 0,
+            link: Link::default(),
+            socket_mode: None,
+            socket_owner: None,
+            socket_group: None,
         }
     }
 
@@ -103,6 +128,21 @@ impl VnicSpec {
             broadcast: self.storm_broadcast,
             multicast: self.storm_multicast,
             unknown: self.storm_unknown,
+        }
+    }
+
+    /// Refuses keys that make no sense together.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let of_file = [
+            ("socket-mode", self.socket_mode.is_some()),
+            ("socket-owner", self.socket_owner.is_some()),
+            ("socket-group", self.socket_group.is_some()),
+        ];
+        match of_file.iter().find(|(_, is_given)| *is_given && self.mode == Mode::Connect) {
+            Some((key, _)) => Err(Fault::params(format!(
+                "{key} is for mode=listen: with mode=connect the VMM makes the socket; leave {key} out"
+            ))),
+            None => Ok(()),
         }
     }
 

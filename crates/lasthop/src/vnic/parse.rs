@@ -27,6 +27,7 @@ impl FromStr for VnicSpec {
             seen.push(key);
             set(&mut spec, key, value)?;
         }
+        spec.check()?;
         Ok(spec)
     }
 }
@@ -45,6 +46,10 @@ fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
         "mac" => spec.mac = Some(check_mac(value)?),
         "queues" => spec.queues = check_queues(number(key, value)?)?,
         "mtu" => spec.mtu = Some(check_mtu(number(key, value)?)?),
+        "link" => spec.link = value.parse()?,
+        "socket-mode" => spec.socket_mode = Some(value.parse()?),
+        "socket-owner" => spec.socket_owner = Some(value.to_owned()),
+        "socket-group" => spec.socket_group = Some(value.to_owned()),
         "features-off" => spec.features_off = FeatureSet::of(value.split('+'))?,
         "storm-broadcast" => spec.storm_broadcast = check_storm(key, number(key, value)?)?,
         "storm-multicast" => spec.storm_multicast = check_storm(key, number(key, value)?)?,

@@ -159,6 +159,19 @@ impl Bridge {
         Ok(())
     }
 
+    /// Takes all addresses of a port out of the table, except the one with the key `except`.
+    fn forget(&self, _lock: &Control, port: PortId, except: u64) {
+        let of_port = |place: &Place| place.port() == port;
+        for (slot, _, place) in
+            self.table.entries().filter(|(_, key, place)| of_port(place) && *key != except)
+        {
+            slot.vacate();
+            if !place.is_static() {
+                self.ports.release_slot(port);
+            }
+        }
+    }
+
     /// A slot for a static address; a learned one has to go if all are in use.
     fn make_room(&self, key: u64, mac: Mac, name: &str) -> Result<&slot::Slot, String> {
         // At time zero nothing is aged: the empty slot, else whoever was unseen for longest.
@@ -214,15 +227,25 @@ impl Module for Bridge {
         Ok(())
     }
 
+    /// What was learned from the port goes with its old address: its guest may use neither any more.
+    fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        let control = self.control();
+        let static_key = settings.mac.map_or(0, key_of);
+        if static_key != self.ports.static_key(port) {
+            if let Some(mac) = settings.mac {
+                self.configure(&control, mac, port, &settings.name)?;
+            }
+            self.ports.set_static_key(port, static_key);
+            self.forget(&control, port, static_key);
+        }
+        self.storms.change(port, settings.storm);
+        Ok(())
+    }
+
     fn port_removed(&self, port: PortId) {
         let mut control = self.control();
         self.ports.close(port);
-        for (slot, _, place) in self.table.entries().filter(|(_, _, place)| place.port() == port) {
-            slot.vacate();
-            if !place.is_static() {
-                self.ports.release_slot(port);
-            }
-        }
+        self.forget(&control, port, 0);
         control.names.remove(&port);
     }
 

@@ -47,6 +47,13 @@ impl Ports {
         }
     }
 
+    /// Gives a live port another static address, or none (0).
+    pub(crate) fn set_static_key(&self, port: PortId, static_key: u64) {
+        if let Some(state) = self.ports.get(port.index()) {
+            state.static_key.store(static_key, Ordering::Relaxed);
+        }
+    }
+
     /// Ends floods to the port and learning from it.
     pub(crate) fn close(&self, port: PortId) {
         let Some(state) = self.ports.get(port.index()) else { return };

@@ -48,6 +48,12 @@ impl Flood {
     }
 }
 
+/// Time of one token in ticks, 0 without a limit.
+fn token(rate: u32) -> u64 {
+    let rate = u64::from(rate).min(RATE_MAX);
+    if rate == 0 { 0 } else { SECOND_TICKS.div_ceil(rate) }
+}
+
 /// One kind of flood from one port.
 #[derive(Debug, Default)]
 struct Bucket {
@@ -61,8 +67,7 @@ struct Bucket {
 
 impl Bucket {
     fn set(&self, rate: u32) {
-        let rate = u64::from(rate).min(RATE_MAX);
-        let token = if rate == 0 { 0 } else { SECOND_TICKS.div_ceil(rate) };
+        let (token, rate) = (token(rate), u64::from(rate).min(RATE_MAX));
         self.burst.store(token * (rate / BURST_DIVISOR).max(BURST_FRAMES_MIN), Ordering::Relaxed);
         self.full_at.store(0, Ordering::Relaxed);
         self.token.store(token, Ordering::Relaxed);
@@ -94,9 +99,18 @@ impl Default for Storms {
 impl Storms {
     /// Limits of a new port, whose buckets are full.
     pub(crate) fn open(&self, port: PortId, limits: StormLimits) {
-        let Some(buckets) = self.0.get(port.index()) else { return };
+        self.limited(port, limits).for_each(|(bucket, rate)| bucket.set(rate));
+    }
+
+    /// Other limits for a port; a bucket whose limit stays is as full as it was.
+    pub(crate) fn change(&self, port: PortId, limits: StormLimits) {
+        let changed = |(bucket, rate): &(&Bucket, u32)| bucket.token.load(Ordering::Relaxed) != token(*rate);
+        self.limited(port, limits).filter(changed).for_each(|(bucket, rate)| bucket.set(rate));
+    }
+
+    fn limited(&self, port: PortId, limits: StormLimits) -> impl Iterator<Item = (&Bucket, u32)> {
         let rates = [limits.broadcast, limits.multicast, limits.unknown];
-        buckets.iter().zip(rates).for_each(|(bucket, rate)| bucket.set(rate));
+        self.0.get(port.index()).into_iter().flatten().zip(rates)
     }
 
     /// Counts a frame that is to be flooded; an error if it is one too many.

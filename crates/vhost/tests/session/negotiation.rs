@@ -153,3 +153,35 @@ fn the_channel_for_requests_of_the_back_end_is_kept_open() {
     let read = rustix::io::read(&ours, &mut [0_u8; 1][..]);
     assert_eq!(read, Err(rustix::io::Errno::AGAIN), "open and silent");
 }
+
+/// The back end's requests that arrived on its channel: number, flags, bytes of the body.
+fn requests(channel: &mut std::os::unix::net::UnixStream) -> Vec<[u32; 3]> {
+    use std::io::Read;
+    channel.set_nonblocking(true).unwrap();
+    let mut bytes = Vec::new();
+    let _ = channel.read_to_end(&mut bytes); // ends with "would block"
+    let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+    (0..bytes.len() / 12).map(|index| [0, 4, 8].map(|at| word(12 * index + at))).collect()
+}
+
+#[test]
+fn a_link_that_changes_is_told_to_who_asks_for_the_configuration_space() {
+    use std::os::fd::AsFd;
+    let mut host = Host::new(Recorder::new(OFFERED | features::STATUS, 1));
+    assert!(!host.session().set_link(false), "nothing negotiated, no channel");
+    assert_eq!(config(&mut host, 6, 2)[12..], [0, 0]);
+    let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let wanted = features::protocol::CONFIG | features::protocol::BACKEND_REQ;
+    host.tell_u64(request::SET_PROTOCOL_FEATURES, wanted);
+    host.send(request::SET_BACKEND_REQ_FD, Vec::new(), &[theirs.as_fd()]);
+    host.ready().unwrap();
+    assert!(!host.session().set_link(true), "told, but a driver without STATUS does not look");
+    host.tell_u64(request::SET_FEATURES, OFFERED | features::STATUS);
+    assert!(host.session().set_link(false));
+    assert_eq!(requests(&mut ours), [[2, 1, 0], [2, 1, 0]], "CONFIG_CHANGE_MSG, version 1, no body");
+    assert_eq!(config(&mut host, 6, 2)[12..], [0, 0]);
+    assert!(host.session().set_link(true));
+    assert_eq!(config(&mut host, 6, 2)[12..], [1, 0]);
+    drop((ours, theirs));
+    assert!(!host.session().set_link(false), "nobody at the other end");
+}

@@ -270,3 +270,27 @@ fn counters_have_names_of_their_own() {
         BridgeStats { moved: 3, ..BridgeStats::default() }.counters().any(|pair| pair == ("fdb_moved", 3))
     );
 }
+
+fn change_mac(lab: &Lab<Bridge>, port: u16, mac: Option<Mac>) -> Result<(), String> {
+    let settings = PortSettings { name: format!("vm{port}"), mac, ..PortSettings::default() };
+    lab.module.port_changed(PortId(port), &settings)
+}
+
+#[test]
+fn a_port_gets_another_address_while_frames_pass() {
+    let mut lab = small(&[1, 2, 3]);
+    lab.send(1, frame(11, 99)).expect("flooded");
+    change_mac(&lab, 1, Some(mac(12))).expect("free");
+    assert_eq!(lab.send(1, frame(11, 99)), Err(DropReason::SourceSpoofed));
+    assert_eq!(lab.send(2, frame(22, 11)), Ok(vec![1, 3]), "what was learned is forgotten");
+    assert_eq!(lab.send(2, frame(22, 12)), Ok(vec![1]));
+    change_mac(&lab, 1, Some(mac(13))).expect("free");
+    assert_eq!((lab.send(2, frame(22, 12)), lab.send(2, frame(22, 13))), (Ok(vec![1, 3]), Ok(vec![1])));
+    change_mac(&lab, 2, Some(mac(12))).expect("free again");
+    assert!(change_mac(&lab, 3, Some(mac(13))).expect_err("taken").contains("\"vm1\""));
+    assert_eq!(lab.send(3, frame(33, 13)), Ok(vec![1]), "a refused change changes nothing");
+    change_mac(&lab, 1, None).expect("any address");
+    assert_eq!(lab.send(1, frame(11, 33)), Ok(vec![3]));
+    assert_eq!(lab.send(2, frame(12, 11)), Ok(vec![1]), "learned again");
+    assert_counts(&lab.module, &[1, 2, 3]);
+}

@@ -66,3 +66,15 @@ fn a_port_that_is_made_again_has_its_own_limits() {
     lab.add(1).expect("the number is free again");
     assert_eq!(arrived(&mut lab, 1, BROADCAST), (100, None));
 }
+
+#[test]
+fn limits_change_while_frames_pass() {
+    let mut lab = limited(StormLimits { broadcast: 1, multicast: 1, unknown: 0 });
+    assert_eq!((arrived(&mut lab, 1, BROADCAST).0, arrived(&mut lab, 1, MULTICAST).0), (BURST, BURST));
+    let storm = StormLimits { broadcast: 0, multicast: 1, unknown: 5 };
+    let settings = PortSettings { name: "vm1".into(), storm, ..PortSettings::default() };
+    lab.module.port_changed(PortId(1), &settings).expect("nothing is in the way");
+    assert_eq!(arrived(&mut lab, 1, BROADCAST), (100, None));
+    assert_eq!(arrived(&mut lab, 1, MULTICAST).0, 0, "a bucket whose limit stays is not filled");
+    assert_eq!(arrived(&mut lab, 1, mac(99)).0, BURST);
+}

@@ -1,0 +1,157 @@
+//! `lasthop check` and `lasthop apply`: a file looked at, and a running switch made what it asks for.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use crate::config::{self, Config, Mistake};
+use crate::fault::Fault;
+use crate::output::{print, print_json};
+use crate::plan::{Plan, Step};
+use crate::report::{ConfigReport, SettingsReport};
+use crate::vnic::change::Change;
+use crate::vnic::{Name, VnicSpec};
+use crate::{rundir, show, supervisor};
+
+use super::ask::Asking;
+use super::client::ask;
+
+/// Exit status when the switch is not what the file asks for: with `--dry-run`, or since it takes a restart.
+const DIFFERS: u8 = 3;
+
+/// Looks at the file as `run` would, and tells of all mistakes; without one, writes what files look like.
+pub(super) fn check(file: Option<&Path>, dir: Option<&Path>, json: bool) -> Result<ExitCode, Fault> {
+    let Some(file) = file else {
+        print(config::SCHEMA)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    // Without a run directory the default paths of sockets are not known, and nothing is wrong with them.
+    let dir = rundir::choose(dir).unwrap_or_default();
+    let mistakes = match config::read_all(file)? {
+        Ok(config) => beyond_the_file(&config, &dir),
+        Err(mistakes) => mistakes,
+    };
+    if json {
+        print_json(&json!({"valid": mistakes.is_empty(), "mistakes": mistakes}))?;
+    } else if mistakes.is_empty() {
+        print(&format!("{} is valid", file.display()))?;
+    } else {
+        print(&mistakes.iter().map(|mistake| located(file, mistake)).collect::<String>())?;
+    }
+    Ok(if mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn located(file: &Path, mistake: &Mistake) -> String {
+    let file = file.display();
+    if mistake.line == 0 { format!("{file}: {}\n", mistake.message) } else { format!("{file}:{mistake}\n") }
+}
+
+/// What is wrong on this machine only.
+fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
+    let cpus = config.cpus.as_ref().and_then(|cpus| cpus.check().err());
+    let vnics = config.vnics.iter().filter_map(|vnic| {
+        let fault = supervisor::check_vnic(vnic, dir).err()?;
+        Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
+    });
+    cpus.into_iter().chain(vnics).map(|fault| Mistake::of_machine(fault.message)).collect()
+}
+
+impl Asking {
+    /// Makes the switch what the file asks for, or only says how.
+    pub(super) fn apply(&self, file: &Path, is_dry: bool) -> Result<ExitCode, Fault> {
+        let config = config::read(file)?;
+        let running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
+        let plan = Plan::new(&running, &wanted(config, &self.dir));
+        if self.json {
+            let applied = !is_dry && !plan.is_empty();
+            print_json(
+                &json!({"steps": plan.steps, "applied": applied, "needs_restart": plan.needs_restart()}),
+            )?;
+        } else {
+            print(&show::plan(&plan))?;
+        }
+        if !is_dry {
+            self.carry_out(&plan)?;
+        }
+        if !self.json {
+            print(&sum(&plan, file, is_dry))?;
+        }
+        let differs = if is_dry { !plan.is_empty() } else { plan.needs_restart() };
+        Ok(if differs { ExitCode::from(DIFFERS) } else { ExitCode::SUCCESS })
+    }
+
+    pub(super) fn config(&self) -> Result<ExitCode, Fault> {
+        let running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
+        self.show(&running, show::config)
+    }
+
+    /// What goes makes room for what comes.
+    fn carry_out(&self, plan: &Plan) -> Result<(), Fault> {
+        for step in &plan.steps {
+            match step {
+                Step::Remove { name } => self.remove(name)?,
+                Step::Anew { vnic, .. } => self.remove(&vnic.name)?,
+                Step::Change { .. } | Step::Add { .. } | Step::Restart { .. } => {}
+            }
+        }
+        for name in plan.addresses_to_free() {
+            self.order("vnic.set", &json!({"name": name, "mac": null}))?;
+        }
+        for step in &plan.steps {
+            match step {
+                Step::Change { name, changes } => self.order("vnic.set", &keys(name, changes))?,
+                Step::Anew { vnic, .. } | Step::Add { vnic } => self.order("vnic.add", &json!(vnic))?,
+                Step::Remove { .. } | Step::Restart { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, name: &Name) -> Result<(), Fault> {
+        self.order("vnic.del", &json!({"name": name}))
+    }
+
+    fn order(&self, method: &str, params: &Value) -> Result<(), Fault> {
+        let done: Result<Value, Fault> = ask(&self.dir, method, params);
+        done.map(drop).map_err(|fault| {
+            let why = format!(
+                "{}; what comes after it was not done: apply again when it is remedied",
+                fault.message
+            );
+            Fault { message: why, ..fault }
+        })
+    }
+}
+
+fn keys(name: &Name, changes: &[Change]) -> Value {
+    let keys = changes.iter().map(|change| (change.key.clone(), change.to.clone()));
+    Value::Object(keys.chain([("name".to_owned(), json!(name))]).collect())
+}
+
+/// What the file asks for, in the words of what runs.
+fn wanted(config: Config, dir: &Path) -> ConfigReport {
+    let settings = SettingsReport {
+        module: config.module.map(|module| module.as_str().to_owned()),
+        cpus: config.cpus.map(|cpus| cpus.to_string()),
+        fdb_entries: config.fdb_entries.map(|entries| entries.0),
+        workers: config.workers.map(|workers| workers.0),
+    };
+    ConfigReport { settings, vnics: config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect() }
+}
+
+/// Without a path that it has by default.
+fn plain(mut vnic: VnicSpec, dir: &Path) -> VnicSpec {
+    let by_default: PathBuf = VnicSpec::named(vnic.name.clone()).socket_in(dir);
+    vnic.socket = vnic.socket.filter(|path| *path != by_default);
+    vnic
+}
+
+fn sum(plan: &Plan, file: &Path, is_dry: bool) -> String {
+    let file = file.display();
+    match (plan.is_empty(), is_dry) {
+        (true, _) => format!("nothing to do: the switch is as {file} says"),
+        (false, true) => format!("{} if this were applied", show::plan_sum(plan)),
+        (false, false) => show::plan_sum(plan),
+    }
+}

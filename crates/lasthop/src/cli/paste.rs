@@ -1,0 +1,50 @@
+//! `lasthop vnic show` for a VMM: what to paste into its command line or configuration.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::fault::Fault;
+use crate::log::say;
+use crate::report::VnicReport;
+use crate::show;
+
+use super::ask::Asking;
+
+/// What the vnic is to be shown for; nothing: for people.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+pub(super) struct Paste {
+    /// Arguments for QEMU
+    #[arg(long)]
+    qemu: bool,
+    /// Elements for a libvirt domain
+    #[arg(long)]
+    libvirt: bool,
+    /// Arguments for Cloud Hypervisor
+    #[arg(long)]
+    cloud_hypervisor: bool,
+    /// A command line of DPDK's testpmd, as a guest with one port
+    #[arg(long)]
+    testpmd: bool,
+}
+
+impl Asking {
+    /// The hint goes to standard error, so that standard output can be pasted or substituted as it is.
+    pub(super) fn show_vnic(&self, vnic: &VnicReport, paste: &Paste) -> Result<ExitCode, Fault> {
+        let (key, text, hint) = match paste {
+            Paste { qemu: true, .. } => ("qemu", show::qemu(vnic), Some(show::qemu_hint(vnic))),
+            Paste { libvirt: true, .. } => ("libvirt", show::libvirt(vnic), None),
+            Paste { cloud_hypervisor: true, .. } => {
+                ("cloud-hypervisor", show::cloud_hypervisor(vnic), Some(show::cloud_hypervisor_hint(vnic)))
+            }
+            Paste { testpmd: true, .. } => ("testpmd", show::testpmd(vnic)?, Some(show::TESTPMD_HINT)),
+            _ => return self.show(vnic, show::vnic),
+        };
+        if let Some(hint) = hint.filter(|_| !self.json) {
+            say!("{hint}");
+        }
+        self.show(&json!({key: text}), |_| text.clone())
+    }
+}

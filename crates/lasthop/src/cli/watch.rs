@@ -1,0 +1,89 @@
+//! `lasthop stats --watch`: rates, interval by interval.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::fault::Fault;
+use crate::output::{print, print_next};
+use crate::rates::Rates;
+use crate::report::StatsReport;
+use crate::show;
+
+use super::ask::Asking;
+use super::client::ask;
+
+/// Shortest and longest interval in seconds: no busy loop, no forgotten one.
+const SECONDS_MIN: f64 = 0.1;
+const SECONDS_MAX: f64 = 3600.0;
+/// Cursor to the first column of the first line, and everything after it away (ECMA-48: CUP, ED).
+const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Time between two looks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interval(Duration);
+
+impl FromStr for Interval {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let seconds =
+            text.parse::<f64>().ok().filter(|seconds| (SECONDS_MIN..=SECONDS_MAX).contains(seconds));
+        seconds.map(|seconds| Self(Duration::from_secs_f64(seconds))).ok_or_else(|| {
+            Fault::params(format!(
+                "\"{text}\" is no number of seconds from {SECONDS_MIN} to {SECONDS_MAX}; a vnic's name goes first: \
+                 lasthop stats NAME --watch"
+            ))
+        })
+    }
+}
+
+impl Asking {
+    /// Shows rates until it is ended, or nobody reads them any more.
+    pub(super) fn watch(&self, name: Option<&str>, interval: Interval) -> Result<ExitCode, Fault> {
+        let is_screen = !self.json && std::io::stdout().is_terminal();
+        let (mut before, mut asked) = (self.counters(name)?, Instant::now());
+        if is_screen {
+            print(&format!("{HOME_AND_CLEAR}first rates in {} s\n", interval.0.as_secs_f64()))?;
+        }
+        let mut is_read = true;
+        while is_read {
+            std::thread::sleep(interval.0.saturating_sub(asked.elapsed()));
+            let (after, now) = (self.counters(name)?, Instant::now());
+            let rates = Rates::between(&before, &after, now - asked);
+            is_read = print_next(&self.block(&rates, is_screen))?;
+            (before, asked) = (after, now);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn counters(&self, name: Option<&str>) -> Result<StatsReport, Fault> {
+        ask(&self.dir, "stats", &name.map_or_else(|| json!({}), |name| json!({"name": name})))
+    }
+
+    /// One interval: a screen, a line of JSON, or lines with an empty one behind them.
+    fn block(&self, rates: &Rates, is_screen: bool) -> String {
+        match (self.json, is_screen) {
+            (true, _) => json!(rates).to_string() + "\n",
+            (false, true) => format!("{HOME_AND_CLEAR}{}", show::rates(rates)),
+            (false, false) => show::rates(rates) + "\n",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_seconds_and_fractions() {
+        assert_eq!("0.5".parse::<Interval>().map(|interval| interval.0), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "vm1", "nan", "3601", "inf"] {
+            let fault = text.parse::<Interval>().expect_err(text);
+            assert!(fault.message.contains("lasthop stats NAME --watch"), "{fault}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The file's JSON Schema, for editors. Written by hand, since most of it is not in the types; the tests hold it and the
+//! parser to each other.
+
+/// JSON Schema, draft 2020-12.
+pub(crate) const SCHEMA: &str = include_str!("schema.json");
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Map, Value};
+
+    use super::SCHEMA;
+    use crate::config::parse;
+    use crate::vnic::VnicSpec;
+
+    fn schema() -> Value {
+        serde_json::from_str(SCHEMA).expect("JSON")
+    }
+
+    /// Where a property stands: a file with it, given its value as TOML.
+    type Place = fn(&str, &str) -> String;
+
+    fn at_top(key: &str, value: &str) -> String {
+        format!("{key} = {value}\n")
+    }
+
+    fn in_vnic(key: &str, value: &str) -> String {
+        let name = if key == "name" { "" } else { "name = \"a\"\n" };
+        format!("[[vnic]]\n{name}{key} = {value}\n")
+    }
+
+    fn properties(object: &Value) -> &Map<String, Value> {
+        assert_eq!(object["additionalProperties"], false, "unknown keys are errors");
+        object["properties"].as_object().expect("properties")
+    }
+
+    fn is_fine(place: Place, key: &str, value: &str) -> bool {
+        parse(&place(key, value)).is_ok()
+    }
+
+    /// What a property allows at its edges is parsed, what lies beyond is not.
+    fn check(place: Place, key: &str, property: &Value) {
+        let allowed = |value: &str| assert!(is_fine(place, key, value), "{key} = {value} is in the schema");
+        let refused =
+            |value: &str| assert!(!is_fine(place, key, value), "{key} = {value} is not in the schema");
+        if let Some(minimum) = property["minimum"].as_i64() {
+            let maximum = property["maximum"].as_i64().expect("both or none");
+            for number in [minimum, maximum] {
+                allowed(&number.to_string());
+            }
+            for number in [minimum - 1, maximum + 1] {
+                refused(&number.to_string());
+            }
+            refused(&format!("\"{minimum}\""));
+        }
+        for word in property["enum"].as_array().into_iter().flatten() {
+            allowed(&word.to_string());
+        }
+        for word in property["items"]["enum"].as_array().into_iter().flatten() {
+            allowed(&format!("[{word}]"));
+        }
+        for value in property["examples"].as_array().into_iter().flatten().chain(property.get("default")) {
+            allowed(&value.to_string());
+        }
+        if property["type"] != "string" || property.get("pattern").is_some() {
+            refused("\"#\"");
+        }
+        refused("1.5");
+    }
+
+    #[test]
+    fn schema_and_parser_agree() {
+        let schema = schema();
+        for (key, property) in properties(&schema).iter().filter(|(key, _)| *key != "vnic") {
+            check(at_top, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["vnic"]) {
+            check(in_vnic, key, property);
+        }
+    }
+
+    /// Keys in the parser's own words: "(there are a, b, c)".
+    fn known_keys(text: &str) -> Vec<String> {
+        let message = parse(text).expect_err("unknown key").message;
+        let list = message.split("(there are ").nth(1).expect("a list").trim_end_matches(')');
+        list.split(", ").map(str::to_owned).collect()
+    }
+
+    fn sorted<'a>(keys: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+        let mut keys: Vec<String> = keys.into_iter().cloned().collect();
+        keys.sort();
+        keys.dedup();
+        keys
+    }
+
+    #[test]
+    fn every_key_of_the_parser_is_in_the_schema() {
+        let schema = schema();
+        assert_eq!(sorted(properties(&schema).keys()), sorted(&known_keys("zzzzzz = 1")));
+        let vnic = properties(&schema["$defs"]["vnic"]);
+        let name = ["name".to_owned()];
+        let keys: Vec<String> = VnicSpec::KEYS.iter().map(|key| (*key).to_owned()).collect();
+        assert_eq!(sorted(vnic.keys()), sorted(keys.iter().chain(&name)));
+        let known =
+            known_keys("[[vnic]]\nname = \"a\"\nzzzzzz = 1").into_iter().map(|key| key.replace('_', "-"));
+        assert_eq!(sorted(vnic.keys()), sorted(&known.collect::<Vec<_>>()));
+    }
+}

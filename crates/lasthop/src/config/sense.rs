@@ -1,0 +1,27 @@
+//! Whether a vnic makes sense, alone and beside the others of its file.
+
+use crate::fault::Fault;
+use crate::vnic::VnicSpec;
+
+/// Refuses what the switch would refuse, as far as the file tells.
+pub(super) fn check(vnic: &VnicSpec, earlier: &[VnicSpec]) -> Result<(), Fault> {
+    vnic.check()?;
+    let name = &vnic.name;
+    for other in earlier {
+        let other_name = &other.name;
+        if other_name == name {
+            return Err(Fault::params(format!("there is a vnic \"{name}\" already; give one another name")));
+        }
+        if let Some(mac) = vnic.mac.filter(|mac| other.mac == Some(*mac)) {
+            let why =
+                format!("{mac} is the address of \"{other_name}\" already; give \"{name}\" another one");
+            return Err(Fault::params(why));
+        }
+        if let Some(path) = vnic.socket.as_ref().filter(|path| other.socket.as_ref() == Some(path)) {
+            let path = path.display();
+            let why = format!("the socket \"{path}\" is that of vnic \"{other_name}\"; use another path");
+            return Err(Fault::params(why));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! What leads from the running switch to what a file asks for. Nothing here does anything.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::report::ConfigReport;
+use crate::vnic::change::{Change, When, changes};
+use crate::vnic::{Name, VnicSpec};
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "op", rename_all = "lowercase")]
+pub(crate) enum Step {
+    /// A vnic goes, and its guest with it.
+    Remove { name: Name },
+    /// A vnic changes while its guest is attached.
+    Change { name: Name, changes: Vec<Change> },
+    /// A vnic goes and comes again, since some of its keys cannot change; its guest attaches again.
+    Anew { vnic: VnicSpec, changes: Vec<Change> },
+    /// A vnic comes.
+    Add { vnic: VnicSpec },
+    /// A setting of the switch is another, which takes a restart.
+    Restart { key: String, from: Value, to: Value },
+}
+
+/// What to do, in the order in which it is shown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+}
+
+impl Plan {
+    /// From what runs to what is wanted. Settings of the switch that the file leaves out are not compared.
+    pub(crate) fn new(running: &ConfigReport, wanted: &ConfigReport) -> Self {
+        let by_name = |report: &ConfigReport| -> BTreeMap<Name, VnicSpec> {
+            report.vnics.iter().map(|vnic| (vnic.name.clone(), vnic.clone())).collect()
+        };
+        let (old, new) = (by_name(running), by_name(wanted));
+        let removed = old.keys().filter(|name| !new.contains_key(*name));
+        let removed = removed.map(|name| Step::Remove { name: name.clone() });
+        let changed = new.values().filter_map(|vnic| change(old.get(&vnic.name)?, vnic));
+        let added = new.values().filter(|vnic| !old.contains_key(&vnic.name));
+        let added = added.map(|vnic| Step::Add { vnic: vnic.clone() });
+        Self { steps: restarts(running, wanted).chain(removed).chain(changed).chain(added).collect() }
+    }
+
+    /// Whether the switch is as it is wanted.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Whether only a restart of the switch can do some of it.
+    pub(crate) fn needs_restart(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Restart { .. }))
+    }
+
+    /// Vnics whose address has to be taken away first, since another one gets it before they get theirs.
+    pub(crate) fn addresses_to_free(&self) -> Vec<Name> {
+        let moves = self.steps.iter().filter_map(|step| match step {
+            Step::Change { name, changes } => {
+                Some((name, changes.iter().find(|change| change.key == "mac")?))
+            }
+            _ => None,
+        });
+        let moves: Vec<(&Name, &Change)> = moves.collect();
+        let is_wanted = |from: &Value| moves.iter().any(|(_, change)| change.to == *from && !from.is_null());
+        moves.iter().filter(|(_, change)| is_wanted(&change.from)).map(|(name, _)| (*name).clone()).collect()
+    }
+}
+
+fn change(old: &VnicSpec, new: &VnicSpec) -> Option<Step> {
+    let changes = changes(old, new);
+    match changes.iter().any(|change| change.when == When::Anew) {
+        _ if changes.is_empty() => None,
+        true => Some(Step::Anew { vnic: new.clone(), changes }),
+        false => Some(Step::Change { name: new.name.clone(), changes }),
+    }
+}
+
+fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Iterator<Item = Step> + 'a {
+    let settings = |report: &ConfigReport| match serde_json::to_value(&report.settings) {
+        Ok(Value::Object(settings)) => settings,
+        _ => serde_json::Map::new(),
+    };
+    let old = settings(running);
+    let given = settings(wanted).into_iter().filter(|(_, to)| !to.is_null());
+    given.filter_map(move |(key, to)| {
+        let from = old.get(&key).cloned().unwrap_or_default();
+        (from != to).then(|| Step::Restart { key: key.replace('_', "-"), from, to })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::SettingsReport;
+
+    fn report(vnics: &[&str]) -> ConfigReport {
+        let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
+        ConfigReport { settings: SettingsReport::default(), vnics }
+    }
+
+    fn plan(old: &[&str], new: &[&str]) -> Plan {
+        Plan::new(&report(old), &report(new))
+    }
+
+    fn name(text: &str) -> Name {
+        text.parse().expect("a name")
+    }
+
+    #[test]
+    fn what_is_the_same_is_left_alone() {
+        assert!(plan(&["a,mtu=1400", "b"], &["b", "a,mtu=1400"]).is_empty());
+    }
+
+    #[test]
+    fn vnics_go_change_and_come() {
+        let plan = plan(&["a", "b,mtu=1400", "c"], &["b,mtu=1500", "c,queues=2", "d"]);
+        let words: Vec<String> = plan
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::Remove { name } => format!("- {name}"),
+                Step::Change { name, changes } => format!("~ {name} {}", changes[0].text()),
+                Step::Anew { vnic, changes } => format!("! {} {}", vnic.name, changes[0].text()),
+                Step::Add { vnic } => format!("+ {}", vnic.name),
+                Step::Restart { .. } => "restart".to_owned(),
+            })
+            .collect();
+        assert_eq!(words, ["- a", "~ b mtu: 1400 -> 1500", "! c queues: 1 -> 2", "+ d"]);
+        assert!(!plan.needs_restart());
+    }
+
+    #[test]
+    fn addresses_that_change_hands_are_freed_first() {
+        let (one, two) = ("mac=02:00:00:00:00:01", "mac=02:00:00:00:00:02");
+        let swap =
+            plan(&[&format!("a,{one}"), &format!("b,{two}")], &[&format!("a,{two}"), &format!("b,{one}")]);
+        assert_eq!(swap.addresses_to_free(), [name("a"), name("b")]);
+        let chain = plan(&[&format!("a,{one}"), "b"], &["a", &format!("b,{one}")]);
+        assert_eq!(chain.addresses_to_free(), [name("a")]);
+        assert_eq!(plan(&["a"], &[&format!("a,{one}")]).addresses_to_free(), Vec::<Name>::new());
+    }
+
+    #[test]
+    fn settings_of_the_switch_are_compared_if_they_are_given() {
+        let mut old = report(&[]);
+        old.settings.workers = Some(2);
+        let mut new = report(&[]);
+        assert!(Plan::new(&old, &new).is_empty());
+        new.settings.workers = Some(4);
+        let plan = Plan::new(&old, &new);
+        assert!(plan.needs_restart() && plan.steps.len() == 1, "{plan:?}");
+    }
+}

@@ -1,0 +1,38 @@
+//! What the switch was told, as a configuration file.
+
+use serde_json::{Map, Value};
+
+use crate::report::ConfigReport;
+use crate::vnic::change;
+
+/// A file that `lasthop run -c` takes: keys that are as by default are left out.
+pub(crate) fn config(config: &ConfigReport) -> String {
+    let settings = match serde_json::to_value(&config.settings) {
+        Ok(Value::Object(settings)) => lines(&settings),
+        _ => String::new(),
+    };
+    let vnics = config.vnics.iter().map(|vnic| {
+        format!("\n[[vnic]]\nname = {}\n{}", toml_text(vnic.name.as_str()), lines(&change::not_default(vnic)))
+    });
+    settings + &vnics.collect::<String>()
+}
+
+fn lines(object: &Map<String, Value>) -> String {
+    let given = object.iter().filter(|(_, value)| !value.is_null());
+    given.map(|(key, value)| format!("{} = {}\n", key.replace('_', "-"), toml_value(value))).collect()
+}
+
+fn toml_value(value: &Value) -> String {
+    match value {
+        Value::String(text) => toml_text(text),
+        Value::Array(values) => {
+            format!("[{}]", values.iter().map(toml_value).collect::<Vec<_>>().join(", "))
+        }
+        // Numbers and booleans are written alike.
+        other => other.to_string(),
+    }
+}
+
+fn toml_text(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}

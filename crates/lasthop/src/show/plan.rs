@@ -1,0 +1,45 @@
+//! What would be done, or was done, to make the switch what a file asks for.
+
+use crate::plan::{Plan, Step};
+use crate::vnic::change::{Change, When, value_text};
+
+/// A line for each vnic that comes (`+`), goes (`-`) or changes (`~`), and for what takes a restart (`!`).
+pub(crate) fn plan(plan: &Plan) -> String {
+    plan.steps.iter().map(step).collect()
+}
+
+fn step(step: &Step) -> String {
+    match step {
+        Step::Remove { name } => format!("- vnic {name}\n"),
+        Step::Add { vnic } => format!("+ vnic {}\n", vnic.name),
+        Step::Change { name, changes } => changes
+            .iter()
+            .map(|change| format!("~ vnic {name} {}{}\n", change.text(), effect(change)))
+            .collect(),
+        Step::Anew { vnic, changes } => changes
+            .iter()
+            .map(|change| {
+                format!("~ vnic {} {} (made anew: its guest attaches again)\n", vnic.name, change.text())
+            })
+            .collect(),
+        Step::Restart { key, from, to } => {
+            format!("! {key}: {} -> {} (takes a restart of the switch)\n", value_text(from), value_text(to))
+        }
+    }
+}
+
+fn effect(change: &Change) -> &'static str {
+    match change.when {
+        When::Attach => " (its guest is told when it attaches next)",
+        When::Now | When::Anew => "",
+    }
+}
+
+/// How many came, went and changed.
+pub(crate) fn plan_sum(plan: &Plan) -> String {
+    let count = |is: fn(&Step) -> bool| plan.steps.iter().filter(|step| is(step)).count();
+    let (added, removed) =
+        (count(|step| matches!(step, Step::Add { .. })), count(|step| matches!(step, Step::Remove { .. })));
+    let changed = count(|step| matches!(step, Step::Change { .. } | Step::Anew { .. }));
+    format!("{added} added, {removed} removed, {changed} changed")
+}

@@ -1,0 +1,88 @@
+//! `vnic.set`: a vnic changes while its guest is attached.
+
+use serde_json::{Map, Value};
+
+use crate::fault::{Fault, Kind};
+use crate::log::say;
+use crate::orders::{Answer, Order};
+use crate::report::SetReport;
+use crate::vnic::VnicSpec;
+use crate::vnic::change::{self, Change};
+
+use super::Supervisor;
+use super::orders::{Asker, What, switch_down};
+use super::requests::{check_absolute, to_json};
+
+/// A change that the switch has been told of.
+#[derive(Debug)]
+pub(super) struct Changing {
+    pub(super) port: u32,
+    to: VnicSpec,
+    changes: Vec<Change>,
+}
+
+impl Supervisor {
+    /// Changes some keys of a vnic. What the switch refuses changes nothing.
+    pub(super) fn vnic_set(&mut self, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let (name, keys) = name_and_keys(params)?;
+        let number = self.find(&name)?;
+        let Some(port) = self.ports.get_mut(&number) else { return Ok(None) };
+        let to = change::with_keys(&port.spec, keys)?;
+        check_absolute(&to)?;
+        let changes = change::changes(&port.spec, &to);
+        change::refuse_anew(&to.name, &changes, &to)?;
+        if changes.is_empty() {
+            return to_json(&SetReport { name, changes, guest_told: None }).map(Some);
+        }
+        if port.is_changing {
+            return Err(Fault::refused(format!("vnic \"{name}\" is being changed; try again in a moment")));
+        }
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        port.set_access(&to)?;
+        port.is_changing = true;
+        let order = Order::ChangePort(to.clone());
+        self.order(order, What::Changed(Changing { port: number, to, changes }), Some(asker.clone()));
+        Ok(None)
+    }
+
+    /// The switch has changed a port, or has not.
+    pub(super) fn changed(
+        &mut self,
+        changing: Changing,
+        result: Result<Answer, Fault>,
+    ) -> Result<Value, Fault> {
+        let Changing { port, to, changes } = changing;
+        let Some(port) = self.ports.get_mut(&port) else {
+            return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being changed"));
+        };
+        port.is_changing = false;
+        match result {
+            Ok(answer) => {
+                let what = changes.iter().map(Change::text).collect::<Vec<_>>().join(", ");
+                say!("vnic {}: {what}", to.name);
+                let name = to.name.to_string();
+                port.spec = to;
+                let guest_told = if let Answer::Changed { guest_told } = answer { guest_told } else { None };
+                to_json(&SetReport { name, changes, guest_told })
+            }
+            Err(fault) => {
+                // Back to what it was; it was possible before.
+                let before = port.spec.clone();
+                let _ = port.set_access(&before);
+                Err(fault)
+            }
+        }
+    }
+}
+
+fn name_and_keys(params: Value) -> Result<(String, Map<String, Value>), Fault> {
+    let Value::Object(mut keys) = params else {
+        return Err(Fault::params("vnic.set needs an object with \"name\" and the keys to change"));
+    };
+    match keys.remove("name") {
+        Some(Value::String(name)) => Ok((name, keys)),
+        _ => Err(Fault::params("\"name\" is missing; it is the vnic's, as text")),
+    }
+}

@@ -1,0 +1,111 @@
+//! What is set up so that it will disappoint: told with the vnic, so that nobody has to find out from lost packets.
+
+use crate::report::{PortReport, StatsReport};
+
+use super::port::Port;
+
+/// What a guest without an MTU of its own has, in bytes (Ethernet).
+const MTU_USUAL: u16 = 1500;
+/// Vnics named in a warning at most.
+const NAMES_MAX: usize = 3;
+
+/// The warnings for `port`, given all ports and what the switch knows of them.
+pub(super) fn of<'a>(
+    port: &Port,
+    others: impl Iterator<Item = &'a Port>,
+    stats: &StatsReport,
+) -> Vec<String> {
+    let inside = inside(port, stats);
+    let not_taken = inside.and_then(|inside| mtu_not_taken(port, inside));
+    let disagrees = inside.and_then(|inside| mtu_of_vmm(port, inside));
+    let larger = mtu_larger(port, others, stats);
+    not_taken.into_iter().chain(disagrees).chain(larger).collect()
+}
+
+fn inside<'a>(port: &Port, stats: &'a StatsReport) -> Option<&'a PortReport> {
+    stats.ports.iter().find(|inside| inside.name == port.spec.name.as_str())
+}
+
+fn mtu_not_taken(port: &Port, inside: &PortReport) -> Option<String> {
+    let mtu = port.spec.mtu?;
+    let is_taken = inside.features.iter().any(|feature| feature == "MTU");
+    let is_known = inside.features.is_empty() || is_taken || inside.guest_mtu.is_some();
+    (!is_known).then(|| {
+        format!("mtu={mtu} did not reach its guest (feature MTU not negotiated); set it in the guest, too; QEMU: host_mtu={mtu}")
+    })
+}
+
+fn mtu_of_vmm(port: &Port, inside: &PortReport) -> Option<String> {
+    let (mtu, guests) = (port.spec.mtu?, inside.guest_mtu?);
+    (mtu != guests).then(|| format!("mtu={mtu}, but its VMM tells its guest {guests}; make them the same"))
+}
+
+fn mtu_larger<'a>(
+    port: &Port,
+    others: impl Iterator<Item = &'a Port>,
+    stats: &StatsReport,
+) -> Option<String> {
+    let mtu = |port: &Port| {
+        let told = inside(port, stats).and_then(|inside| inside.guest_mtu);
+        told.or(port.spec.mtu).unwrap_or(MTU_USUAL)
+    };
+    let own = mtu(port);
+    let smaller: Vec<String> = others
+        .filter(|other| mtu(other) < own)
+        .map(|other| format!("{} has {}", other.spec.name, mtu(other)))
+        .collect();
+    if smaller.is_empty() {
+        return None;
+    }
+    let more = smaller.len().saturating_sub(NAMES_MAX);
+    let more = if more > 0 { format!(" and {more} more have less") } else { String::new() };
+    let named = smaller[..smaller.len().min(NAMES_MAX)].join(", ");
+    Some(format!("mtu is {own}, but {named}{more}; larger packets to them may be lost: give all the same"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(text: &str) -> Port {
+        // In the other mode no file is made.
+        let spec = format!("{text},mode=connect").parse().expect("a vnic");
+        Port::open(spec, std::path::Path::new("/d")).expect("a port")
+    }
+
+    fn stats(name: &str, features: &[&str], guest_mtu: Option<u16>) -> StatsReport {
+        let features = features.iter().map(|name| (*name).to_owned()).collect();
+        let port = PortReport { name: name.to_owned(), features, guest_mtu, ..PortReport::default() };
+        StatsReport { ports: vec![port], workers: vec![] }
+    }
+
+    fn alone(text: &str, stats: &StatsReport) -> Vec<String> {
+        let port = port(text);
+        of(&port, [&port].into_iter(), stats)
+    }
+
+    #[test]
+    fn an_mtu_that_the_guest_did_not_take_is_told() {
+        let warnings = alone("a,mtu=1400", &stats("a", &["CSUM"], None));
+        assert!(warnings.len() == 1 && warnings[0].contains("host_mtu=1400"), "{warnings:?}");
+        for quiet in
+            [stats("a", &[], None), stats("a", &["CSUM", "MTU"], None), stats("a", &["CSUM"], Some(1400))]
+        {
+            assert_eq!(alone("a,mtu=1400", &quiet), Vec::<String>::new());
+        }
+        assert_eq!(alone("a", &stats("a", &["CSUM"], None)), Vec::<String>::new());
+        let warnings = alone("a,mtu=1400", &stats("a", &["CSUM"], Some(1500)));
+        assert!(warnings.len() == 1 && warnings[0].contains("tells its guest 1500"), "{warnings:?}");
+    }
+
+    #[test]
+    fn who_has_more_than_others_is_told() {
+        let ports = ["a,mtu=9000", "b", "c,mtu=1400", "d", "e,mtu=8999"].map(port);
+        let warnings = |index: usize| of(&ports[index], ports.iter(), &StatsReport::default());
+        let text = "mtu is 9000, but b has 1500, c has 1400, d has 1500 and 1 more have less; \
+                    larger packets to them may be lost: give all the same";
+        assert_eq!(warnings(0), [text]);
+        assert_eq!(warnings(1).len(), 1, "the usual size is larger than 1400");
+        assert_eq!(warnings(2), Vec::<String>::new());
+    }
+}

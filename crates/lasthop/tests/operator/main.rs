@@ -1,0 +1,9 @@
+//! What an operator does to a running switch: vnics changed, files applied, counters watched, things printed to paste.
+
+mod apply;
+mod guests;
+mod print;
+mod set;
+#[path = "../support/mod.rs"]
+mod support;
+mod watch;

@@ -1,0 +1,142 @@
+//! `lasthop vnic set`.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use serde_json::{Value, json};
+
+use crate::guests::{ONE, TWO, frame, guest, receive, send};
+use crate::support::{Switch, eventually};
+
+fn pair() -> Switch {
+    Switch::start(&["--vnic", "one", "--vnic", "two"])
+}
+
+fn drops(switch: &Switch, port: &str, direction: &str, reason: &str) -> Option<u64> {
+    switch.port(port)[direction][reason].as_u64()
+}
+
+#[test]
+fn a_vnic_whose_link_is_down_passes_nothing_until_it_is_up() {
+    let switch = pair();
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut two, &frame(ONE, TWO, 1));
+    receive(&mut one);
+    let said = switch.ask(&["vnic", "set", "two", "link=down"]).ok();
+    // Its front end asks for no configuration space: our guest has no channel to be told by.
+    assert!(said.starts_with("two link: up -> down (its guest cannot be told"), "{said}");
+    send(&mut one, &frame(TWO, ONE, 2));
+    send(&mut two, &frame(ONE, TWO, 3));
+    let both =
+        || (drops(&switch, "one", "rx_drops", "link_down"), drops(&switch, "two", "rx_drops", "link_down"));
+    eventually("the drops", || (both() == (Some(1), Some(1))).then_some(()));
+    assert_eq!(drops(&switch, "two", "tx_drops", "link_down"), Some(1));
+    assert!(switch.ask(&["vnic", "list"]).ok().contains("running, link down"));
+    assert_eq!(switch.json(&["vnic", "show", "two"])["link"], "down");
+    assert_eq!(switch.ask(&["vnic", "set", "two", "link=down"]).ok(), "two is like that already\n");
+    switch.ask(&["vnic", "set", "two", "link=up"]).ok();
+    send(&mut one, &frame(TWO, ONE, 4));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 4), "and not the second");
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn a_vnic_can_start_with_its_link_down_and_keeps_it_over_restarts() {
+    let switch = Switch::start(&["--vnic", "one,link=down", "--vnic", "two"]);
+    switch.ask(&["vnic", "set", "two", "link=down,mac=02:00:00:00:00:02"]).ok();
+    let first = switch.switch_pid().expect("a switch process");
+    crate::support::signal(first, rustix::process::Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let mut one = guest(&switch, "one", ONE);
+    send(&mut one, &frame(TWO, ONE, 1));
+    eventually("the drop", || (drops(&switch, "one", "rx_drops", "link_down") == Some(1)).then_some(()));
+    let two = switch.json(&["vnic", "show", "two"]);
+    assert_eq!((&two["link"], &two["mac"]), (&json!("down"), &json!("02:00:00:00:00:02")));
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn an_address_changes_under_an_attached_guest() {
+    let switch = pair();
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut one, &frame(TWO, ONE, 1));
+    receive(&mut two);
+    let said = switch.ask(&["vnic", "set", "one", "mac=02:00:00:00:00:09"]).ok();
+    assert!(said.starts_with("one mac: - -> 02:00:00:00:00:09 (the only one"), "{said}");
+    send(&mut one, &frame(TWO, ONE, 2));
+    eventually("the drop", || (drops(&switch, "one", "rx_drops", "source_spoofed") == Some(1)).then_some(()));
+    assert_eq!(switch.json(&["fdb", "show"])["entries"][0]["mac"], "02:00:00:00:00:09");
+    let taken = switch.ask(&["vnic", "set", "two", "mac=02:00:00:00:00:09"]).refused();
+    assert!(taken.contains("\"one\" already"), "{taken}");
+    assert_eq!(switch.json(&["vnic", "show", "two"])["mac"], Value::Null, "refused and unchanged");
+    switch.ask(&["vnic", "set", "one", "mac=none"]).ok();
+    send(&mut one, &frame(TWO, ONE, 3));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 3));
+}
+
+#[test]
+fn what_a_guest_is_told_at_its_next_attachment_is_said() {
+    let switch = pair();
+    let first = guest(&switch, "one", ONE);
+    let said = switch.ask(&["vnic", "set", "one", "mtu=1400,features-off=TSO"]).ok();
+    assert_eq!(said.matches("(its guest is told when it attaches next)").count(), 2, "{said}");
+    assert_eq!(first.config().mtu, 0);
+    drop(first);
+    eventually("the hang-up", || (switch.port("one")["state"] == "waiting for guest").then_some(()));
+    let next = guest(&switch, "one", ONE);
+    assert_eq!(next.config().mtu, 1400);
+    assert!(!switch.ask(&["vnic", "show", "one"]).ok().contains("TSO4 "));
+}
+
+#[test]
+fn what_cannot_change_is_refused_with_the_remedy() {
+    let switch = pair();
+    for (keys, words) in [
+        ("queues=2", "lasthop vnic del one && lasthop vnic add one,queues=2"),
+        ("mode=connect,mtu=1400", "lasthop vnic add one,mode=connect,mtu=1400"),
+        ("mak=none", "did you mean \"mac\""),
+        ("mtu=1", "68 to 65535"),
+        ("mtu", "is not KEY=VALUE"),
+        ("socket-group=no-such-group", "there is no group \"no-such-group\""),
+    ] {
+        let message = switch.ask(&["vnic", "set", "one", keys]).refused();
+        assert!(message.contains(words), "{keys}: {message}");
+    }
+    assert!(switch.ask(&["vnic", "set", "onne", "mtu=1400"]).refused().contains("did you mean \"one\""));
+    assert_eq!(switch.json(&["vnic", "show", "one"])["mtu"], Value::Null);
+}
+
+#[test]
+fn who_may_attach_is_set_at_start_and_changed_later() {
+    let group = rustix::process::getegid().as_raw().to_string();
+    let switch = Switch::start(&["--vnic", &format!("one,socket-mode=0600,socket-group={group}")]);
+    let mode = || switch.path("one.sock").metadata().expect("there").permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600);
+    switch.ask(&["vnic", "set", "one", "socket-mode=0666"]).ok();
+    assert_eq!(mode(), 0o666);
+    let shown = switch.ask(&["vnic", "show", "one"]).ok();
+    assert!(shown.contains(&format!("socket file   mode 0666, group {group}\n")), "{shown}");
+    switch.ask(&["vnic", "set", "one", "socket-mode=none"]).ok();
+    assert_eq!(mode(), 0o660);
+    let owner = || switch.path("one.sock").metadata().expect("there").uid();
+    let given = switch.ask(&["vnic", "set", "one", "socket-owner=12345"]);
+    if rustix::process::geteuid().is_root() {
+        given.ok();
+        assert_eq!(owner(), 12345);
+        switch.ask(&["vnic", "set", "one", "socket-owner=none"]).ok();
+        assert_eq!(owner(), 0);
+    } else {
+        assert!(given.refused().contains("run the switch as root"));
+    }
+}
+
+#[test]
+fn different_mtus_are_warned_of() {
+    let switch = Switch::start(&["--vnic", "one,mtu=9000", "--vnic", "two"]);
+    let text = "mtu is 9000, but two has 1500; larger packets to them may be lost";
+    let shown = switch.ask(&["vnic", "show", "one"]).ok();
+    assert!(shown.contains(&format!("warning       {text}")), "{shown}");
+    let list = switch.ask(&["vnic", "list"]).ok();
+    assert!(list.contains(&format!("\nwarning: one: {text}")), "{list}");
+    switch.ask(&["vnic", "set", "two", "mtu=9000"]).ok();
+    assert!(!switch.ask(&["vnic", "list"]).ok().contains("warning"));
+}

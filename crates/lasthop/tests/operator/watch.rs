@@ -1,0 +1,80 @@
+//! `lasthop stats --watch`.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::guests::{ONE, TWO, frame, guest, receive, send};
+use crate::support::{Switch, eventually};
+
+/// A watch that ends with the test.
+struct Watch {
+    child: Child,
+    lines: Option<std::io::Lines<BufReader<std::process::ChildStdout>>>,
+}
+
+impl Watch {
+    fn start(switch: &Switch, words: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+        command.arg("--dir").arg(switch.dir()).arg("stats").args(words).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the binary runs");
+        let lines = child.stdout.take().map(|out| BufReader::new(out).lines());
+        Self { child, lines }
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.as_mut().expect("open").next().expect("a line").expect("text")
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn rates_come_as_blocks_with_an_empty_line_behind_each() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let mut watch = Watch::start(&switch, &["--watch", "0.1"]);
+    for _ in 0..2 {
+        assert!(watch.line().starts_with("VNIC  STATE"));
+        assert!(watch.line().starts_with("one   waiting for guest"));
+        assert!(watch.line().starts_with("two   waiting for guest"));
+        assert_eq!(watch.line().split_whitespace().collect::<Vec<_>>(), ["all", "0", "0", "0", "0", "0"]);
+        assert_eq!(watch.line(), "");
+    }
+}
+
+#[test]
+fn packets_are_seen_in_one_interval_and_it_ends_when_nobody_reads() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut watch = Watch::start(&switch, &["one", "--watch", "0.1", "--json"]);
+    let first: Value = serde_json::from_str(&watch.line()).expect("an object a line");
+    assert_eq!(first["ports"][0]["rx_packets_per_s"], 0.0);
+    send(&mut one, &frame(TWO, ONE, 1));
+    receive(&mut two);
+    let rates = eventually("the packet", || {
+        let rates: Value = serde_json::from_str(&watch.line()).expect("an object a line");
+        (rates["ports"][0]["rx_packets_per_s"] != 0.0).then_some(rates)
+    });
+    let (seconds, port) = (rates["seconds"].as_f64().expect("a number"), &rates["ports"][0]);
+    let packets = port["rx_packets_per_s"].as_f64().expect("a number") * seconds;
+    let bits = port["rx_bits_per_s"].as_f64().expect("a number") * seconds;
+    assert!((packets - 1.0).abs() < 1e-6 && (bits - 480.0).abs() < 1e-3, "{rates}");
+    assert_eq!(rates["ports"].as_array().map(Vec::len), Some(1));
+    watch.lines = None;
+    let status = eventually("its end", || watch.child.try_wait().expect("our child"));
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_name_in_the_wrong_place_is_told() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    let answer = switch.ask(&["stats", "--watch", "one"]);
+    assert_eq!(answer.code, Some(2));
+    assert!(answer.err.contains("lasthop stats NAME --watch"), "{}", answer.err);
+}
