@@ -181,8 +181,8 @@ class Linux(Process):
     Its MAC address follows from its IP address, unless the switch is to choose (`own_mac=False`).
     """
 
-    def __init__(self, switch, port, ip, job=(), words=(), own_mac=True, prefix=(), tool=None, env=None):
-        command = [*prefix, tool or ROOT / "tools/uml-guest", "-t", "120", switch.socket(port), image(switch.directory)]
+    def __init__(self, switch, port, ip, job=(), words=(), own_mac=True, prefix=(), tool=None, env=None, limit_s=120):
+        command = [*prefix, tool or ROOT / "tools/uml-guest", "-t", limit_s, switch.socket(port), image(switch.directory)]
         command += [f"lh.ip={ip}/24", "lh.ip6=off", *words]
         if own_mac:
             command.append(f"lh.mac=02:00:00:00:10:{int(ip.split('.')[-1]):02x}")
@@ -201,23 +201,26 @@ class Linux(Process):
 
 
 class Dpdk(Process):
-    """testpmd with one virtio-user port for each socket, driven by its prompt."""
+    """testpmd with one virtio-user port for each socket, driven by its prompt.
 
-    def __init__(self, directory, sockets, mode="io", queues=1, options="", testpmd=()):
+    MAC addresses are numbered from `first` on.
+    """
+
+    def __init__(self, directory, sockets, mode="io", queues=1, options="", testpmd=(), first=0):
         need("dpdk-testpmd")
         # Line by line, as its answers are waited for in the log.
         command = "stdbuf -oL dpdk-testpmd --no-huge -m 384 --no-pci -l 1,0 --main-lcore 1".split()
         log = free_name(directory, "testpmd")
         command.append(f"--file-prefix={log.stem}")
         for number, socket in enumerate(sockets):
-            mac = f"mac=02:00:00:00:20:{number:02x}"
+            mac = f"mac=02:00:00:00:20:{first + number:02x}"
             extra = f",{options}" if options else ""
             command += ["--vdev", f"net_virtio_user{number},path={socket},{mac},queues={queues}{extra}"]
         command += ["--", "-i", f"--forward-mode={mode}", "--nb-cores=1", f"--rxq={queues}", f"--txq={queues}"]
         command += ["--total-num-mbufs=16000", "--no-mlockall"]
         # Frames of the first burst carry the other port's address, so that a bridge knows the way.
         for number in range(len(sockets)):
-            command.append(f"--eth-peer={number},02:00:00:00:20:{number ^ 1:02x}")
+            command.append(f"--eth-peer={number},02:00:00:00:20:{(first + number) ^ 1:02x}")
         # Where it keeps files of its own, which a killed one leaves behind.
         env = os.environ | {"RUNTIME_DIRECTORY": str(directory)}
         super().__init__(log, [*command, *testpmd], stdin=subprocess.PIPE, env=env)

@@ -68,15 +68,7 @@ mod tests {
     use super::*;
 
     fn config(features_mask: u64) -> PortConfig {
-        PortConfig {
-            name: "p".into(),
-            mac: None,
-            mtu: None,
-            storm: Default::default(),
-            queue_pairs: 1,
-            features_mask,
-            link_up: true,
-        }
+        PortConfig { name: "p".into(), features_mask, ..PortConfig::default() }
     }
 
     #[test]

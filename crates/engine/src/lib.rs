@@ -52,7 +52,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_verdict::{FdbEntry, Module, PORTS_MAX, PortId, PortSettings};
+use lasthop_verdict::{FdbEntry, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
 use thiserror::Error;
 
 use crew::Crew;
@@ -161,8 +161,7 @@ impl Engine {
     /// [`EngineError::TooManyPorts`], [`EngineError::Refused`] by the module, [`EngineError::NoAnswer`].
     pub fn add_port(&self, config: PortConfig) -> Result<PortId, EngineError> {
         let port = self.table().claim(config.clone()).ok_or(EngineError::TooManyPorts)?;
-        let (pairs, link_up) = (config.queue_pairs, config.link_up);
-        let settings = port_settings(&config);
+        let (pairs, link_up, settings) = (config.queue_pairs, config.link_up, settings(config));
         let added = self
             .crew
             .call_all(move |worker| worker.fabric.add_port(port, pairs))
@@ -179,7 +178,8 @@ impl Engine {
     /// attaches (address, MTU, features), the next one is told.
     ///
     /// # Errors
-    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs and by the module, which change nothing;
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs, VLANs or isolation, and by the module, which change
+    /// nothing;
     /// [`EngineError::NoAnswer`].
     pub fn change_port(&self, port: PortId, config: PortConfig) -> Result<(), EngineError> {
         let old = self.table().get(port).map(|record| record.config.clone());
@@ -188,8 +188,11 @@ impl Engine {
             let why = format!("the number of queue pairs of \"{}\" cannot change; add it anew", old.name);
             return Err(EngineError::Refused(why));
         }
-        let settings = port_settings(&config);
-        self.module.port_changed(port, &settings).map_err(EngineError::Refused)?;
+        if (&config.vlans, config.is_isolated) != (&old.vlans, old.is_isolated) {
+            let why = format!("the VLANs and the isolation of \"{}\" cannot change; add it anew", old.name);
+            return Err(EngineError::Refused(why));
+        }
+        self.module.port_changed(port, &settings(config.clone())).map_err(EngineError::Refused)?;
         let link_up = config.link_up;
         if let Some(record) = self.table().get_mut(port) {
             record.config = config;
@@ -247,12 +250,38 @@ impl Engine {
     pub fn fdb(&self) -> Vec<FdbEntry> {
         self.module.fdb(worker::now_ns(self.started))
     }
+
+    /// Enters a static address into the module's forwarding table: for one VLAN, or for all that the port carries.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] by the module.
+    pub fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), EngineError> {
+        self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        self.module.fdb_add(mac, vlan, port).map_err(EngineError::Refused)
+    }
+
+    /// Takes out what `fdb_add` entered.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] by the module.
+    pub fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), EngineError> {
+        self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        self.module.fdb_del(mac, vlan, port).map_err(EngineError::Refused)
+    }
+
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] by the module.
+    pub fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, EngineError> {
+        self.module.fdb_flush(port, vlan).map_err(EngineError::Refused)
+    }
 }
 
 /// What the module is told of a port.
-fn port_settings(config: &PortConfig) -> PortSettings {
-    let PortConfig { name, mac, storm, .. } = config.clone();
-    PortSettings { name, mac, storm, ..PortSettings::default() }
+fn settings(config: PortConfig) -> PortSettings {
+    let PortConfig { name, mac, storm, vlans, is_isolated, .. } = config;
+    PortSettings { name, mac, storm, macs_max: None, vlans, is_isolated }
 }
 
 /// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers

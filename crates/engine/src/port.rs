@@ -1,6 +1,6 @@
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId, StormLimits};
+use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans, StormLimits};
 
 /// How a port is set up.
 #[derive(Clone, Debug)]
@@ -19,6 +19,26 @@ pub struct PortConfig {
     pub features_mask: u64,
     /// Whether its link is up: while it is not, nothing passes, either way.
     pub link_up: bool,
+    /// VLANs that the port carries.
+    pub vlans: PortVlans,
+    /// Isolated ports talk to others only.
+    pub is_isolated: bool,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            mac: None,
+            mtu: None,
+            storm: StormLimits::default(),
+            queue_pairs: 1,
+            features_mask: u64::MAX,
+            link_up: true,
+            vlans: PortVlans::Any,
+            is_isolated: false,
+        }
+    }
 }
 
 /// How far a port's guest has come.

@@ -81,7 +81,9 @@ pub(crate) fn read_pieces(
 
 fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
     use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
-    if offload.needs_csum() && !check_partial(offload, frame_len_bytes) {
+    // Summing starts behind the addresses and the EtherType: what is decided on is not rewritten on the way.
+    let starts_behind = u32::from(offload.csum_start) >= FRAME_BYTES_MIN;
+    if offload.needs_csum() && !(starts_behind && check_partial(offload, frame_len_bytes)) {
         return Err(DropReason::BadCsum);
     }
     if !offload.is_gso() {

@@ -204,6 +204,7 @@ impl Fabric {
         }
         self.expect_copies();
         self.destinations.sort(self.verdicts.outputs());
+        self.fetched.add_images(self.verdicts.images());
         while let Some(list) = self.destinations.next() {
             let mut at = Some(list.first);
             while at.is_some() {
@@ -257,12 +258,16 @@ impl Fabric {
         let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
         for &(packet, reason) in self.verdicts.drops() {
             reasons[usize::from(packet)] = reason;
+            if copies[usize::from(packet)] > 0 {
+                self.senders.count_lost(self.fetched.packets[0].port(), 1, reason);
+            }
         }
         for (index, &packet) in self.fetched.packets[..self.fetched.len].iter().enumerate() {
             self.senders.expect_copies(packet, copies[index], reasons[index]);
         }
         if self.verdicts.lost() > 0 {
-            self.senders.count_lost(self.fetched.packets[0].port(), self.verdicts.lost());
+            let (port, lost) = (self.fetched.packets[0].port(), self.verdicts.lost());
+            self.senders.count_lost(port, lost, DropReason::VerdictOverflow);
         }
     }
 

@@ -5,7 +5,7 @@ use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, Direction, RingError, walk_from,
 };
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::board::Board;
@@ -75,7 +75,8 @@ pub(crate) struct Sender {
 /// The packets of one visit to one ring.
 #[derive(Debug)]
 pub(crate) struct Fetched {
-    pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX]>,
+    /// Of the packets, and from `BATCH_PACKETS_MAX` on those that the module made.
+    pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX + IMAGES_MADE_MAX]>,
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
     /// Whether the ring has more. If it is blocked or broken, the next visit takes none of it.
@@ -89,13 +90,23 @@ pub(crate) struct Fetched {
 impl Default for Fetched {
     fn default() -> Self {
         Self {
-            headers: Box::new([Header::default(); BATCH_PACKETS_MAX]),
+            headers: Box::new([Header::default(); BATCH_PACKETS_MAX + IMAGES_MADE_MAX]),
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
             more: false,
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
+        }
+    }
+}
+
+impl Fetched {
+    /// Puts the images that the module made where outputs look for them.
+    #[inline]
+    pub(crate) fn add_images(&mut self, made: &[Header]) {
+        for (place, image) in self.headers[BATCH_PACKETS_MAX..].iter_mut().zip(made) {
+            *place = *image;
         }
     }
 }
@@ -350,11 +361,11 @@ impl Senders {
         }
     }
 
-    /// Copies that the module wanted beyond the room for verdicts.
-    pub(crate) fn count_lost(&mut self, port: PortId, copies: u32) {
+    /// Copies that the module wanted and that could not be made: beyond the room for verdicts, or not in the form wanted.
+    pub(crate) fn count_lost(&mut self, port: PortId, copies: u32, reason: DropReason) {
         let Some(sender) = self.get_mut(port) else { return };
         sender.counters.copies_added += u64::from(copies);
-        (0..copies).for_each(|_| sender.counters.rx_drops.count(DropReason::VerdictOverflow));
+        (0..copies).for_each(|_| sender.counters.rx_drops.count(reason));
     }
 
     /// A copy begins to wait, if its sender's share of waiting chains allows.

@@ -8,6 +8,11 @@
 //! [[vnic]]
 //! name = "vm1"
 //! mac = "02:00:00:00:00:01"
+//! vlan = 5
+//!
+//! [[fdb]]
+//! mac = "02:00:00:00:00:02"
+//! vnic = "vm1"
 //! ```
 
 mod mistakes;
@@ -26,6 +31,7 @@ use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
 
 use crate::cpus::CpuList;
 use crate::fault::Fault;
+use crate::fdb::StaticEntry;
 use crate::names;
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
@@ -78,6 +84,8 @@ pub(crate) struct Config {
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Option<Workers>,
     pub(crate) vnics: Vec<VnicSpec>,
+    /// Static entries of the forwarding table.
+    pub(crate) fdb: Vec<StaticEntry>,
 }
 
 #[derive(Deserialize)]
@@ -90,6 +98,8 @@ struct File {
     workers: Option<Workers>,
     #[serde(default)]
     vnic: Vec<Spanned<VnicSpec>>,
+    #[serde(default)]
+    fdb: Vec<StaticEntry>,
 }
 
 /// The name of a module that exists.
@@ -171,8 +181,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         sense::check(vnic.get_ref(), &vnics).map_err(|fault| Mistake::new(line..=line, fault.message))?;
         vnics.push(vnic.into_inner());
     }
-    let File { module, cpus, fdb_entries, workers, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, vnics })
+    let File { module, cpus, fdb_entries, workers, fdb, .. } = file;
+    Ok(Config { module, cpus, fdb_entries, workers, vnics, fdb })
 }
 
 fn mistake(text: &str, error: &toml::de::Error) -> Mistake {
@@ -207,6 +217,18 @@ mod tests {
     }
 
     #[test]
+    fn vlans_and_static_entries_are_understood() {
+        let text = "[[vnic]]\nname = \"a\"\nvlan = 5\nisolated = true\n[[vnic]]\nname = \"b\"\ntrunk = [10, \"20-29\"]\nnative = 99\n\
+                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvlan = 5\nvnic = \"a\"\n";
+        let config = parse(text).expect("a good file");
+        let specs = ["a,vlan=5,isolated=true", "b,trunk=10+20-29,native=99"]
+            .map(|text| text.parse().expect("a vnic"));
+        assert_eq!(config.vnics, specs);
+        assert_eq!(config.fdb.len(), 1);
+        assert_eq!(config.fdb[0].vnic.as_str(), "a");
+    }
+
+    #[test]
     fn an_empty_file_says_nothing() {
         assert_eq!(parse(""), Ok(Config::default()));
     }
@@ -233,6 +255,17 @@ mod tests {
             ("[[vnic]]\nname = \"internal\"", 2, "choose another"),
             ("[[vnic]]\nname = \"a\"\nmode = \"both\"", 3, "listen"),
             ("[[vnic]]\nmtu = 1500", 1, "name"),
+            ("[[vnic]]\nname = \"a\"\nvlan = 0", 3, "0 is no VLAN"),
+            ("[[vnic]]\nname = \"a\"\nvlan = 4095", 3, "4095 is reserved"),
+            ("[[vnic]]\nname = \"a\"\nvlan = \"5\"", 3, "without quotes"),
+            ("[[vnic]]\nname = \"a\"\ntrunk = 10", 3, "as in [10,"),
+            ("[[vnic]]\nname = \"a\"\n\ntrunk = [10, \"29-20\"]", 4, "write it as 20-29"),
+            ("[[vnic]]\nname = \"a\"\nnative = 70000", 3, "1 to 4094"),
+            ("\n[[vnic]]\nname = \"a\"\nvlan = 5\ntrunk = [6]", 2, "both vlan and trunk"),
+            ("[[vnic]]\nname = \"a\"\nisolated = 1", 3, "isolated"),
+            ("[[fdb]]\nmac = \"03:00:00:00:00:01\"\nvnic = \"a\"", 2, "unicast"),
+            ("[[fdb]]\nmac = \"02:00:00:00:00:01\"\nport = \"a\"", 3, "unknown key \"port\""),
+            ("[[fdb]]\nmac = \"02:00:00:00:00:01\"", 1, "vnic"),
             ("[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"a\"", 3, "\"a\" already"),
             ("module = ", 1, ""),
         ] {

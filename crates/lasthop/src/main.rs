@@ -25,6 +25,7 @@ mod config;
 mod cpus;
 mod descriptors;
 mod fault;
+mod fdb;
 mod ipc;
 mod log;
 mod names;

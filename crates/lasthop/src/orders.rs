@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
+use crate::fdb::{Flush, StaticEntry};
 use crate::report::{FdbReport, StatsReport};
 use crate::vnic::VnicSpec;
 
@@ -29,6 +30,12 @@ pub(crate) enum Order {
     Stats,
     /// The forwarding table.
     Fdb,
+    /// Enter a static address.
+    FdbAdd(StaticEntry),
+    /// Take it out again.
+    FdbDel(StaticEntry),
+    /// Forget learned addresses.
+    FdbFlush(Flush),
     /// Let every guest go and end.
     End,
 }
@@ -56,4 +63,6 @@ pub(crate) enum Answer {
     },
     Stats(StatsReport),
     Fdb(FdbReport),
+    /// So many addresses were forgotten.
+    Flushed(usize),
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::fdb::StaticEntry;
 use crate::report::ConfigReport;
 use crate::vnic::change::{Change, When, changes};
 use crate::vnic::{Name, VnicSpec};
@@ -21,6 +22,10 @@ pub(crate) enum Step {
     Anew { vnic: VnicSpec, changes: Vec<Change> },
     /// A vnic comes.
     Add { vnic: VnicSpec },
+    /// A static entry of the forwarding table goes.
+    Forget { entry: StaticEntry },
+    /// A static entry comes.
+    Enter { entry: StaticEntry },
     /// A setting of the switch is another, which takes a restart.
     Restart { key: String, from: Value, to: Value },
 }
@@ -43,7 +48,24 @@ impl Plan {
         let changed = new.values().filter_map(|vnic| change(old.get(&vnic.name)?, vnic));
         let added = new.values().filter(|vnic| !old.contains_key(&vnic.name));
         let added = added.map(|vnic| Step::Add { vnic: vnic.clone() });
-        Self { steps: restarts(running, wanted).chain(removed).chain(changed).chain(added).collect() }
+        let vnics: Vec<Step> = removed.chain(changed).chain(added).collect();
+        // What goes takes its entries along.
+        let is_gone = |vnic: &Name| {
+            vnics.iter().any(|step| match step {
+                Step::Remove { name } => name == vnic,
+                Step::Anew { vnic: spec, .. } => spec.name == *vnic,
+                _ => false,
+            })
+        };
+        let stays =
+            |entry: &StaticEntry, other: &ConfigReport| !is_gone(&entry.vnic) && other.fdb.contains(entry);
+        let obsolete =
+            running.fdb.iter().filter(|entry| !is_gone(&entry.vnic) && !wanted.fdb.contains(entry));
+        let missing = wanted.fdb.iter().filter(|entry| !stays(entry, running));
+        let obsolete = obsolete.map(|entry| Step::Forget { entry: entry.clone() });
+        let missing = missing.map(|entry| Step::Enter { entry: entry.clone() });
+        let entries: Vec<Step> = obsolete.chain(missing).collect();
+        Self { steps: restarts(running, wanted).chain(vnics).chain(entries).collect() }
     }
 
     /// Whether the switch is as it is wanted.
@@ -99,7 +121,7 @@ mod tests {
 
     fn report(vnics: &[&str]) -> ConfigReport {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
-        ConfigReport { settings: SettingsReport::default(), vnics }
+        ConfigReport { settings: SettingsReport::default(), vnics, fdb: Vec::new() }
     }
 
     fn plan(old: &[&str], new: &[&str]) -> Plan {
@@ -127,10 +149,32 @@ mod tests {
                 Step::Anew { vnic, changes } => format!("! {} {}", vnic.name, changes[0].text()),
                 Step::Add { vnic } => format!("+ {}", vnic.name),
                 Step::Restart { .. } => "restart".to_owned(),
+                Step::Forget { entry } => format!("- fdb {}", entry.mac),
+                Step::Enter { entry } => format!("+ fdb {}", entry.mac),
             })
             .collect();
         assert_eq!(words, ["- a", "~ b mtu: 1400 -> 1500", "! c queues: 1 -> 2", "+ d"]);
         assert!(!plan.needs_restart());
+    }
+
+    #[test]
+    fn entries_come_and_go_and_come_again_with_their_vnic() {
+        let entry = |mac: u8, vnic: &str| StaticEntry {
+            mac: lasthop_verdict::Mac([2, 0, 0, 0, 0, mac]),
+            vlan: None,
+            vnic: name(vnic),
+        };
+        let (mut old, mut new) = (report(&["a", "b", "c,vlan=5"]), report(&["a", "c,vlan=6"]));
+        old.fdb = vec![entry(1, "a"), entry(2, "a"), entry(3, "b"), entry(4, "c")];
+        new.fdb = vec![entry(2, "a"), entry(4, "c"), entry(5, "a")];
+        let plan = Plan::new(&old, &new);
+        let entries = plan.steps.iter().filter_map(|step| match step {
+            Step::Forget { entry } => Some(('-', entry.mac.0[5])),
+            Step::Enter { entry } => Some(('+', entry.mac.0[5])),
+            _ => None,
+        });
+        assert_eq!(entries.collect::<Vec<_>>(), [('-', 1), ('+', 4), ('+', 5)]);
+        assert!(Plan::new(&new, &new).is_empty());
     }
 
     #[test]

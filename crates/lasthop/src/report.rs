@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use lasthop_verdict::Mac;
+use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
+use crate::fdb::StaticEntry;
 use crate::vnic::change::Change;
-use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text};
+use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
 
 /// Counters of the whole switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,11 +118,93 @@ pub(crate) struct FdbReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FdbLine {
     pub(crate) mac: String,
+    /// None: of untagged frames, or a static one for all VLANs that its vnic carries.
+    #[serde(default)]
+    pub(crate) vlan: Option<u16>,
     pub(crate) port: String,
     /// Since it was last seen as a source; 0 for static ones.
     pub(crate) age_ms: u64,
     #[serde(rename = "static")]
     pub(crate) is_static: bool,
+}
+
+/// How many addresses were forgotten.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FlushReport {
+    pub(crate) flushed: usize,
+}
+
+/// Which VLANs each vnic carries.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VlansReport {
+    pub(crate) vnics: Vec<VnicVlans>,
+}
+
+/// The VLANs of one vnic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VnicVlans {
+    pub(crate) name: String,
+    /// No VLAN settings: every frame passes as it is.
+    pub(crate) passes_all: bool,
+    pub(crate) vlans: Vec<VlanReport>,
+}
+
+/// A VLAN or a range of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VlanReport {
+    pub(crate) vlan: u16,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) vlan_end: Option<u16>,
+    /// `PVID`: untagged frames from the guest are in it; `Egress Untagged`: frames go to the guest without a tag.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) flags: Vec<String>,
+}
+
+impl VlanReport {
+    fn untagged(vid: Vid) -> Self {
+        let flags = ["PVID", "Egress Untagged"].map(str::to_owned).into();
+        Self { vlan: vid.get(), vlan_end: None, flags }
+    }
+
+    fn tagged(first: u16, last: u16) -> Self {
+        Self { vlan: first, vlan_end: (last > first).then_some(last), flags: Vec::new() }
+    }
+}
+
+impl VnicVlans {
+    pub(crate) fn of(spec: &VnicSpec) -> Self {
+        let (name, vlans) = (spec.name.to_string(), spec.port_vlans());
+        let passes_all = vlans == PortVlans::Any;
+        let vlans = match vlans {
+            PortVlans::Any => vec![VlanReport::tagged(1, 4094)],
+            PortVlans::Access(vid) => vec![VlanReport::untagged(vid)],
+            PortVlans::Trunk { carried, native } => {
+                let ranges = carried.map_or_else(
+                    || vec![(1, 4094)],
+                    |set| set.ranges().iter().map(|(first, last)| (first.get(), last.get())).collect(),
+                );
+                trunk(ranges, native)
+            }
+        };
+        Self { name, passes_all, vlans }
+    }
+}
+
+/// Tagged ranges, with the native VLAN on a line of its own in its place.
+fn trunk(ranges: Vec<(u16, u16)>, native: Option<Vid>) -> Vec<VlanReport> {
+    let Some(native) = native else {
+        return ranges.into_iter().map(|(first, last)| VlanReport::tagged(first, last)).collect();
+    };
+    let vid = native.get();
+    let around = |(first, last): (u16, u16)| match (first..=last).contains(&vid) {
+        true => vec![(first, vid - 1), (vid + 1, last)],
+        false => vec![(first, last)],
+    };
+    let tagged = ranges.into_iter().flat_map(around).filter(|(first, last)| first <= last);
+    let tagged = tagged.map(|(first, last)| VlanReport::tagged(first, last));
+    let mut all: Vec<_> = tagged.chain([VlanReport::untagged(native)]).collect();
+    all.sort_by_key(|vlan| vlan.vlan);
+    all
 }
 
 /// A vnic as it is set up and how it is.
@@ -143,6 +226,14 @@ pub(crate) struct VnicReport {
     pub(crate) storm_multicast: u32,
     #[serde(default)]
     pub(crate) storm_unknown: u32,
+    #[serde(default, with = "vid_number")]
+    pub(crate) vlan: Option<Vid>,
+    #[serde(default, with = "vlan_list")]
+    pub(crate) trunk: Option<VlanSet>,
+    #[serde(default, with = "vid_number")]
+    pub(crate) native: Option<Vid>,
+    #[serde(default)]
+    pub(crate) isolated: bool,
     #[serde(default)]
     pub(crate) link: Link,
     #[serde(default)]
@@ -178,6 +269,10 @@ impl VnicReport {
             storm_broadcast: spec.storm_broadcast,
             storm_multicast: spec.storm_multicast,
             storm_unknown: spec.storm_unknown,
+            vlan: spec.vlan,
+            trunk: spec.trunk.clone(),
+            native: spec.native,
+            isolated: spec.isolated,
             link: spec.link,
             socket_mode: spec.socket_mode,
             socket_owner: spec.socket_owner.clone(),
@@ -211,6 +306,8 @@ pub(crate) struct ConfigReport {
     #[serde(flatten)]
     pub(crate) settings: SettingsReport,
     pub(crate) vnics: Vec<VnicSpec>,
+    #[serde(default)]
+    pub(crate) fdb: Vec<StaticEntry>,
 }
 
 /// What only a restart can change. In a report of a running switch, what it runs with.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lasthop_verdict::{Batch, DropReason, Module, PORTS_MAX, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{Batch, DropReason, Module, PORTS_MAX, PortId, PortSettings, PortVlans, Verdicts};
 
 /// What comes into one port of a pair goes out of the other: the cost of the switch with no decision to make.
 ///
@@ -73,6 +73,13 @@ impl Module for Dummy {
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         crate::number::check(port, settings)?;
+        if settings.vlans != PortVlans::Any || settings.is_isolated {
+            let name = &settings.name;
+            return Err(format!(
+                "the module \"dummy\" looks at no header and would not keep VLANs or isolated ports apart; leave out \
+                 those keys of \"{name}\", or use --module bridge"
+            ));
+        }
         let mut control = self.control();
         if control.ports.contains(&port) {
             return Err(format!(
@@ -164,6 +171,17 @@ mod tests {
         lab.module.port_removed(PortId(1));
         lab.add(2).expect("a new port is accepted");
         assert_eq!(lab.send(2, frame(1, 2)), NO_DESTINATION);
+    }
+
+    #[test]
+    fn what_it_would_not_keep_apart_is_refused() {
+        let lab = lab(&[]);
+        let settings = PortSettings { name: "a".into(), is_isolated: true, ..PortSettings::default() };
+        let error = lab.module.port_added(PortId(1), &settings).expect_err("isolated");
+        assert!(error.contains("--module bridge"), "{error}");
+        let vlans = PortVlans::Access(5.try_into().expect("a VLAN"));
+        let settings = PortSettings { name: "a".into(), vlans, ..PortSettings::default() };
+        assert!(lab.module.port_added(PortId(1), &settings).is_err());
     }
 
     #[test]

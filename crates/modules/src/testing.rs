@@ -1,6 +1,8 @@
 //! A module with a clock and frames, for tests.
 
-use lasthop_verdict::{Batch, DropReason, Header, Mac, Module, PORTS_MAX, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{
+    BATCH_PACKETS_MAX, Batch, DropReason, Header, Mac, Module, PORTS_MAX, PortId, PortSettings, Verdicts,
+};
 use lasthop_wire::Offload;
 
 /// One second.
@@ -19,6 +21,12 @@ pub(crate) fn frame(source: u8, destination: u8) -> Vec<u8> {
 /// A frame between two addresses.
 pub(crate) fn frame_of(source: Mac, destination: Mac) -> Vec<u8> {
     [&destination.0[..], &source.0[..], &[0x08, 0x00], &[0; 46]].concat()
+}
+
+/// The frame with a tag.
+pub(crate) fn tagged(tci: u16, frame: &[u8]) -> Vec<u8> {
+    let [high, low] = tci.to_be_bytes();
+    [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat()
 }
 
 /// A module, the time it is told, and room for its verdicts.
@@ -51,6 +59,16 @@ impl<M: Module> Lab<M> {
         let batch = Batch { port: PortId(port), headers: &headers };
         self.module.decide(&batch, self.now_ns, &mut self.verdicts);
         (0..frames.len()).map(|packet| self.fate(packet as u16)).collect()
+    }
+
+    /// What becomes of one short frame, byte by byte: who gets it, and in which form.
+    pub(crate) fn deliver(&mut self, port: u16, frame: Vec<u8>) -> Result<Vec<(u16, Vec<u8>)>, DropReason> {
+        let ports = self.send(port, frame.clone())?;
+        let bytes = |image: u16| match usize::from(image).checked_sub(BATCH_PACKETS_MAX) {
+            Some(made) => self.verdicts.images()[made].bytes().to_vec(),
+            None => frame.clone(),
+        };
+        Ok(ports.into_iter().zip(self.verdicts.outputs().iter().map(|output| bytes(output.image))).collect())
     }
 
     fn fate(&self, packet: u16) -> Result<Vec<u16>, DropReason> {

@@ -39,6 +39,11 @@ drop_reasons! {
     StormBroadcast = "storm_broadcast", "More broadcasts from the port than its limit (storm-broadcast) allows.";
     StormMulticast = "storm_multicast", "More multicasts from the port than its limit (storm-multicast) allows.";
     StormUnknown = "storm_unknown", "More frames to unknown addresses from the port than its limit (storm-unknown) allows.";
+    VlanTagged = "vlan_tagged", "A frame with a VLAN tag from a port that takes untagged ones only.";
+    VlanUntagged = "vlan_untagged", "An untagged frame from a trunk port without a native VLAN.";
+    VlanNotCarried = "vlan_not_carried", "The frame's VLAN is none of those that its port carries.";
+    VlanNested = "vlan_nested", "Without its VLAN tag, a second tag in the frame would pass for the first.";
+    Isolated = "isolated", "Sender and destination are isolated ports, which talk to others only.";
     PortGone = "port_gone", "The destination port no longer exists.";
     PortDown = "port_down", "The destination port has no running guest.";
     LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";

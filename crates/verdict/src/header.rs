@@ -1,4 +1,8 @@
+mod tag;
+
 use lasthop_wire::Offload;
+
+pub use tag::{TAG_BYTES, TagEdit};
 
 use crate::Mac;
 
@@ -78,6 +82,17 @@ impl Header {
     #[must_use]
     pub fn frame_len_bytes(&self) -> u32 {
         self.frame_len - u32::from(self.covers) + u32::from(self.len)
+    }
+
+    /// Destination and source address as numbers, most significant byte first, and the first EtherType; `None` for a frame
+    /// shorter than an Ethernet header.
+    #[inline]
+    #[must_use]
+    pub fn ethernet(&self) -> Option<(u64, u64, u16)> {
+        let [d, e, f, g, h, i, s, t, u, v, w, x, kind, of_it] = *self.bytes().first_chunk::<14>()?;
+        let destination = u64::from_be_bytes([d, e, f, g, h, i, s, t]) >> 16;
+        let source = u64::from_be_bytes([h, i, s, t, u, v, w, x]) & 0xffff_ffff_ffff;
+        Some((destination, source, u16::from_be_bytes([kind, of_it])))
     }
 
     /// Destination and source address; `None` for a frame shorter than an Ethernet header.

@@ -5,7 +5,9 @@
 //!
 //! **Contract.** A module decides every packet of a batch: at least one output, or one drop with a reason. A packet
 //! with neither is counted as dropped for [`DropReason::NoDestination`]. Outputs of one packet to the same port twice
-//! are delivered twice. Nothing here allocates after construction.
+//! are delivered twice. A copy that is to look different from the packet gets a header image of its own
+//! ([`Verdicts::add_image`]); where that cannot be made, a drop beside the other outputs counts the copy that is not.
+//! Nothing here allocates after construction.
 //!
 //! **Not checked.** Whether an output names a live port: the fabric checks that, and counts `port_gone`.
 //!
@@ -20,10 +22,12 @@
 mod drops;
 mod header;
 mod outputs;
+mod vlan;
 
 pub use drops::DropReason;
-pub use header::{Header, IMAGE_BYTES, IMAGE_FETCH_BYTES};
-pub use outputs::{Output, Verdicts};
+pub use header::{Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, TAG_BYTES, TagEdit};
+pub use outputs::{IMAGES_MADE_MAX, Output, Verdicts};
+pub use vlan::{PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;
 
@@ -124,6 +128,10 @@ pub struct PortSettings {
     pub storm: StormLimits,
     /// Addresses that may be learned from the port; `None` is the module's default.
     pub macs_max: Option<u32>,
+    /// Which VLANs it carries.
+    pub vlans: PortVlans,
+    /// Frames between two isolated ports are dropped.
+    pub is_isolated: bool,
 }
 
 /// One line of a forwarding table.
@@ -131,6 +139,8 @@ pub struct PortSettings {
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
+    /// In which VLAN; `None` is untagged, or all that a static entry's port carries.
+    pub vlan: Option<u16>,
     /// Where it is reached.
     pub port: PortId,
     /// Time since it was last seen as a source, in nanoseconds; 0 for static entries.
@@ -160,9 +170,37 @@ pub trait Module: Send + Sync {
     }
     /// A port is gone: whatever refers to it is forgotten before this returns.
     fn port_removed(&self, port: PortId);
-    /// The forwarding table, if the module has one; ordered by address.
+    /// The forwarding table, if the module has one; ordered by address and VLAN.
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
         let _ = now_ns;
         Vec::new()
     }
+    /// Enters a static address behind `port`: in one VLAN, or in all that the port carries.
+    ///
+    /// # Errors
+    /// One sentence with the remedy: the address is another port's, the port does not carry the VLAN, there is no room.
+    fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        let _ = (mac, vlan, port);
+        Err(no_table(self.name()))
+    }
+    /// Takes out what `fdb_add` entered with the same arguments.
+    ///
+    /// # Errors
+    /// One sentence with the remedy: there is no such entry.
+    fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        let _ = (mac, vlan, port);
+        Err(no_table(self.name()))
+    }
+    /// Forgets learned addresses: of one port or all, of one VLAN or all. Returns how many.
+    ///
+    /// # Errors
+    /// One sentence if the module has no forwarding table.
+    fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, String> {
+        let _ = (port, vlan);
+        Err(no_table(self.name()))
+    }
+}
+
+fn no_table(module: &str) -> String {
+    format!("the module \"{module}\" has no forwarding table; run the switch with --module bridge")
 }

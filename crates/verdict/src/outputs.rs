@@ -1,11 +1,14 @@
-use crate::{BATCH_PACKETS_MAX, DropReason, PORTS_MAX, PortId};
+use crate::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
+
+/// Header images that a module may make for a batch: a tagged and an untagged form of each packet.
+pub const IMAGES_MADE_MAX: usize = 2 * BATCH_PACKETS_MAX;
 
 /// One copy of one packet of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Output {
     /// Index of the packet in the batch.
     pub packet: u16,
-    /// Index of the header image to deliver with; the packet's own unless an action made another one.
+    /// Index of the header image to deliver with: the packet's own, or one from [`Verdicts::add_image`].
     pub image: u16,
     /// Where it goes.
     pub port: PortId,
@@ -18,6 +21,7 @@ pub struct Output {
 pub struct Verdicts {
     outputs: Vec<Output>,
     drops: Vec<(u16, DropReason)>,
+    images: Vec<Header>,
     lost: u32,
 }
 
@@ -26,6 +30,7 @@ impl Default for Verdicts {
         Self {
             outputs: Vec::with_capacity(BATCH_PACKETS_MAX * PORTS_MAX),
             drops: Vec::with_capacity(BATCH_PACKETS_MAX),
+            images: Vec::with_capacity(IMAGES_MADE_MAX),
             lost: 0,
         }
     }
@@ -50,7 +55,25 @@ impl Verdicts {
         }
     }
 
-    /// Drops packet `packet` of the batch for `reason`.
+    /// Keeps a changed header image for outputs of this batch; its index for [`Output::image`]. `None`: there are
+    /// [`IMAGES_MADE_MAX`] already.
+    pub fn add_image(&mut self, header: Header) -> Option<u16> {
+        let index = BATCH_PACKETS_MAX + self.images.len();
+        let has_room = self.images.len() < IMAGES_MADE_MAX;
+        has_room.then(|| {
+            self.images.push(header);
+            index as u16 // below 3 * BATCH_PACKETS_MAX
+        })
+    }
+
+    /// The images that were made, the first with index `BATCH_PACKETS_MAX`.
+    #[must_use]
+    pub fn images(&self) -> &[Header] {
+        &self.images
+    }
+
+    /// Drops packet `packet` of the batch for `reason`. If the packet has outputs, too, it is one more copy of it that is
+    /// dropped.
     #[inline]
     pub fn drop_packet(&mut self, packet: usize, reason: DropReason) {
         if self.drops.len() < self.drops.capacity() {
@@ -81,6 +104,7 @@ impl Verdicts {
         self.lost = 0;
         self.outputs.clear();
         self.drops.clear();
+        self.images.clear();
     }
 }
 

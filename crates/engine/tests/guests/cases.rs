@@ -350,3 +350,41 @@ fn a_guest_whose_calls_go_to_a_full_socket_is_stopped() {
     eventually("the port is stopped by name", || is_stopped_for_its_calls(&switch, port));
     switch.assert_conserved();
 }
+
+#[test]
+fn a_link_goes_down_and_up_under_a_guest_and_what_waits_for_it_goes() {
+    let mut switch = TestSwitch::start("bridge", WORKERS);
+    let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (other_port, mut other) =
+        switch.attach(config("other"), GuestOptions { rx_buffers: 4, ..GuestOptions::default() });
+    for number in 0..20 {
+        send(&mut one, &frame(2, 1, number, 100));
+    }
+    // On a slow machine they may have expired before we look.
+    eventually("16 frames wait", || {
+        let counters = switch.port(one_port).counters;
+        counters.waiting + counters.rx_drops.total() == 16
+    });
+    let down = lasthop_engine::PortConfig { link_up: false, ..config("other") };
+    switch.engine.change_port(other_port, down.clone()).unwrap();
+    let counters = switch.port(one_port).counters;
+    let dropped = counters.rx_drops.of(DropReason::LinkDown);
+    assert!(counters.waiting == 0 && counters.rx_drops.total() == 16, "{counters:?}");
+    send(&mut one, &frame(2, 1, 20, 100));
+    send(&mut other, &frame(1, 2, 20, 100));
+    eventually("both are dropped", || {
+        let drops = |port| switch.port(port).counters.rx_drops.of(DropReason::LinkDown);
+        (drops(one_port), drops(other_port)) == (dropped + 1, 1)
+    });
+    let wide = lasthop_engine::PortConfig { queue_pairs: 2, ..down };
+    assert!(switch.engine.change_port(other_port, wide).unwrap_err().to_string().contains("add it anew"));
+    switch.engine.change_port(other_port, config("other")).unwrap();
+    for _ in 0..4 {
+        receive(&mut other); // what was delivered before
+    }
+    send(&mut one, &frame(2, 1, 21, 100));
+    assert_eq!(receive(&mut other), frame(2, 1, 21, 100));
+    switch.assert_conserved();
+    switch.engine.remove_port(other_port).unwrap();
+    assert!(switch.engine.change_port(other_port, config("other")).is_err(), "it is gone");
+}

@@ -23,15 +23,7 @@ pub struct TestSwitch {
 }
 
 pub fn config(name: &str) -> PortConfig {
-    PortConfig {
-        name: name.into(),
-        mac: None,
-        mtu: None,
-        storm: Default::default(),
-        queue_pairs: 1,
-        features_mask: u64::MAX,
-        link_up: true,
-    }
+    PortConfig { name: name.into(), ..PortConfig::default() }
 }
 
 impl TestSwitch {

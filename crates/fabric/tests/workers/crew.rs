@@ -4,11 +4,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, PortCounters, RingId, Stopping};
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::frames::{frame, judge};
 use crate::support::{TestGuest, memory};
+use crate::tags::{send, untagged};
+
+/// Ports with even numbers get their frames with a tag, the number.
+fn edit_for(port: PortId) -> Option<TagEdit> {
+    port.0.is_multiple_of(2).then_some(TagEdit::Push(port.0))
+}
 
 /// Sends to the port that the last byte of the destination names; 0xff is all others.
 struct ByLastByte(u16);
@@ -23,10 +29,13 @@ impl Module for ByLastByte {
             match header.bytes()[5] {
                 0xff => {
                     let others = (1..=self.0).map(PortId).filter(|port| *port != batch.port);
-                    others.for_each(|port| verdicts.output(index, port));
+                    others.for_each(|port| send(index, header, port, edit_for(port), verdicts));
                 }
                 0 => verdicts.drop_packet(index, DropReason::NoDestination),
-                port => verdicts.output(index, PortId(u16::from(port))),
+                port => {
+                    let port = PortId(u16::from(port));
+                    send(index, header, port, edit_for(port), verdicts);
+                }
             }
         }
     }
@@ -284,7 +293,9 @@ impl Crew {
 
     fn receive(&mut self, pair: usize) {
         while let Some(received) = self.pairs[pair].guest.receive() {
-            let (from, position) = judge(&received);
+            let port = self.pairs[pair].guest.port;
+            let plain = edit_for(port).map_or_else(|| received.clone(), |_| untagged(&received, port.0));
+            let (from, position) = judge(&plain);
             let last = self.seen.insert((pair, from), position);
             assert!(last.is_none_or(|last| last < position), "{last:?} then {position:#x} from {from:?}");
             self.received += 1;

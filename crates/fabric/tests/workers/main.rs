@@ -4,6 +4,8 @@
 
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/tags.rs"]
+mod tags;
 
 mod contention;
 mod crew;

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::{self, Config, Mistake};
 use crate::fault::Fault;
+use crate::fdb::check_entries;
 use crate::output::{print, print_json};
 use crate::plan::{Plan, Step};
 use crate::report::{ConfigReport, SettingsReport};
@@ -54,7 +55,8 @@ fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
         let fault = supervisor::check_vnic(vnic, dir).err()?;
         Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
     });
-    cpus.into_iter().chain(vnics).map(|fault| Mistake::of_machine(fault.message)).collect()
+    let entries = check_entries(&config.fdb, &config.vnics).err();
+    cpus.into_iter().chain(vnics).chain(entries).map(|fault| Mistake::of_machine(fault.message)).collect()
 }
 
 impl Asking {
@@ -92,7 +94,12 @@ impl Asking {
             match step {
                 Step::Remove { name } => self.remove(name)?,
                 Step::Anew { vnic, .. } => self.remove(&vnic.name)?,
-                Step::Change { .. } | Step::Add { .. } | Step::Restart { .. } => {}
+                _ => {}
+            }
+        }
+        for step in &plan.steps {
+            if let Step::Forget { entry } = step {
+                self.order("fdb.del", &json!(entry))?;
             }
         }
         for name in plan.addresses_to_free() {
@@ -102,7 +109,12 @@ impl Asking {
             match step {
                 Step::Change { name, changes } => self.order("vnic.set", &keys(name, changes))?,
                 Step::Anew { vnic, .. } | Step::Add { vnic } => self.order("vnic.add", &json!(vnic))?,
-                Step::Remove { .. } | Step::Restart { .. } => {}
+                _ => {}
+            }
+        }
+        for step in &plan.steps {
+            if let Step::Enter { entry } = step {
+                self.order("fdb.add", &json!(entry))?;
             }
         }
         Ok(())
@@ -137,7 +149,8 @@ fn wanted(config: Config, dir: &Path) -> ConfigReport {
         fdb_entries: config.fdb_entries.map(|entries| entries.0),
         workers: config.workers.map(|workers| workers.0),
     };
-    ConfigReport { settings, vnics: config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect() }
+    let vnics = config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect();
+    ConfigReport { settings, vnics, fdb: config.fdb }
 }
 
 /// Without a path that it has by default.

@@ -7,13 +7,17 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::fault::{Fault, Kind};
+use crate::fdb::{Flush, StaticEntry};
 use crate::output::{print, print_json};
-use crate::report::{FdbReport, SetReport, StatsReport, VersionReport, VnicList, VnicReport, WorkersReport};
+use crate::report::{
+    FdbReport, FlushReport, SetReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    WorkersReport,
+};
 use crate::show;
 use crate::vnic::{Name, VnicSpec, change};
 
-use super::VnicCommand;
 use super::client::ask;
+use super::{FdbCommand, VnicCommand};
 
 /// Where to ask, and how to answer.
 #[derive(Debug)]
@@ -58,9 +62,32 @@ impl Asking {
         self.show(&done, |_| format!("deleted {name}"))
     }
 
-    pub(super) fn fdb(&self) -> Result<ExitCode, Fault> {
-        let fdb: FdbReport = ask(&self.dir, "fdb.show", &json!({}))?;
-        self.show(&fdb, show::fdb)
+    pub(super) fn fdb(&self, command: FdbCommand) -> Result<ExitCode, Fault> {
+        match command {
+            FdbCommand::Show => {
+                let fdb: FdbReport = ask(&self.dir, "fdb.show", &json!({}))?;
+                self.show(&fdb, show::fdb)
+            }
+            FdbCommand::Add(entry) => self.change("fdb.add", "added", entry.into()),
+            FdbCommand::Del(entry) => self.change("fdb.del", "deleted", entry.into()),
+            FdbCommand::Flush { vnic, vlan } => {
+                let done: FlushReport = ask(&self.dir, "fdb.flush", &Flush { vnic, vlan })?;
+                self.show(&done, |FlushReport { flushed }| {
+                    let noun = if *flushed == 1 { "address" } else { "addresses" };
+                    format!("forgot {flushed} learned {noun}")
+                })
+            }
+        }
+    }
+
+    fn change(&self, method: &str, done: &str, entry: StaticEntry) -> Result<ExitCode, Fault> {
+        let answer: Value = ask(&self.dir, method, &entry)?;
+        self.show(&answer, |_| format!("{done} {} of {}", entry.mac, entry.vnic))
+    }
+
+    pub(super) fn vlan(&self) -> Result<ExitCode, Fault> {
+        let vlans: VlansReport = ask(&self.dir, "vlan.show", &json!({}))?;
+        self.show(&vlans, show::vlans)
     }
 
     pub(super) fn stats(&self, name: Option<&str>, check: bool) -> Result<ExitCode, Fault> {

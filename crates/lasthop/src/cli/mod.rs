@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use lasthop_verdict::{Mac, Vid};
 
 use crate::config::{FdbEntries, ModuleName, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
+use crate::fdb::{StaticEntry, unicast};
 use crate::vnic::{Name, VnicSpec};
 use crate::workers::Workers;
 use crate::{rundir, switch};
@@ -40,7 +42,7 @@ struct Cli {
 enum Command {
     /// Run a switch until it is told to end (SIGTERM, Ctrl-C)
     Run(RunArgs),
-    /// Make, remove and show virtual network interfaces
+    /// Make, change, remove and show virtual network interfaces
     #[command(subcommand)]
     Vnic(VnicCommand),
     /// Look for mistakes in a configuration file, all at once, without running it
@@ -67,9 +69,12 @@ enum Command {
     /// Look at what the switch was told, at its start and since
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Look at the forwarding table
+    /// Show and change the forwarding table
     #[command(subcommand)]
     Fdb(FdbCommand),
+    /// Show which VLANs the vnics carry
+    #[command(subcommand)]
+    Vlan(VlanCommand),
     /// Show packet counters, drops with their reasons, and whether every packet is accounted for
     Stats {
         /// Only this vnic
@@ -117,7 +122,8 @@ struct RunArgs {
     config: Option<PathBuf>,
     /// A vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
     /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
-    /// [,link=down][,socket-mode=0660][,socket-owner=USER][,socket-group=GROUP] (may be repeated)
+    /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID][,isolated=true][,link=down][,socket-mode=0660][,socket-owner=USER]
+    /// [,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
     /// What decides where packets go: bridge or dummy [default: bridge]
@@ -140,7 +146,8 @@ enum VnicCommand {
     /// Make a vnic
     Add {
         /// Its name, and options: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
-        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest),
+        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest), vlan=VID
+        /// (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks to others only),
         /// storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second from the guest that may be flooded;
         /// 0, the default, is no limit),
         /// link=down (nothing passes), socket-mode=0660, socket-owner=USER, socket-group=GROUP (who may attach)
@@ -175,7 +182,44 @@ enum ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum FdbCommand {
-    /// Show which address is behind which vnic
+    /// Show which address is behind which vnic, and in which VLAN
+    Show,
+    /// Enter a static address: frames to it go to the vnic, and no other may send from it
+    Add(FdbEntryArgs),
+    /// Take a static address out again
+    Del(FdbEntryArgs),
+    /// Forget learned addresses: all, or those of one vnic, one VLAN
+    Flush {
+        /// Only what was learned from this vnic
+        #[arg(long, value_name = "NAME")]
+        vnic: Option<Name>,
+        /// Only what was learned in this VLAN
+        #[arg(long, value_name = "VID")]
+        vlan: Option<Vid>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct FdbEntryArgs {
+    /// The address
+    #[arg(value_parser = unicast)]
+    mac: Mac,
+    /// The vnic that it is behind
+    vnic: Name,
+    /// The VLAN that it is in [default: all that the vnic carries]
+    #[arg(long, value_name = "VID")]
+    vlan: Option<Vid>,
+}
+
+impl From<FdbEntryArgs> for StaticEntry {
+    fn from(FdbEntryArgs { mac, vnic, vlan }: FdbEntryArgs) -> Self {
+        Self { mac, vlan, vnic }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum VlanCommand {
+    /// Show the VLANs of each vnic, and which of them it has without tags
     Show,
 }
 
@@ -208,7 +252,8 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Apply { config, dry_run } => question.apply(&config, dry_run),
         Command::Vnic(command) => question.vnic(command),
         Command::Config(ConfigCommand::Show) => question.config(),
-        Command::Fdb(FdbCommand::Show) => question.fdb(),
+        Command::Fdb(command) => question.fdb(command),
+        Command::Vlan(VlanCommand::Show) => question.vlan(),
         Command::Stats { workers: true, .. } => question.workers(),
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::config::{self, Config, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
+use crate::fdb::check_entries;
 use crate::supervisor::{self, RunSettings};
 use crate::vnic::check_unique;
 use crate::workers::Workers;
@@ -18,7 +19,7 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
     let RunArgs { module, cpus, fdb_entries, workers, .. } = args;
-    let flags = Config { module, cpus, fdb_entries, workers, vnics: flags };
+    let flags = Config { module, cpus, fdb_entries, workers, vnics: flags, fdb: Vec::new() };
     supervisor::run(settings(dir, file, flags)?)
 }
 
@@ -31,7 +32,8 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     let switch = SwitchSettings { module, cpus, fdb_entries, workers };
     let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
     check_unique(&vnics)?;
-    Ok(RunSettings { dir, switch, vnics })
+    check_entries(&file.fdb, &vnics)?;
+    Ok(RunSettings { dir, switch, vnics, fdb: file.fdb })
 }
 
 #[cfg(test)]

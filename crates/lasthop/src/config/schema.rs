@@ -28,6 +28,12 @@ mod tests {
         format!("[[vnic]]\n{name}{key} = {value}\n")
     }
 
+    fn in_fdb(key: &str, value: &str) -> String {
+        let mac = if key == "mac" { "" } else { "mac = \"02:00:00:00:00:01\"\n" };
+        let vnic = if key == "vnic" { "" } else { "vnic = \"a\"\n" };
+        format!("[[fdb]]\n{mac}{vnic}{key} = {value}\n")
+    }
+
     fn properties(object: &Value) -> &Map<String, Value> {
         assert_eq!(object["additionalProperties"], false, "unknown keys are errors");
         object["properties"].as_object().expect("properties")
@@ -70,11 +76,16 @@ mod tests {
     #[test]
     fn schema_and_parser_agree() {
         let schema = schema();
-        for (key, property) in properties(&schema).iter().filter(|(key, _)| *key != "vnic") {
+        for (key, property) in
+            properties(&schema).iter().filter(|(key, _)| !matches!(key.as_str(), "vnic" | "fdb"))
+        {
             check(at_top, key, property);
         }
         for (key, property) in properties(&schema["$defs"]["vnic"]) {
             check(in_vnic, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["fdb"]) {
+            check(in_fdb, key, property);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Whether a vnic makes sense, alone and beside the others of its file.
 
+use lasthop_verdict::PortVlans;
+
 use crate::fault::Fault;
 use crate::vnic::VnicSpec;
 
@@ -12,7 +14,7 @@ pub(super) fn check(vnic: &VnicSpec, earlier: &[VnicSpec]) -> Result<(), Fault> 
         if other_name == name {
             return Err(Fault::params(format!("there is a vnic \"{name}\" already; give one another name")));
         }
-        if let Some(mac) = vnic.mac.filter(|mac| other.mac == Some(*mac)) {
+        if let Some(mac) = vnic.mac.filter(|mac| other.mac == Some(*mac) && share_addresses(vnic, other)) {
             let why =
                 format!("{mac} is the address of \"{other_name}\" already; give \"{name}\" another one");
             return Err(Fault::params(why));
@@ -24,4 +26,12 @@ pub(super) fn check(vnic: &VnicSpec, earlier: &[VnicSpec]) -> Result<(), Fault> 
         }
     }
     Ok(())
+}
+
+/// Whether two vnics with one address would be in each other's way: in a VLAN that both carry, or as trunks, whose addresses
+/// are kept together.
+fn share_addresses(one: &VnicSpec, other: &VnicSpec) -> bool {
+    let (one, other) = (one.port_vlans(), other.port_vlans());
+    let is_trunk = |vlans: &PortVlans| matches!(vlans, PortVlans::Trunk { .. });
+    (is_trunk(&one) && is_trunk(&other)) || (0..4096).any(|vid| one.carries(vid) && other.carries(vid))
 }

@@ -14,7 +14,11 @@ pub(crate) fn config(config: &ConfigReport) -> String {
     let vnics = config.vnics.iter().map(|vnic| {
         format!("\n[[vnic]]\nname = {}\n{}", toml_text(vnic.name.as_str()), lines(&change::not_default(vnic)))
     });
-    settings + &vnics.collect::<String>()
+    let entries = config.fdb.iter().map(|entry| match serde_json::to_value(entry) {
+        Ok(Value::Object(entry)) => format!("\n[[fdb]]\n{}", lines(&entry)),
+        _ => String::new(),
+    });
+    settings + &vnics.chain(entries).collect::<String>()
 }
 
 fn lines(object: &Map<String, Value>) -> String {

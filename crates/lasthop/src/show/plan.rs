@@ -1,9 +1,10 @@
 //! What would be done, or was done, to make the switch what a file asks for.
 
+use crate::fdb::StaticEntry;
 use crate::plan::{Plan, Step};
 use crate::vnic::change::{Change, When, value_text};
 
-/// A line for each vnic that comes (`+`), goes (`-`) or changes (`~`), and for what takes a restart (`!`).
+/// A line for each vnic or static entry that comes (`+`), goes (`-`) or changes (`~`), and for what takes a restart (`!`).
 pub(crate) fn plan(plan: &Plan) -> String {
     plan.steps.iter().map(step).collect()
 }
@@ -22,10 +23,17 @@ fn step(step: &Step) -> String {
                 format!("~ vnic {} {} (made anew: its guest attaches again)\n", vnic.name, change.text())
             })
             .collect(),
+        Step::Forget { entry } => format!("- fdb {}\n", entry_text(entry)),
+        Step::Enter { entry } => format!("+ fdb {}\n", entry_text(entry)),
         Step::Restart { key, from, to } => {
             format!("! {key}: {} -> {} (takes a restart of the switch)\n", value_text(from), value_text(to))
         }
     }
+}
+
+fn entry_text(entry: &StaticEntry) -> String {
+    let vlan = entry.vlan.map_or_else(String::new, |vid| format!(" vlan {vid}"));
+    format!("{} dev {}{vlan}", entry.mac, entry.vnic)
 }
 
 fn effect(change: &Change) -> &'static str {
@@ -38,8 +46,8 @@ fn effect(change: &Change) -> &'static str {
 /// How many came, went and changed.
 pub(crate) fn plan_sum(plan: &Plan) -> String {
     let count = |is: fn(&Step) -> bool| plan.steps.iter().filter(|step| is(step)).count();
-    let (added, removed) =
-        (count(|step| matches!(step, Step::Add { .. })), count(|step| matches!(step, Step::Remove { .. })));
+    let added = count(|step| matches!(step, Step::Add { .. } | Step::Enter { .. }));
+    let removed = count(|step| matches!(step, Step::Remove { .. } | Step::Forget { .. }));
     let changed = count(|step| matches!(step, Step::Change { .. } | Step::Anew { .. }));
     format!("{added} added, {removed} removed, {changed} changed")
 }

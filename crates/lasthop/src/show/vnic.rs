@@ -46,6 +46,10 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     line("mac", vnic.mac.map_or_else(|| "any (learned)".to_owned(), |mac| format!("{mac} (static)")));
     line("queues", vnic.queues.to_string());
     line("mtu", or_dash(vnic.mtu));
+    line("vlans", vlans_text(vnic));
+    if vnic.isolated {
+        line("isolated", "yes: talks to vnics that are not".to_owned());
+    }
     if !vnic.features_off.is_empty() {
         line("features off", vnic.features_off.joined());
     }
@@ -69,6 +73,16 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
         format!("lasthop vnic show {} --qemu (or --libvirt, --cloud-hypervisor, --testpmd)", vnic.name),
     );
     text
+}
+
+fn vlans_text(vnic: &VnicReport) -> String {
+    let native = vnic.native.map_or_else(String::new, |vid| format!(", native {vid} (untagged)"));
+    match (vnic.vlan, &vnic.trunk) {
+        (Some(vid), _) => format!("{vid} (access: untagged)"),
+        (None, Some(set)) => format!("{set} (trunk: tagged){native}"),
+        (None, None) if vnic.native.is_some() => format!("all (trunk: tagged){native}"),
+        (None, None) => "all (frames pass as they are)".to_owned(),
+    }
 }
 
 /// What to do next with a new vnic.
@@ -138,6 +152,23 @@ mod tests {
         let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
         assert_eq!(row, ["vm1", "running", "listen", "02:00:00:00:00:01", "1", "1400", "/d/vm1.sock"]);
         assert!(vnic_list(&VnicList { vnics: vec![] }).contains("vnic add"));
+    }
+
+    #[test]
+    fn a_vnic_is_shown_with_its_vlans() {
+        for (text, line) in [
+            ("a", "vlans         all (frames pass as they are)\n"),
+            ("a,vlan=5", "vlans         5 (access: untagged)\n"),
+            ("a,trunk=20-29+10", "vlans         10+20-29 (trunk: tagged)\n"),
+            ("a,trunk=10,native=9", "vlans         10 (trunk: tagged), native 9 (untagged)\n"),
+            (
+                "a,native=9,isolated=true",
+                "vlans         all (trunk: tagged), native 9 (untagged)\nisolated      yes",
+            ),
+        ] {
+            let text = vnic(&report(text));
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]

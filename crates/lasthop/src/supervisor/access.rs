@@ -2,8 +2,12 @@
 
 use std::fs::Permissions;
 use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::fault::Fault;
 use crate::names;
@@ -43,10 +47,12 @@ impl Access {
         let (was_owner, was_group) = before.map_or((None, None), |before| (before.owner, before.group));
         let owner = self.owner.or_else(|| own(was_owner, rustix::process::geteuid().as_raw()));
         let group = self.group.or_else(|| own(was_group, rustix::process::getegid().as_raw()));
+        let socket = hold(path)?;
+        let file = PathBuf::from(format!("/proc/self/fd/{}", socket.as_raw_fd()));
         if owner.is_some() || group.is_some() {
-            chown(path, owner, group).map_err(|error| self.cannot_give(path, &error))?;
+            chown(&file, owner, group).map_err(|error| self.cannot_give(path, &error))?;
         }
-        std::fs::set_permissions(path, Permissions::from_mode(self.mode)).map_err(|error| {
+        std::fs::set_permissions(&file, Permissions::from_mode(self.mode)).map_err(|error| {
             let (mode, path) = (self.mode, path.display());
             Fault::socket(format!("cannot set the mode of the socket \"{path}\" to {mode:04o}: {error}"))
         })
@@ -67,6 +73,20 @@ impl Access {
         };
         Fault::socket(format!("cannot give the socket \"{}\" to {wanted}: {error}{remedy}", path.display()))
     }
+}
+
+/// The socket at `path`, held: who may write to its directory could put a link to another file in its place at any time, and
+/// have it given away.
+fn hold(path: &Path) -> Result<OwnedFd, Fault> {
+    let shown = path.display();
+    let failed = |error: Errno| Fault::socket(format!("cannot look at the socket \"{shown}\": {error}"));
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
+    let meta = rustix::fs::fstat(&file).map_err(failed)?;
+    if FileType::from_raw_mode(meta.st_mode) == FileType::Socket {
+        return Ok(file);
+    }
+    Err(Fault::socket(format!("\"{shown}\" is no socket any more; add the vnic anew, or use another path")))
 }
 
 /// The number of a user or group, which may be given as such.
@@ -111,7 +131,7 @@ mod tests {
     fn a_files_owner_and_mode_are_set_and_taken_back() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a.sock");
-        std::fs::write(&path, "").expect("written");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).expect("bound");
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let state =
             || path.metadata().map(|meta| (meta.mode() & 0o777, meta.uid(), meta.gid())).expect("there");
@@ -128,5 +148,17 @@ mod tests {
         assert_eq!(state(), (0o660, 12345, 12346));
         Access::OWNER_ALONE.apply(Some(given), &path).expect("root may");
         assert_eq!(state(), (0o600, 0, 0));
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_a_socket_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (file, link) = (dir.path().join("precious"), dir.path().join("a.sock"));
+        std::fs::write(&file, "").expect("written");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("ours");
+        std::os::unix::fs::symlink(&file, &link).expect("linked");
+        let fault = Access::OWNER_ALONE.apply(None, &link).expect_err("no socket");
+        assert!(fault.message.contains("is no socket any more"), "{fault}");
+        assert_eq!(file.metadata().expect("there").mode() & 0o777, 0o644);
     }
 }

@@ -47,6 +47,7 @@ impl Supervisor {
         for (port, spec) in ports {
             self.order(Order::AddPort(spec), What::Added { port, is_new: false }, None);
         }
+        self.restore_entries();
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
         Ok(())

@@ -8,6 +8,7 @@ mod change;
 mod child;
 mod client;
 mod control;
+mod fdb;
 mod lifecycle;
 mod orders;
 mod port;
@@ -27,6 +28,7 @@ use crate::clock::earlier;
 use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
+use crate::fdb::StaticEntry;
 use crate::poller::{Happening, Interest, Poller};
 use crate::rundir::{RunDir, control_socket};
 use crate::signals::Signals;
@@ -45,6 +47,7 @@ pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
     pub(crate) switch: SwitchSettings,
     pub(crate) vnics: Vec<VnicSpec>,
+    pub(crate) fdb: Vec<StaticEntry>,
 }
 
 /// Refuses a vnic that cannot be on this machine, with its socket in `dir` if it names none.
@@ -64,6 +67,7 @@ pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
+    supervisor.static_entries = settings.fdb;
     supervisor.start_switch()?;
     supervisor.serve()
 }
@@ -78,6 +82,8 @@ struct Supervisor {
     is_channel_full: bool,
     ports: BTreeMap<u32, Port>,
     next_port: u32,
+    /// What users entered into the forwarding table.
+    static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
     /// Clients whose request was just answered.
@@ -101,6 +107,7 @@ impl Supervisor {
             is_channel_full: false,
             ports: BTreeMap::new(),
             next_port: 0,
+            static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
             answered: VecDeque::new(),

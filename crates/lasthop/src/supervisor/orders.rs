@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
+use crate::fdb::StaticEntry;
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::Interest;
@@ -38,6 +39,11 @@ pub(super) enum What {
     /// The port has its new settings.
     Changed(Changing),
     Removed,
+    /// An address is in the forwarding table, or out of it.
+    FdbAdded(StaticEntry),
+    FdbDeleted(StaticEntry),
+    /// As it was in the switch before.
+    Restored,
     /// All orders of the start are done.
     Started,
     /// All guests are gone.
@@ -135,6 +141,15 @@ impl Supervisor {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
             What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),
+            What::FdbAdded(entry) => result.map(|_| {
+                self.remember_entry(entry);
+                Value::Bool(true)
+            }),
+            What::FdbDeleted(entry) => result.map(|_| {
+                self.forget_entry(&entry);
+                Value::Bool(true)
+            }),
+            What::Restored => result.map(|_| Value::Null),
             What::Started => return self.started(),
             What::Ended => return,
             What::Question(question) => result.and_then(|answer| self.conclude(&question, answer)),

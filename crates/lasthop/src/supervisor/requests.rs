@@ -7,7 +7,10 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
-use crate::report::{ConfigReport, SettingsReport, StatsReport, VersionReport, VnicList, VnicReport};
+use crate::report::{
+    ConfigReport, FlushReport, SettingsReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    VnicVlans,
+};
 use crate::rpc;
 use crate::vnic::VnicSpec;
 
@@ -15,7 +18,7 @@ use super::Supervisor;
 use super::control::Line;
 use super::orders::{Asker, What, switch_down};
 use super::port::Port;
-use super::warnings;
+use super::warnings::Warner;
 
 /// All methods.
 const METHODS: &[&str] = &[
@@ -24,7 +27,11 @@ const METHODS: &[&str] = &[
     "vnic.set",
     "vnic.list",
     "vnic.show",
+    "vlan.show",
     "fdb.show",
+    "fdb.add",
+    "fdb.del",
+    "fdb.flush",
     "stats",
     "config.show",
     "version",
@@ -37,6 +44,7 @@ const STATE_DOWN: &str = "the switch process is being started again";
 pub(super) enum Question {
     Stats { name: Option<String> },
     Fdb,
+    Flush,
     List,
     Show { name: String },
 }
@@ -107,6 +115,10 @@ impl Supervisor {
             "vnic.set" => self.vnic_set(params, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
+            "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.vlan_show().map(Some)),
+            "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
+            "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
+            "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
             "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
@@ -129,6 +141,7 @@ impl Supervisor {
     fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let number = self.find(name)?;
         self.ports.remove(&number);
+        self.forget_entries_of(name);
         if !self.lives.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
@@ -160,6 +173,12 @@ impl Supervisor {
         self.ask(Question::Stats { name }, asker)
     }
 
+    fn vlan_show(&self) -> Result<Value, Fault> {
+        let mut vnics: Vec<_> = self.ports.values().map(|port| VnicVlans::of(&port.spec)).collect();
+        vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        to_json(&VlansReport { vnics })
+    }
+
     fn config(&self) -> Result<Value, Fault> {
         let settings = self.lives.settings();
         let settings = SettingsReport {
@@ -176,7 +195,7 @@ impl Supervisor {
         };
         let mut vnics: Vec<VnicSpec> = self.ports.values().map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        to_json(&ConfigReport { settings, vnics })
+        to_json(&ConfigReport { settings, vnics, fdb: self.static_entries.clone() })
     }
 
     fn version(&self) -> Result<Value, Fault> {
@@ -200,30 +219,29 @@ impl Supervisor {
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
             (Question::Fdb, Answer::Fdb(fdb)) => to_json(&fdb),
+            (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
-                self.ports.get(&number).map_or(Ok(Value::Null), |port| to_json(&self.describe(port, &stats)))
+                let warner = Warner::new(self.ports.values(), &stats);
+                self.ports
+                    .get(&number)
+                    .map_or(Ok(Value::Null), |port| to_json(&describe(port, &stats, &warner)))
             }
             _ => Err(Fault::new(Kind::Internal, "the switch process answered something else than was asked")),
         }
     }
 
     fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
-        let mut vnics: Vec<_> = self.ports.values().map(|port| self.describe(port, stats)).collect();
+        let warner = Warner::new(self.ports.values(), stats);
+        let mut vnics: Vec<_> = self.ports.values().map(|port| describe(port, stats, &warner)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         for vnic in &mut vnics {
             vnic.features.clear();
             vnic.rings.clear();
         }
         to_json(&VnicList { vnics })
-    }
-
-    fn describe(&self, port: &Port, stats: &StatsReport) -> VnicReport {
-        let mut vnic = describe(port, stats);
-        vnic.warnings = warnings::of(port, self.ports.values(), stats);
-        vnic
     }
 }
 
@@ -241,15 +259,17 @@ fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
     for port in &mut stats.ports {
         port.features.clear();
         port.rings.clear();
+        port.guest_mtu = None;
     }
     stats
 }
 
-fn describe(port: &Port, stats: &StatsReport) -> VnicReport {
+fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) -> VnicReport {
     let name = port.spec.name.as_str();
     let inside = stats.ports.iter().find(|inside| inside.name == name);
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
     let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
+    vnic.warnings = warner.warnings(port);
     vnic.last_refusal = port.last_refusal().map(str::to_owned);
     if let Some(inside) = inside {
         vnic.features.clone_from(&inside.features);

@@ -1,5 +1,7 @@
 //! What is set up so that it will disappoint: told with the vnic, so that nobody has to find out from lost packets.
 
+use std::collections::HashMap;
+
 use crate::report::{PortReport, StatsReport};
 
 use super::port::Port;
@@ -9,21 +11,53 @@ const MTU_USUAL: u16 = 1500;
 /// Vnics named in a warning at most.
 const NAMES_MAX: usize = 3;
 
-/// The warnings for `port`, given all ports and what the switch knows of them.
-pub(super) fn of<'a>(
-    port: &Port,
-    others: impl Iterator<Item = &'a Port>,
-    stats: &StatsReport,
-) -> Vec<String> {
-    let inside = inside(port, stats);
-    let not_taken = inside.and_then(|inside| mtu_not_taken(port, inside));
-    let disagrees = inside.and_then(|inside| mtu_of_vmm(port, inside));
-    let larger = mtu_larger(port, others, stats);
-    not_taken.into_iter().chain(disagrees).chain(larger).collect()
+/// What has to be known of all vnics to warn of one: looked up once, however many there are.
+pub(super) struct Warner<'a> {
+    inside: HashMap<&'a str, &'a PortReport>,
+    /// MTU and name of each vnic, the smallest first.
+    mtus: Vec<(u16, &'a str)>,
 }
 
-fn inside<'a>(port: &Port, stats: &'a StatsReport) -> Option<&'a PortReport> {
-    stats.ports.iter().find(|inside| inside.name == port.spec.name.as_str())
+impl<'a> Warner<'a> {
+    /// Given all ports, and what the switch knows of them.
+    pub(super) fn new(ports: impl Iterator<Item = &'a Port>, stats: &'a StatsReport) -> Self {
+        let inside = stats.ports.iter().map(|inside| (inside.name.as_str(), inside)).collect();
+        let mut warner = Self { inside, mtus: Vec::new() };
+        warner.mtus = ports.map(|port| (warner.mtu(port), port.spec.name.as_str())).collect();
+        warner.mtus.sort_unstable();
+        warner
+    }
+
+    /// The warnings for one of them.
+    pub(super) fn warnings(&self, port: &Port) -> Vec<String> {
+        let inside = self.inside.get(port.spec.name.as_str());
+        let not_taken = inside.and_then(|inside| mtu_not_taken(port, inside));
+        let disagrees = inside.and_then(|inside| mtu_of_vmm(port, inside));
+        not_taken.into_iter().chain(disagrees).chain(self.mtu_larger(port)).collect()
+    }
+
+    fn mtu(&self, port: &Port) -> u16 {
+        let told = self.inside.get(port.spec.name.as_str()).and_then(|inside| inside.guest_mtu);
+        told.or(port.spec.mtu).unwrap_or(MTU_USUAL)
+    }
+
+    fn mtu_larger(&self, port: &Port) -> Option<String> {
+        let own = self.mtu(port);
+        let smaller = &self.mtus[..self.mtus.partition_point(|(mtu, _)| *mtu < own)];
+        if smaller.is_empty() {
+            return None;
+        }
+        let named: Vec<String> =
+            smaller.iter().take(NAMES_MAX).map(|(mtu, name)| format!("{name} has {mtu}")).collect();
+        let more = match smaller.len().saturating_sub(NAMES_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more have less"),
+        };
+        let named = named.join(", ");
+        Some(format!(
+            "mtu is {own}, but {named}{more}; larger packets to them may be lost: give all the same"
+        ))
+    }
 }
 
 fn mtu_not_taken(port: &Port, inside: &PortReport) -> Option<String> {
@@ -38,29 +72,6 @@ fn mtu_not_taken(port: &Port, inside: &PortReport) -> Option<String> {
 fn mtu_of_vmm(port: &Port, inside: &PortReport) -> Option<String> {
     let (mtu, guests) = (port.spec.mtu?, inside.guest_mtu?);
     (mtu != guests).then(|| format!("mtu={mtu}, but its VMM tells its guest {guests}; make them the same"))
-}
-
-fn mtu_larger<'a>(
-    port: &Port,
-    others: impl Iterator<Item = &'a Port>,
-    stats: &StatsReport,
-) -> Option<String> {
-    let mtu = |port: &Port| {
-        let told = inside(port, stats).and_then(|inside| inside.guest_mtu);
-        told.or(port.spec.mtu).unwrap_or(MTU_USUAL)
-    };
-    let own = mtu(port);
-    let smaller: Vec<String> = others
-        .filter(|other| mtu(other) < own)
-        .map(|other| format!("{} has {}", other.spec.name, mtu(other)))
-        .collect();
-    if smaller.is_empty() {
-        return None;
-    }
-    let more = smaller.len().saturating_sub(NAMES_MAX);
-    let more = if more > 0 { format!(" and {more} more have less") } else { String::new() };
-    let named = smaller[..smaller.len().min(NAMES_MAX)].join(", ");
-    Some(format!("mtu is {own}, but {named}{more}; larger packets to them may be lost: give all the same"))
 }
 
 #[cfg(test)]
@@ -81,7 +92,7 @@ mod tests {
 
     fn alone(text: &str, stats: &StatsReport) -> Vec<String> {
         let port = port(text);
-        of(&port, [&port].into_iter(), stats)
+        Warner::new([&port].into_iter(), stats).warnings(&port)
     }
 
     #[test]
@@ -101,8 +112,9 @@ mod tests {
     #[test]
     fn who_has_more_than_others_is_told() {
         let ports = ["a,mtu=9000", "b", "c,mtu=1400", "d", "e,mtu=8999"].map(port);
-        let warnings = |index: usize| of(&ports[index], ports.iter(), &StatsReport::default());
-        let text = "mtu is 9000, but b has 1500, c has 1400, d has 1500 and 1 more have less; \
+        let stats = StatsReport::default();
+        let warnings = |index: usize| Warner::new(ports.iter(), &stats).warnings(&ports[index]);
+        let text = "mtu is 9000, but c has 1400, b has 1500, d has 1500 and 1 more have less; \
                     larger packets to them may be lost: give all the same";
         assert_eq!(warnings(0), [text]);
         assert_eq!(warnings(1).len(), 1, "the usual size is larger than 1400");

@@ -10,6 +10,7 @@ use lasthop_verdict::{FdbEntry, PortId};
 
 use crate::config::SwitchSettings;
 use crate::fault::{Fault, Kind};
+use crate::fdb::{Flush, StaticEntry};
 use crate::report::{Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, WorkerReport};
 use crate::vnic::{VnicSpec, describe_features};
 
@@ -67,10 +68,25 @@ impl Datapath {
         FdbReport { entries: self.engine.fdb().into_iter().map(|entry| self.fdb_line(&entry)).collect() }
     }
 
+    pub(super) fn fdb_add(&self, entry: &StaticEntry) -> Result<(), Fault> {
+        self.engine.fdb_add(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+    }
+
+    pub(super) fn fdb_del(&self, entry: &StaticEntry) -> Result<(), Fault> {
+        self.engine.fdb_del(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
+    }
+
+    /// Forgets learned addresses; how many.
+    pub(super) fn fdb_flush(&self, flush: &Flush) -> Result<usize, Fault> {
+        let port = flush.vnic.as_ref().map(|vnic| self.find(vnic.as_str())).transpose()?;
+        self.engine.fdb_flush(port, flush.vlan).map_err(refused)
+    }
+
     fn fdb_line(&self, entry: &FdbEntry) -> FdbLine {
         let named = self.ports.iter().find(|(_, port)| **port == entry.port);
         FdbLine {
             mac: entry.mac.to_string(),
+            vlan: entry.vlan,
             // The entry may be older than the end of its port.
             port: named.map_or_else(|| format!("port {}", entry.port), |(name, _)| name.clone()),
             age_ms: entry.age_ns / 1_000_000,
@@ -93,6 +109,8 @@ fn port_config(spec: &VnicSpec) -> PortConfig {
         queue_pairs: spec.queues,
         features_mask: spec.features_off.mask_without(),
         link_up: spec.link.is_up(),
+        vlans: spec.port_vlans(),
+        is_isolated: spec.isolated,
     }
 }
 

@@ -131,6 +131,9 @@ impl Switch {
             }
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Fdb => Ok(Answer::Fdb(self.datapath.fdb())),
+            Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
+            Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
+            Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
             Order::End => {
                 self.sessions = Sessions::default();
                 self.stage = Stage::Ending;

@@ -33,7 +33,7 @@ pub(super) fn check_mtu(mtu: u16) -> Result<u16, Fault> {
     Err(Fault::params(format!("mtu={mtu} is out of range; an MTU has {MTU_MIN} to {MTU_MAX} bytes")))
 }
 
-pub(super) fn check_mac(text: &str) -> Result<Mac, Fault> {
+pub(crate) fn check_mac(text: &str) -> Result<Mac, Fault> {
     let mac: Mac = text.parse().map_err(Fault::params)?;
     if mac.is_group() || mac == Mac([0; 6]) {
         return Err(Fault::params(format!(

@@ -7,16 +7,18 @@ mod limits;
 mod link;
 mod name;
 mod parse;
+mod vlans;
 
 pub(crate) use access::SocketMode;
 pub(crate) use features::{FeatureSet, describe as describe_features};
-pub(crate) use limits::mac as mac_text;
+pub(crate) use limits::{check_mac, mac as mac_text};
 pub(crate) use link::Link;
 pub(crate) use name::Name;
+pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
 
-use lasthop_verdict::{Mac, StormLimits};
+use lasthop_verdict::{Mac, StormLimits, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -82,6 +84,18 @@ pub(crate) struct VnicSpec {
     /// Group of the socket's file, by name or number.
     #[serde(default, alias = "socket-group", skip_serializing_if = "Option::is_none")]
     pub(crate) socket_group: Option<String>,
+    /// The VLAN that it is in, without tags.
+    #[serde(default, with = "vlans::vid", skip_serializing_if = "Option::is_none")]
+    pub(crate) vlan: Option<Vid>,
+    /// VLANs that it carries, with tags.
+    #[serde(default, with = "vlans::trunk", skip_serializing_if = "Option::is_none")]
+    pub(crate) trunk: Option<VlanSet>,
+    /// The VLAN of untagged frames, beside those with tags.
+    #[serde(default, with = "vlans::vid", skip_serializing_if = "Option::is_none")]
+    pub(crate) native: Option<Vid>,
+    /// Isolated vnics talk to others only.
+    #[serde(default, deserialize_with = "vlans::flag", skip_serializing_if = "vlans::is_false")]
+    pub(crate) isolated: bool,
 }
 
 impl VnicSpec {
@@ -96,6 +110,10 @@ impl VnicSpec {
         "storm-broadcast",
         "storm-multicast",
         "storm-unknown",
+        "vlan",
+        "trunk",
+        "native",
+        "isolated",
         "link",
         "socket-mode",
         "socket-owner",
@@ -119,6 +137,10 @@ impl VnicSpec {
             socket_mode: None,
             socket_owner: None,
             socket_group: None,
+            vlan: None,
+            trunk: None,
+            native: None,
+            isolated: false,
         }
     }
 
@@ -133,6 +155,7 @@ impl VnicSpec {
 
     /// Refuses keys that make no sense together.
     pub(crate) fn check(&self) -> Result<(), Fault> {
+        self.check_vlans()?;
         let of_file = [
             ("socket-mode", self.socket_mode.is_some()),
             ("socket-owner", self.socket_owner.is_some()),

@@ -1,5 +1,6 @@
-//! `NAME[,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B]
-//! [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]`.
+//! `NAME[,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B][,vlan=VID]
+//! [,trunk=VID+VID-VID][,native=VID][,isolated=true|false][,storm-broadcast=N]
+//! [,storm-multicast=N][,storm-unknown=N]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -10,6 +11,7 @@ use crate::fault::Fault;
 use crate::names;
 
 use super::limits::{check_mac, check_mtu, check_queues, check_storm};
+use super::vlans::{check_flag, check_trunk, check_vid};
 use super::{FeatureSet, Mode, VnicSpec};
 
 impl FromStr for VnicSpec {
@@ -54,6 +56,10 @@ fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
         "storm-broadcast" => spec.storm_broadcast = check_storm(key, number(key, value)?)?,
         "storm-multicast" => spec.storm_multicast = check_storm(key, number(key, value)?)?,
         "storm-unknown" => spec.storm_unknown = check_storm(key, number(key, value)?)?,
+        "vlan" => spec.vlan = Some(check_vid(key, value)?),
+        "trunk" => spec.trunk = Some(check_trunk(value)?),
+        "native" => spec.native = Some(check_vid(key, value)?),
+        "isolated" => spec.isolated = check_flag(key, value)?,
         _ => return Err(unknown(key)),
     }
     Ok(())

@@ -28,6 +28,8 @@ pub(crate) enum Action {
     Memory,
     /// The vnic is removed under its guest and added again, with so many queue pairs.
     Port(u16),
+    /// The link of the vnic is down for so many milliseconds.
+    Link(u64),
     /// A descriptor that no driver would write.
     Hostile,
     /// The commands that only look.
@@ -41,7 +43,7 @@ pub(crate) enum Action {
 impl Action {
     /// The next action, the guest that it happens to (from 1), and the pause after it.
     pub(crate) fn next(random: &mut Random, guests: u8) -> (Self, u8, Duration) {
-        let action = match random.below(16) {
+        let action = match random.below(18) {
             0 | 1 => Self::Kill,
             2 | 3 => Self::Stop(100 + random.below(900)),
             4 => Self::Reconnect,
@@ -52,6 +54,7 @@ impl Action {
             12 => Self::Hostile,
             13 => Self::Look,
             14 => Self::Half,
+            15 | 16 => Self::Link(random.below(60)),
             _ => Self::Garbage(random.next()),
         };
         let guest = 1 + random.below(u64::from(guests)) as u8;
@@ -68,6 +71,7 @@ impl Action {
             Self::Restart => "restart",
             Self::Memory => "memory",
             Self::Port(_) => "port",
+            Self::Link(_) => "link",
             Self::Hostile => "hostile",
             Self::Look => "look",
             Self::Half => "half",

@@ -184,6 +184,11 @@ impl Storm {
                 self.switch.ask(&["vnic", "del", &vnic(guest)]).ok();
                 self.switch.ask(&["vnic", "add", &format!("{},queues={queues}", vnic(guest))]).ok();
             }
+            Action::Link(milliseconds) => {
+                self.switch.ask(&["vnic", "set", &vnic(guest), "link=down"]).ok();
+                std::thread::sleep(Duration::from_millis(milliseconds));
+                self.switch.ask(&["vnic", "set", &vnic(guest), "link=up"]).ok();
+            }
             Action::Look => self.look(guest),
             Action::Half => self.strangers(guest).into_iter().for_each(half),
             Action::Garbage(seed) => {

@@ -38,8 +38,12 @@ impl Bridge {
         match self.table.find(key) {
             Some((_, place)) if place.is_static() => static_lesson(place, port),
             Some((slot, place)) if place.port() == port => self.refresh(slot, place, now),
-            None if self.is_hopeless(key, port, now) => Lesson::Nothing,
-            _ => self.learn_news(key, port, now),
+            None => match self.find_everywhere(key) {
+                Some(place) => static_lesson(place, port),
+                None if self.is_hopeless(key, port, now) => Lesson::Nothing,
+                None => self.learn_news(key, port, now),
+            },
+            Some(_) => self.learn_news(key, port, now),
         }
     }
 
@@ -82,7 +86,10 @@ impl Bridge {
             Some((_, place)) if place.is_static() => static_lesson(place, port),
             Some((slot, place)) if place.port() == port => self.refresh(slot, place, now),
             Some((slot, place)) => self.relocate(&control, slot, place, Place::learned(port, now)),
-            None => self.insert(&control, key, Place::learned(port, now)),
+            None => match self.find_everywhere(key) {
+                Some(place) => static_lesson(place, port),
+                None => self.insert(&control, key, Place::learned(port, now)),
+            },
         }
     }
 

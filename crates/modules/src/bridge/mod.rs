@@ -8,7 +8,13 @@
 //!
 //! A port with a static address (`mac`) may send from that address only, and no other port may. Nothing is
 //! learned from the internal port and nothing is flooded to it.
+//!
+//! Each VLAN is a bridge of its own (independent learning, IEEE 802.1Q-2022, 8.8): a frame belongs to the VLAN of its
+//! tag, or to that of its port's untagged frames, and addresses are learned, looked up and flooded within it. A copy
+//! leaves tagged or untagged as its receiver's port wants it.
 
+mod configured;
+mod flood;
 mod hash;
 mod learning;
 mod ports;
@@ -19,22 +25,27 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod visit;
+mod vlans;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use lasthop_verdict::{Batch, DropReason, FdbEntry, Mac, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{
+    Batch, DropReason, FdbEntry, Header, Mac, Module, PortId, PortSettings, Verdicts, Vid,
+};
 
 pub use hash::random_key;
 pub use stats::BridgeStats;
 
+use flood::{Flooded, output_edited};
 use ports::Ports;
 use slot::{Place, Stamp};
 use stats::Counts;
 use storm::{Flood, Storms};
-use table::{Table, key_of, mac_of};
-use visit::{Route, Visit};
+use table::{EVERYWHERE, Table, key_of, mac_of, vid_of};
+use visit::{Route, Target, Visit};
+use vlans::{NO_VID, Tag, Vlans};
 
 /// Time without a frame from a learned address after which it counts as absent, in nanoseconds
 /// (IEEE 802.1D-2004, table 7-5: 300 s).
@@ -83,6 +94,7 @@ pub struct Bridge {
     table: Table,
     ports: Ports,
     storms: Storms,
+    vlans: Vlans,
     counts: Counts,
     port_macs_max: u32,
     /// When the table may be swept again.
@@ -106,6 +118,7 @@ impl Bridge {
             table: Table::new(entries, settings.hash_key, settings.ageing_ns),
             ports: Ports::default(),
             storms: Storms::default(),
+            vlans: Vlans::default(),
             counts: Counts::default(),
             port_macs_max: settings.port_macs_max,
             sweep_at_ns: AtomicU64::new(0),
@@ -129,63 +142,36 @@ impl Bridge {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Floods a frame, unless its port has had so many flooded lately that this is one too many.
     #[inline(never)]
-    fn flood(&self, packet: usize, (from, kind): (PortId, Flood), now_ns: u64, verdicts: &mut Verdicts) {
-        if let Err(reason) = self.storms.admit(from, kind, now_ns) {
-            return verdicts.drop_packet(packet, reason);
+    fn flood_within_limits(&self, flooded: &Flooded<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+        let &Flooded { packet, from, vid, header, .. } = flooded;
+        let admitted = self.storms.admit(from, Flood::of(header), now_ns);
+        match admitted {
+            Err(reason) => verdicts.drop_packet(packet, reason),
+            Ok(()) if vid == NO_VID => self.flood_as_it_is(packet, from, verdicts),
+            Ok(()) => self.flood(flooded, verdicts),
         }
-        let mut others = self.ports.others(from).peekable();
-        if others.peek().is_none() {
-            return verdicts.drop_packet(packet, DropReason::NoDestination);
-        }
-        others.for_each(|port| verdicts.output(packet, port));
     }
 
-    /// Enters a static address, in place of a learned one if it must be.
-    fn configure(&self, control: &Control, mac: Mac, port: PortId, name: &str) -> Result<(), String> {
-        let key = key_of(mac);
-        if key == 0 || mac.is_group() {
-            return Err(format!("{mac} cannot be the address of \"{name}\"; give it a unicast address"));
-        }
-        match self.table.find(key) {
-            Some((_, place)) if place.is_static() => return Err(taken(control, mac, place.port(), name)),
-            Some((slot, place)) => {
-                slot.vacate();
-                self.ports.release_slot(place.port());
+    #[inline(never)]
+    fn decide_in_vlan(
+        &self,
+        visit: &mut Visit<'_>,
+        (packet, header): (usize, &Header),
+        ethernet: (u64, u64, u16),
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+    ) {
+        match visit.route(header, ethernet) {
+            Ok(Route::To(port, None)) => verdicts.output(packet, port),
+            Ok(Route::To(port, Some(edit))) => output_edited(packet, port, header, edit, verdicts),
+            Ok(Route::Flood { vid, tag }) => {
+                let flooded = Flooded { packet, from: visit.port(), vid, tag, header };
+                self.flood_within_limits(&flooded, now_ns, verdicts);
             }
-            None => {}
+            Err(reason) => verdicts.drop_packet(packet, reason),
         }
-        self.make_room(key, mac, name)?.occupy(key, Place::configured(port));
-        Ok(())
-    }
-
-    /// Takes all addresses of a port out of the table, except the one with the key `except`.
-    fn forget(&self, _lock: &Control, port: PortId, except: u64) {
-        let of_port = |place: &Place| place.port() == port;
-        for (slot, _, place) in
-            self.table.entries().filter(|(_, key, place)| of_port(place) && *key != except)
-        {
-            slot.vacate();
-            if !place.is_static() {
-                self.ports.release_slot(port);
-            }
-        }
-    }
-
-    /// A slot for a static address; a learned one has to go if all are in use.
-    fn make_room(&self, key: u64, mac: Mac, name: &str) -> Result<&slot::Slot, String> {
-        // At time zero nothing is aged: the empty slot, else whoever was unseen for longest.
-        if let Some((slot, _)) = self.table.vacancy(key, Stamp::at(0)) {
-            return Ok(slot);
-        }
-        let (slot, place) = self.table.weakest(key).ok_or_else(|| {
-            format!(
-                "the address table has no room for the address {mac} of \"{name}\"; make the table larger"
-            )
-        })?;
-        self.ports.release_slot(place.port());
-        self.counts.displaced.raise();
-        Ok(slot)
     }
 }
 
@@ -197,9 +183,21 @@ impl Module for Bridge {
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let mut visit = Visit::new(self, batch.port, Stamp::at(now_ns));
         for (packet, header) in batch.headers.iter().enumerate() {
-            match visit.route(header) {
-                Ok(Route::To(port)) => verdicts.output(packet, port),
-                Ok(Route::Flood(kind)) => self.flood(packet, (batch.port, kind), now_ns, verdicts),
+            let Some((destination, source, ethertype)) = header.ethernet() else {
+                verdicts.drop_packet(packet, DropReason::TooShort);
+                continue;
+            };
+            if !visit.is_plain(ethertype) {
+                let ethernet = (destination, source, ethertype);
+                self.decide_in_vlan(&mut visit, (packet, header), ethernet, now_ns, verdicts);
+                continue;
+            }
+            match visit.direct(source, destination) {
+                Ok(Target::Port(port)) => verdicts.output(packet, port),
+                Ok(Target::All) => {
+                    let (from, vid, tag) = (batch.port, NO_VID, Tag::None);
+                    self.flood_within_limits(&Flooded { packet, from, vid, tag, header }, now_ns, verdicts);
+                }
                 Err(reason) => verdicts.drop_packet(packet, reason),
             }
         }
@@ -214,15 +212,14 @@ impl Module for Bridge {
                 settings.name
             ));
         }
+        self.vlans.set(port, &settings.vlans, settings.is_isolated);
         if let Some(mac) = settings.mac {
-            self.configure(&control, mac, port, &settings.name)?;
+            self.configure(&control, (mac, None), port, &settings.name)?;
         }
         self.storms.open(port, settings.storm);
-        self.ports.open(
-            port,
-            settings.mac.map_or(0, key_of),
-            settings.macs_max.unwrap_or(self.port_macs_max),
-        );
+        let macs_max = settings.macs_max.unwrap_or(self.port_macs_max);
+        self.vlans.set_static_mac(port, settings.mac.map_or(0, key_of));
+        self.ports.open(port, macs_max, self.vlans.of(port));
         control.names.insert(port, settings.name.clone());
         Ok(())
     }
@@ -230,22 +227,31 @@ impl Module for Bridge {
     /// What was learned from the port goes with its old address: its guest may use neither any more.
     fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         let control = self.control();
-        let static_key = settings.mac.map_or(0, key_of);
-        if static_key != self.ports.static_key(port) {
-            if let Some(mac) = settings.mac {
-                self.configure(&control, mac, port, &settings.name)?;
-            }
-            self.ports.set_static_key(port, static_key);
-            self.forget(&control, port, static_key);
+        let (old, new) = (self.vlans.of(port).static_mac(), settings.mac.map_or(0, key_of));
+        if new == old {
+            self.storms.change(port, settings.storm);
+            return Ok(());
+        }
+        if let Some(mac) = settings.mac {
+            self.configure(&control, (mac, None), port, &settings.name)?;
         }
         self.storms.change(port, settings.storm);
+        self.vlans.set_static_mac(port, new);
+        self.forget_static(&control, self.static_key(old, None, port), port);
+        self.forget_learned(&control, Some(port), None);
         Ok(())
     }
 
     fn port_removed(&self, port: PortId) {
         let mut control = self.control();
         self.ports.close(port);
-        self.forget(&control, port, 0);
+        self.vlans.set_static_mac(port, 0);
+        for (slot, _, place) in self.table.entries().filter(|(_, _, place)| place.port() == port) {
+            slot.vacate();
+            if !place.is_static() {
+                self.ports.release_slot(port);
+            }
+        }
         control.names.remove(&port);
     }
 
@@ -253,20 +259,32 @@ impl Module for Bridge {
         let now = Stamp::at(now_ns);
         let live = self.table.entries().filter(|(_, _, place)| !self.table.is_aged(*place, now));
         let mut entries: Vec<_> = live.map(|(_, key, place)| fdb_entry(key, place, now_ns)).collect();
-        entries.sort_by_key(|entry| (entry.mac, entry.age_ns));
-        // Without the lock, an address that goes from one slot to another while we look may show up in both.
-        entries.dedup_by_key(|entry| entry.mac);
+        let place = |entry: &FdbEntry| (entry.mac, entry.vlan, entry.is_static);
+        entries.sort_by_key(|entry| (place(entry), entry.age_ns, entry.port));
+        // Without the lock, an address that goes from one slot to another while we look may show up in both. A static
+        // one may be there for several ports that have no VLAN in common.
+        entries.dedup_by(|later, kept| {
+            place(later) == place(kept) && (!kept.is_static || later.port == kept.port)
+        });
         entries
+    }
+
+    fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        self.add_static(mac, vlan, port)
+    }
+
+    fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        self.delete_static(mac, vlan, port)
+    }
+
+    fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, String> {
+        Ok(self.forget_learned(&self.control(), port, vlan))
     }
 }
 
 fn fdb_entry(key: u64, place: Place, now_ns: u64) -> FdbEntry {
     let is_static = place.is_static();
     let age_ns = if is_static { 0 } else { now_ns.saturating_sub(place.stamp().as_ns()) };
-    FdbEntry { mac: mac_of(key), port: place.port(), age_ns, is_static }
-}
-
-fn taken(control: &Control, mac: Mac, owner: PortId, name: &str) -> String {
-    let owner = control.names.get(&owner).map_or("another port", String::as_str);
-    format!("{mac} is the address of \"{owner}\" already; give \"{name}\" another one, or remove \"{owner}\"")
+    let vlan = Some(vid_of(key)).filter(|vid| !matches!(*vid, NO_VID | EVERYWHERE));
+    FdbEntry { mac: mac_of(key), vlan, port: place.port(), age_ns, is_static }
 }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use lasthop_verdict::{PORTS_MAX, PortId};
 
+use super::vlans::Standing;
+
 /// Words of a set of ports.
 const SET_WORDS: usize = PORTS_MAX.div_ceil(64);
 
@@ -14,13 +16,15 @@ pub(crate) struct Ports {
     /// Bit `n` is set while port `n` gets floods and may teach; never set for the internal port. Two cache
     /// lines, so a flood costs what its receivers cost, however many ports there could be.
     live: [AtomicU64; SET_WORDS],
+    /// Those of them without VLAN settings.
+    without_vlans: [AtomicU64; SET_WORDS],
+    /// Ports that are isolated from each other.
+    isolated: [AtomicU64; SET_WORDS],
     ports: Box<[Port]>,
 }
 
 #[derive(Debug, Default)]
 struct Port {
-    /// Key of the static address; 0 for none.
-    static_key: AtomicU64,
     /// Slots of the table that hold a learned address of this port, aged ones included.
     learned: AtomicU32,
     learned_max: AtomicU32,
@@ -30,6 +34,8 @@ impl Default for Ports {
     fn default() -> Self {
         Self {
             live: std::array::from_fn(|_| AtomicU64::new(0)),
+            without_vlans: std::array::from_fn(|_| AtomicU64::new(0)),
+            isolated: std::array::from_fn(|_| AtomicU64::new(0)),
             ports: (0..PORTS_MAX).map(|_| Port::default()).collect(),
         }
     }
@@ -37,28 +43,27 @@ impl Default for Ports {
 
 impl Ports {
     /// Makes a port known. Its number is below `PORTS_MAX`, or nothing happens.
-    pub(crate) fn open(&self, port: PortId, static_key: u64, learned_max: u32) {
+    pub(crate) fn open(&self, port: PortId, learned_max: u32, standing: Standing) {
         let Some(state) = self.ports.get(port.index()) else { return };
-        state.static_key.store(static_key, Ordering::Relaxed);
         state.learned_max.store(learned_max, Ordering::Relaxed);
-        if port != PortId::INTERNAL {
-            // Release: who sees the port sees its static address.
-            self.live[port.index() / 64].fetch_or(bit(port), Ordering::Release);
+        if port == PortId::INTERNAL {
+            return;
         }
-    }
-
-    /// Gives a live port another static address, or none (0).
-    pub(crate) fn set_static_key(&self, port: PortId, static_key: u64) {
-        if let Some(state) = self.ports.get(port.index()) {
-            state.static_key.store(static_key, Ordering::Relaxed);
+        let sets = [(&self.isolated, standing.is_isolated()), (&self.without_vlans, standing.is_any())];
+        // Release: who sees the port sees what it may and carries.
+        for (set, _) in sets.into_iter().chain([(&self.live, true)]).filter(|(_, is_in)| *is_in) {
+            set[port.index() / 64].fetch_or(bit(port), Ordering::Release);
         }
     }
 
     /// Ends floods to the port and learning from it.
     pub(crate) fn close(&self, port: PortId) {
-        let Some(state) = self.ports.get(port.index()) else { return };
-        self.live[port.index() / 64].fetch_and(!bit(port), Ordering::Release);
-        state.static_key.store(0, Ordering::Relaxed);
+        if port.index() >= PORTS_MAX {
+            return;
+        }
+        for set in [&self.live, &self.without_vlans, &self.isolated] {
+            set[port.index() / 64].fetch_and(!bit(port), Ordering::Release);
+        }
     }
 
     /// Whether the port gets floods and may teach.
@@ -66,17 +71,27 @@ impl Ports {
         self.live.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Acquire) & bit(port) != 0)
     }
 
-    /// Every live port but `except`, in ascending order.
-    pub(crate) fn others(&self, except: PortId) -> impl Iterator<Item = PortId> {
-        let words = self.live.iter().enumerate();
+    /// Every live port but `from` that it is not isolated from, in ascending order.
+    pub(crate) fn others(&self, from: PortId) -> impl Iterator<Item = PortId> {
+        let barred = self.is_isolated(from);
+        Self::members(&self.live, from).filter(move |port| !(barred && self.is_isolated(*port)))
+    }
+
+    /// Live ports without VLAN settings but for `from`, isolated or not, in ascending order.
+    pub(crate) fn others_without_vlans(&self, from: PortId) -> impl Iterator<Item = PortId> {
+        Self::members(&self.without_vlans, from)
+    }
+
+    fn members(set: &[AtomicU64; SET_WORDS], except: PortId) -> impl Iterator<Item = PortId> {
+        let words = set.iter().enumerate();
         let all =
             words.flat_map(|(index, word)| bits(word.load(Ordering::Acquire)).map(move |at| 64 * index + at));
         all.map(|number| PortId(number as u16)).filter(move |port| *port != except)
     }
 
-    /// Key of the port's static address; 0 for none.
-    pub(crate) fn static_key(&self, port: PortId) -> u64 {
-        self.ports.get(port.index()).map_or(0, |state| state.static_key.load(Ordering::Relaxed))
+    /// Whether the port talks only to those that are not isolated.
+    pub(crate) fn is_isolated(&self, port: PortId) -> bool {
+        self.isolated.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Relaxed) & bit(port) != 0)
     }
 
     /// Slots that hold a learned address of the port.
@@ -127,7 +142,7 @@ mod tests {
     fn others_are_ascending_and_leave_out_one() {
         let ports = Ports::default();
         for port in [1023, 64, 1, 63, 0] {
-            ports.open(PortId(port), 0, 1);
+            ports.open(PortId(port), 1, Standing::default());
         }
         assert_eq!(ports.others(PortId(64)).map(|port| port.0).collect::<Vec<_>>(), [1, 63, 1023]);
         ports.close(PortId(63));
@@ -139,19 +154,19 @@ mod tests {
     fn numbers_beyond_the_last_are_never_live() {
         let ports = Ports::default();
         for port in [PORTS_MAX as u16, u16::MAX] {
-            ports.open(PortId(port), 7, 1);
+            ports.open(PortId(port), 1, Standing::default());
             ports.take_slot(PortId(port));
             ports.release_slot(PortId(port));
             ports.close(PortId(port));
             assert!(!ports.is_live(PortId(port)));
-            assert_eq!((ports.static_key(PortId(port)), ports.is_full(PortId(port))), (0, true));
+            assert!(ports.is_full(PortId(port)));
         }
     }
 
     #[test]
     fn a_port_is_full_at_its_limit() {
         let ports = Ports::default();
-        ports.open(PortId(3), 0, 2);
+        ports.open(PortId(3), 2, Standing::default());
         ports.take_slot(PortId(3));
         assert!(!ports.is_full(PortId(3)));
         ports.take_slot(PortId(3));

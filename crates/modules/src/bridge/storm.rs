@@ -16,7 +16,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_verdict::{DropReason, PORTS_MAX, PortId, StormLimits};
+use lasthop_verdict::{DropReason, Header, Mac, PORTS_MAX, PortId, StormLimits};
 
 /// Frames that may always come at once: one batch, which is how a ring's frames come.
 pub(crate) const BURST_FRAMES_MIN: u64 = lasthop_verdict::BATCH_PACKETS_MAX as u64;
@@ -38,6 +38,15 @@ pub(crate) enum Flood {
 
 impl Flood {
     const COUNT: usize = 3;
+
+    /// Why a frame is flooded that is.
+    pub(crate) fn of(header: &Header) -> Self {
+        match header.macs() {
+            Some((Mac([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), _)) => Self::Broadcast,
+            Some((destination, _)) if destination.is_group() => Self::Multicast,
+            _ => Self::Unknown,
+        }
+    }
 
     fn excess(self) -> DropReason {
         match self {

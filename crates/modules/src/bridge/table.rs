@@ -27,10 +27,33 @@ struct Bucket {
 
 const _: () = assert!(size_of::<Bucket>() == 64 && align_of::<Bucket>() == 64);
 
-/// The key of an address. The upper 16 bits are for a filter id (a VLAN's own table); 0 while there is one
-/// table.
+/// Bits of a key that are the address; above them is the filter id.
+const MAC_BITS: u32 = 48;
+const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
+/// The filter id of static addresses that hold wherever their port is; not a VID.
+pub(crate) const EVERYWHERE: u16 = 1 << 12;
+
+/// The key of an address of untagged frames, whose filter id is 0.
 pub(crate) fn key_of(mac: Mac) -> u64 {
     mac.0.iter().fold(0, |key, byte| key << 8 | u64::from(*byte))
+}
+
+/// The key of the address `mac`, a number, in a table of its own: each VLAN's is named by its VID.
+#[inline]
+pub(crate) fn key_in(filter: u16, mac: u64) -> u64 {
+    u64::from(filter) << MAC_BITS | mac
+}
+
+/// The address of a key, as a number.
+#[inline]
+pub(crate) fn mac_bits(key: u64) -> u64 {
+    key & MAC_MASK
+}
+
+/// The filter id of a key: a VID, 0, or [`EVERYWHERE`].
+#[inline]
+pub(crate) fn vid_of(key: u64) -> u16 {
+    (key >> MAC_BITS) as u16
 }
 
 /// The address of a key.
@@ -132,6 +155,8 @@ mod tests {
         let mac = Mac([0x02, 0x34, 0x56, 0x78, 0x9a, 0xbc]);
         assert_eq!(key_of(mac), 0x0234_5678_9abc);
         assert_eq!(mac_of(key_of(mac)), mac);
+        let key = key_in(4095, key_of(mac));
+        assert_eq!((vid_of(key), mac_bits(key), mac_of(key)), (4095, key_of(mac), mac));
     }
 
     #[test]

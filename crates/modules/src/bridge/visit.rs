@@ -1,24 +1,35 @@
 //! The decisions for one batch: all frames of it come from one port at one time.
 
-use lasthop_verdict::{DropReason, Header, Mac, PortId};
+use lasthop_verdict::{DropReason, Header, PortId, TagEdit};
+use lasthop_wire::headers::ETHERTYPE_VLAN;
 
+use super::Bridge;
 use super::learning::Lesson;
 use super::slot::Stamp;
-use super::table::key_of;
-use super::{Bridge, Flood};
+use super::table::{key_in, mac_bits};
+use super::vlans::{NO_VID, Standing, Tag};
 
 /// Bridge group addresses 01-80-C2-00-00-00 to -0F, which no bridge forwards (IEEE 802.1D-2004, 7.12.6).
 const LINK_LOCAL: u64 = 0x0180_c200_0000;
 /// The individual/group bit of an address (IEEE 802-2014, 8.2.2), as a bit of a key.
 const GROUP: u64 = 1 << 40;
-/// The address of all stations, as a key.
-const BROADCAST: u64 = 0xffff_ffff_ffff;
+
+/// What no key is.
+const NOTHING: u64 = u64::MAX;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Port(PortId),
+    /// Everybody else.
+    All,
+}
+
+/// Where a frame of a VLAN goes, and what becomes of its tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    To(PortId),
-    Flood(Flood),
+    To(PortId, Option<TagEdit>),
+    Flood { vid: u16, tag: Tag },
 }
 
 /// One batch on its way through the bridge.
@@ -30,81 +41,126 @@ pub(crate) enum Route {
 pub(crate) struct Visit<'a> {
     bridge: &'a Bridge,
     port: PortId,
-    static_key: u64,
+    standing: Standing,
     now: Stamp,
-    source: Option<(u64, Result<(), DropReason>)>,
-    destination: Option<(u64, Result<Route, DropReason>)>,
+    /// Key of the last source that was admitted.
+    admitted: u64,
+    /// The last one that was not.
+    refused: Option<(u64, DropReason)>,
+    /// Key of the last destination, and where it is.
+    destination: u64,
+    target: Result<Target, DropReason>,
 }
 
 impl<'a> Visit<'a> {
+    #[inline]
     pub(crate) fn new(bridge: &'a Bridge, port: PortId, now: Stamp) -> Self {
-        let static_key = bridge.ports.static_key(port);
-        Self { bridge, port, static_key, now, source: None, destination: None }
+        let (standing, target) = (bridge.vlans.of(port), Ok(Target::All));
+        Self { bridge, port, standing, now, admitted: NOTHING, refused: None, destination: NOTHING, target }
     }
 
-    /// Where the frame goes, or why nowhere. Learns from its source first, whatever its destination.
+    pub(crate) fn port(&self) -> PortId {
+        self.port
+    }
+
+    /// Whether frames with this EtherType pass as they are: without tag, from a port without VLAN settings.
     #[inline]
-    pub(crate) fn route(&mut self, header: &Header) -> Result<Route, DropReason> {
-        let (destination, source) = header.macs().ok_or(DropReason::TooShort)?;
-        if self.port != PortId::INTERNAL {
+    pub(crate) fn is_plain(&self, ethertype: u16) -> bool {
+        ethertype != ETHERTYPE_VLAN && self.standing.is_any()
+    }
+
+    /// Where a frame goes that is in no VLAN, or why nowhere; the key of its addresses is that of its VLAN. Learns from its
+    /// source first, whatever its destination.
+    #[inline]
+    pub(crate) fn direct(&mut self, source: u64, destination: u64) -> Result<Target, DropReason> {
+        if source != self.admitted {
             self.admit(source)?;
         }
-        self.direct(destination)
+        if destination != self.destination {
+            self.target = self.find(destination);
+            self.destination = destination;
+        }
+        self.target
     }
 
-    #[inline]
-    fn admit(&mut self, source: Mac) -> Result<(), DropReason> {
-        let key = key_of(source);
-        if let Some((_, admitted)) = self.source.filter(|(last, _)| *last == key) {
-            return admitted;
+    /// Where a frame goes that may be in a VLAN, or why nowhere.
+    pub(crate) fn route(
+        &mut self,
+        header: &Header,
+        (destination, source, ethertype): (u64, u64, u16),
+    ) -> Result<Route, DropReason> {
+        let (vid, tag) = self.classify(header, ethertype)?;
+        let Target::Port(port) = self.direct(key_in(vid, source), key_in(vid, destination))? else {
+            return Ok(Route::Flood { vid, tag });
+        };
+        Ok(Route::To(port, tag.edit(self.bridge.vlans.of(port).form(vid), vid)))
+    }
+
+    /// The VLAN that a frame belongs to, and how it says so (IEEE 802.1Q-2022, 6.9.1, 8.6.2).
+    fn classify(&self, header: &Header, ethertype: u16) -> Result<(u16, Tag), DropReason> {
+        let (vid, tag) = match ethertype {
+            ETHERTYPE_VLAN => (header.tag_vid()?, Tag::Vlan),
+            _ => (NO_VID, Tag::None),
+        };
+        if vid == NO_VID {
+            let tag = if tag == Tag::None { tag } else { Tag::PriorityOnly };
+            let own = self.standing.untagged_vid();
+            let is_homeless = own == NO_VID && !self.standing.is_any();
+            return if is_homeless { Err(DropReason::VlanUntagged) } else { Ok((own, tag)) };
         }
-        let admitted = self.admit_new(key);
-        self.source = Some((key, admitted));
+        if self.standing.is_access() {
+            return Err(DropReason::VlanTagged);
+        }
+        let is_carried = self.bridge.vlans.carries(self.port, vid);
+        if is_carried { Ok((vid, tag)) } else { Err(DropReason::VlanNotCarried) }
+    }
+
+    fn admit(&mut self, key: u64) -> Result<(), DropReason> {
+        if let Some((_, reason)) = self.refused.filter(|(last, _)| *last == key) {
+            return Err(reason);
+        }
+        let admitted = if self.port == PortId::INTERNAL { Ok(()) } else { self.admit_new(key) };
+        match admitted {
+            Ok(()) => self.admitted = key,
+            Err(reason) => self.refused = Some((key, reason)),
+        }
         admitted
     }
 
     fn admit_new(&mut self, key: u64) -> Result<(), DropReason> {
-        if key == 0 || key & GROUP != 0 {
+        if mac_bits(key) == 0 || key & GROUP != 0 {
             return Err(DropReason::SourceInvalid);
         }
-        if self.static_key != 0 {
-            return if key == self.static_key { Ok(()) } else { Err(DropReason::SourceSpoofed) };
+        let own = self.standing.static_mac();
+        if own != 0 {
+            let is_own = mac_bits(key) == own || self.bridge.is_configured(key, self.port);
+            return if is_own { Ok(()) } else { Err(DropReason::SourceSpoofed) };
         }
         match self.bridge.learn(key, self.port, self.now) {
             Lesson::Nothing => {}
-            Lesson::Learned => self.destination = None,
+            Lesson::Learned => self.destination = NOTHING,
             Lesson::Spoofed => return Err(DropReason::SourceSpoofed),
         }
         Ok(())
     }
 
     #[inline]
-    fn direct(&mut self, destination: Mac) -> Result<Route, DropReason> {
-        let key = key_of(destination);
-        if let Some((_, route)) = self.destination.filter(|(last, _)| *last == key) {
-            return route;
-        }
-        let route = self.direct_new(key);
-        self.destination = Some((key, route));
-        route
-    }
-
-    fn direct_new(&self, key: u64) -> Result<Route, DropReason> {
+    fn find(&self, key: u64) -> Result<Target, DropReason> {
         if key & GROUP != 0 {
-            return direct_group(key);
+            let is_link_local = mac_bits(key) & !0xf == LINK_LOCAL;
+            return if is_link_local { Err(DropReason::LinkLocal) } else { Ok(Target::All) };
         }
-        match self.bridge.table.look_up(key, self.now) {
-            Some(place) if place.port() == self.port => Err(DropReason::SamePort),
-            Some(place) => Ok(Route::To(place.port())),
-            None => Ok(Route::Flood(Flood::Unknown)),
+        let found = self.bridge.table.look_up(key, self.now).or_else(|| self.bridge.find_everywhere(key));
+        match found.map(|place| place.port()) {
+            None => Ok(Target::All),
+            Some(port) if port == self.port => Err(DropReason::SamePort),
+            Some(port) if self.is_isolated_from(port) => Err(DropReason::Isolated),
+            Some(port) => Ok(Target::Port(port)),
         }
     }
-}
 
-fn direct_group(key: u64) -> Result<Route, DropReason> {
-    match key {
-        BROADCAST => Ok(Route::Flood(Flood::Broadcast)),
-        _ if key & !0xf == LINK_LOCAL => Err(DropReason::LinkLocal),
-        _ => Ok(Route::Flood(Flood::Multicast)),
+    #[inline]
+    fn is_isolated_from(&self, port: PortId) -> bool {
+        self.standing.is_isolated() && self.bridge.vlans.of(port).is_isolated()
     }
 }

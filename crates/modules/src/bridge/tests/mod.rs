@@ -2,8 +2,13 @@
 
 mod limits;
 mod model;
+mod static_entries;
 mod storms;
 mod threads;
+mod vlan_model;
+mod vlans;
+
+use lasthop_verdict::DropReason;
 
 use super::*;
 use crate::testing::{Lab, SECOND_NS, frame, frame_of, mac};
@@ -256,7 +261,7 @@ fn the_table_is_listed_in_order_with_ages_and_without_aged_entries() {
     lab.now_ns += 101 * SECOND_NS;
     let fdb = lab.module.fdb(lab.now_ns);
     assert_eq!(fdb.iter().map(|entry| entry.mac).collect::<Vec<_>>(), [mac(5), mac(12)]);
-    assert_eq!(fdb[0], FdbEntry { mac: mac(5), port: PortId(3), age_ns: 0, is_static: true });
+    assert_eq!(fdb[0], FdbEntry { mac: mac(5), vlan: None, port: PortId(3), age_ns: 0, is_static: true });
     assert_eq!((fdb[1].port, fdb[1].is_static), (PortId(2), false));
     assert_eq!(fdb[1].age_ns, lab.now_ns - Stamp::at(seen_ns).as_ns());
 }

@@ -1,0 +1,66 @@
+//! Static entries of the forwarding table: the switch has them, and the supervisor knows them for the next switch.
+
+use serde_json::Value;
+
+use crate::fault::Fault;
+use crate::fdb::{Flush, STATIC_ENTRIES_MAX, StaticEntry, too_many};
+use crate::orders::Order;
+
+use super::Supervisor;
+use super::orders::{Asker, What, switch_down};
+use super::requests::Question;
+
+impl Supervisor {
+    pub(super) fn fdb_add(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
+        self.find(entry.vnic.as_str())?;
+        if self.static_entries.len() >= STATIC_ENTRIES_MAX {
+            return Err(too_many());
+        }
+        self.change_fdb(Order::FdbAdd(entry.clone()), What::FdbAdded(entry), asker)
+    }
+
+    pub(super) fn fdb_del(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
+        self.find(entry.vnic.as_str())?;
+        self.change_fdb(Order::FdbDel(entry.clone()), What::FdbDeleted(entry), asker)
+    }
+
+    pub(super) fn fdb_flush(&mut self, flush: Flush, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if let Some(vnic) = &flush.vnic {
+            self.find(vnic.as_str())?;
+        }
+        self.change_fdb(Order::FdbFlush(flush), What::Question(Question::Flush), asker)
+    }
+
+    fn change_fdb(&mut self, order: Order, what: What, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        self.order(order, what, Some(asker.clone()));
+        Ok(None)
+    }
+
+    /// The switch has entered an address.
+    pub(super) fn remember_entry(&mut self, entry: StaticEntry) {
+        // Its vnic may have been deleted in between.
+        if self.find(entry.vnic.as_str()).is_ok() {
+            self.static_entries.push(entry);
+        }
+    }
+
+    /// The switch has taken out an address.
+    pub(super) fn forget_entry(&mut self, entry: &StaticEntry) {
+        self.static_entries.retain(|known| known != entry);
+    }
+
+    /// A vnic goes with its addresses.
+    pub(super) fn forget_entries_of(&mut self, vnic: &str) {
+        self.static_entries.retain(|entry| entry.vnic.as_str() != vnic);
+    }
+
+    /// Tells a new switch, which has its ports, of all entries.
+    pub(super) fn restore_entries(&mut self) {
+        for entry in self.static_entries.clone() {
+            self.order(Order::FdbAdd(entry), What::Restored, None);
+        }
+    }
+}

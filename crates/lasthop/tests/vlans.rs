@@ -1,0 +1,220 @@
+//! VLANs on the built binary: three guests, two VLANs and a trunk, and what the command line says of it.
+
+mod support;
+
+use std::time::Duration;
+
+use lasthop_guest::{Guest, GuestOptions};
+use lasthop_wire::Offload;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use support::{Switch, eventually, lasthop, signal};
+
+const WAIT: Duration = Duration::from_secs(20);
+const BROADCAST: [u8; 6] = [0xff; 6];
+
+fn mac(number: u8) -> [u8; 6] {
+    [0x02, 0, 0, 0, 0, number]
+}
+
+/// A frame of a type that no protocol uses (IEEE 802 local experimental), with a number in it.
+fn frame(to: [u8; 6], from: [u8; 6], number: u8) -> Vec<u8> {
+    let mut frame = [&to[..], &from, &[0x88, 0xb5, number]].concat();
+    frame.resize(200, number);
+    frame
+}
+
+fn tagged(tci: u16, frame: &[u8]) -> Vec<u8> {
+    let [high, low] = tci.to_be_bytes();
+    [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat()
+}
+
+fn guest(switch: &Switch, port: &str, number: u8) -> Guest {
+    let options = GuestOptions { mac: mac(number), ..GuestOptions::default() };
+    let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
+    eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
+    guest
+}
+
+fn send(guest: &mut Guest, frame: &[u8]) {
+    assert!(guest.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
+    guest.flush(0).expect("flushed");
+}
+
+fn receive(guest: &mut Guest) -> Vec<u8> {
+    let mut frame = Vec::new();
+    assert!(guest.wait(Some(WAIT)).expect("connected"), "no frame came");
+    guest.recv(0, &mut frame).expect("a sound ring").expect("a frame");
+    frame
+}
+
+const FILE: &str = "
+[[vnic]]
+name = \"a\"
+vlan = 5
+
+[[vnic]]
+name = \"b\"
+vlan = 6
+
+[[vnic]]
+name = \"t\"
+trunk = [5, \"6-9\"]
+native = 20
+
+[[fdb]]
+mac = \"02:00:00:00:00:99\"
+vnic = \"t\"
+vlan = 5
+";
+
+fn start(file: &str) -> Switch {
+    let base = tempfile::tempdir().expect("a directory");
+    let path = base.path().join("lasthop.toml");
+    std::fs::write(&path, file).expect("written");
+    let switch = Switch::spawn(base, &["--config", path.to_str().expect("text")]);
+    eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+    switch
+}
+
+#[test]
+fn guests_hear_their_vlan_and_a_trunk_hears_all() {
+    let switch = start(FILE);
+    let [mut a, mut b, mut t] =
+        [("a", 1), ("b", 2), ("t", 3)].map(|(port, number)| guest(&switch, port, number));
+    let from_a = frame(BROADCAST, mac(1), 1);
+    send(&mut a, &from_a);
+    assert_eq!(receive(&mut t), tagged(5, &from_a));
+    let from_b = frame(BROADCAST, mac(2), 2);
+    send(&mut b, &from_b);
+    assert_eq!(receive(&mut t), tagged(6, &from_b), "and b's frame is the next one: a's did not go around");
+    let answer = frame(mac(1), mac(3), 3);
+    send(&mut t, &tagged(0x6005, &answer));
+    assert_eq!(receive(&mut a), answer);
+    send(&mut t, &tagged(6, &frame(mac(2), mac(3), 4)));
+    assert_eq!(receive(&mut b), frame(mac(2), mac(3), 4), "b's first frame: nothing of VLAN 5 came to it");
+    // A static entry sends to the trunk what nobody sent from.
+    let to_entry = frame(mac(0x99), mac(1), 5);
+    send(&mut a, &to_entry);
+    assert_eq!(receive(&mut t), tagged(5, &to_entry));
+    send(&mut a, &tagged(6, &frame(mac(2), mac(1), 6)));
+    eventually("the drop", || (switch.port("a")["rx_drops"]["vlan_tagged"] == 1).then_some(()));
+    assert_eq!(switch.port("a")["tx_packets"], 1);
+    switch.ask(&["stats", "--check"]).ok();
+    let fdb = switch.ask(&["fdb", "show"]).ok();
+    let shown: Vec<_> = fdb.lines().map(|line| line.split(" age ").next().unwrap_or(line)).collect();
+    let expected = [
+        "02:00:00:00:00:01 dev a vlan 5",
+        "02:00:00:00:00:02 dev b vlan 6",
+        "02:00:00:00:00:03 dev t vlan 5",
+        "02:00:00:00:00:03 dev t vlan 6",
+        "02:00:00:00:00:99 dev t vlan 5 static",
+    ];
+    assert_eq!(shown, expected);
+    let flush = |words: &[&str]| switch.ask(&[&["fdb", "flush"], words].concat()).ok();
+    assert_eq!(flush(&["--vnic", "t", "--vlan", "6"]), "forgot 1 learned address\n");
+    assert_eq!(flush(&[]), "forgot 3 learned addresses\n");
+    assert_eq!(switch.ask(&["fdb", "show"]).ok(), "02:00:00:00:00:99 dev t vlan 5 static\n");
+}
+
+#[test]
+fn settings_are_shown_and_mistakes_named() {
+    let switch = start(FILE);
+    let shown = switch.ask(&["vlan", "show"]).ok();
+    let expected = "PORT  VLAN-ID\n\
+                    a     5 PVID Egress Untagged\n\
+                    b     6 PVID Egress Untagged\n\
+                    t     5-9\n      20 PVID Egress Untagged\n";
+    assert_eq!(shown, expected);
+    assert_eq!(
+        switch.json(&["vlan", "show"])["vnics"][2],
+        json!({"name": "t", "passes_all": false, "vlans":
+            [{"vlan": 5, "vlan_end": 9}, {"vlan": 20, "flags": ["PVID", "Egress Untagged"]}]})
+    );
+    let listed = switch.json(&["vnic", "list"]);
+    let keys =
+        |index: usize| ["vlan", "trunk", "native", "isolated"].map(|key| listed["vnics"][index][key].clone());
+    assert_eq!(keys(0), [json!(5), Value::Null, Value::Null, json!(false)]);
+    assert_eq!(keys(2), [Value::Null, json!(["5-9"]), json!(20), json!(false)]);
+    switch.ask(&["vnic", "add", "i,isolated=true,trunk=1-3"]).ok();
+    let shown = switch.ask(&["vnic", "show", "i"]).ok();
+    assert!(shown.contains("vlans         1-3 (trunk: tagged)\nisolated      yes"), "{shown}");
+    for (words, message) in [
+        (&["fdb", "add", "02:00:00:00:00:07", "a", "--vlan", "6"][..], "\"a\" does not carry VLAN 6"),
+        (&["fdb", "add", "02:00:00:00:00:07", "x"], "there is no vnic \"x\""),
+        (&["fdb", "add", "02:00:00:00:00:99", "t", "--vlan", "5"], "is a static address of \"t\" already"),
+        (&["fdb", "del", "02:00:00:00:00:07", "a"], "there is no static entry"),
+        (&["fdb", "flush", "--vnic", "x"], "there is no vnic \"x\""),
+    ] {
+        let said = switch.ask(words).refused();
+        assert!(said.contains(message), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_named_before_anything_starts() {
+    for (vnic, message) in [
+        ("a,vlan=0", "0 is no VLAN"),
+        ("a,vlan=4095", "4095 is reserved"),
+        ("a,trunk=10+4096", "4096 cannot be the number of a VLAN"),
+        ("a,trunk=10,vlan=10", "both vlan and trunk"),
+        ("a,native=0,trunk=5", "0 is no VLAN"),
+    ] {
+        let answer = lasthop(&["run", "--vnic", vnic]);
+        assert!(answer.code != Some(0) && answer.err.contains(message), "{vnic}: {}", answer.err);
+    }
+    for (words, message) in [
+        (["fdb", "add", "ff:ff:ff:ff:ff:ff", "a"], "unicast"),
+        (["fdb", "flush", "--vlan", "0"], "0 is no VLAN"),
+    ] {
+        let answer = lasthop(&words);
+        assert!(answer.code != Some(0) && answer.err.contains(message), "{words:?}: {}", answer.err);
+    }
+}
+
+#[test]
+fn a_module_without_vlans_refuses_them() {
+    let switch = Switch::start(&["--module", "dummy"]);
+    let said = switch.ask(&["vnic", "add", "a,vlan=5"]).refused();
+    assert!(said.contains("would not keep VLANs"), "{said}");
+    switch.ask(&["vnic", "add", "b"]).ok();
+    for words in [&["fdb", "flush"][..], &["fdb", "add", "02:00:00:00:00:07", "b"]] {
+        assert!(switch.ask(words).refused().contains("has no forwarding table"));
+    }
+}
+
+#[test]
+fn entries_outlive_the_switch_process_and_end_with_their_vnic() {
+    let switch = Switch::start(&["--vnic", "a", "--vnic", "b,vlan=5"]);
+    let add = |mac: &str, vnic: &str| switch.ask(&["fdb", "add", mac, vnic]).ok();
+    assert_eq!(add("02:00:00:00:00:07", "a"), "added 02:00:00:00:00:07 of a\n");
+    add("02:00:00:00:00:08", "b");
+    add("02:00:00:00:00:09", "b");
+    switch.ask(&["fdb", "del", "02:00:00:00:00:09", "b"]).ok();
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let both = "02:00:00:00:00:07 dev a static\n02:00:00:00:00:08 dev b vlan 5 static\n";
+    assert_eq!(switch.ask(&["fdb", "show"]).ok(), both);
+    switch.ask(&["vnic", "del", "b"]).ok();
+    assert_eq!(switch.ask(&["fdb", "show"]).ok(), "02:00:00:00:00:07 dev a static\n");
+    switch.ask(&["vnic", "add", "b,vlan=5"]).ok();
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the third", || (switch.log().matches("running again").count() == 2).then_some(()));
+    assert_eq!(switch.ask(&["fdb", "show"]).ok(), "02:00:00:00:00:07 dev a static\n");
+}
+
+#[test]
+fn a_file_whose_entry_is_homeless_or_impossible_does_not_start() {
+    for (entry, message) in [
+        ("mac = \"02:00:00:00:00:07\"\nvnic = \"x\"", "and there is no such vnic"),
+        ("mac = \"02:00:00:00:00:07\"\nvnic = \"a\"\nvlan = 6", "\"a\" does not carry VLAN 6"),
+    ] {
+        let base = tempfile::tempdir().expect("a directory");
+        let path = base.path().join("lasthop.toml");
+        std::fs::write(&path, format!("[[vnic]]\nname = \"a\"\nvlan = 5\n[[fdb]]\n{entry}\n"))
+            .expect("written");
+        let mut switch = Switch::spawn(base, &["--config", path.to_str().expect("text")]);
+        assert!(!switch.wait().success());
+        assert!(switch.log().contains(message), "{}", switch.log());
+    }
+}

@@ -1,0 +1,198 @@
+//! Static addresses: the ports' own ones, and those that a user entered.
+//!
+//! ```text
+//!   for                                        filter id of the key
+//!   one VLAN                                   its VID
+//!   all VLANs of a port without VLAN settings  0, which is also where its untagged frames are
+//!   all VLANs of a trunk                       EVERYWHERE: valid in the VLANs that the port carries
+//! ```
+//!
+//! What a guest sends from a static address is taken from its port only; in VLANs that the port does not carry the
+//! address is free.
+
+use lasthop_verdict::{Mac, PortId, Vid};
+
+use super::slot::{Place, Slot, Stamp};
+use super::table::{EVERYWHERE, key_in, key_of, mac_bits, vid_of};
+use super::vlans::NO_VID;
+use super::{Bridge, Control};
+
+impl Bridge {
+    /// The static place of an address that is not entered for the VLAN of `key` itself, but for all of its port's.
+    pub(super) fn find_everywhere(&self, key: u64) -> Option<Place> {
+        let vid = vid_of(key);
+        if vid == NO_VID {
+            return None;
+        }
+        let in_trunks = || self.table.find(key_in(EVERYWHERE, mac_bits(key)));
+        let in_others = || self.table.find(mac_bits(key));
+        let holds = |place: &Place| place.is_static() && self.vlans.carries(place.port(), vid);
+        let place = |found: Option<(&Slot, Place)>| found.map(|(_, place)| place).filter(holds);
+        place(in_trunks()).or_else(|| place(in_others()))
+    }
+
+    /// Whether `key` is a static address of `port`.
+    pub(super) fn is_configured(&self, key: u64, port: PortId) -> bool {
+        let own = |place: &Place| place.is_static() && place.port() == port;
+        let found = self.table.find(key).map(|(_, place)| place);
+        found.filter(own).or_else(|| self.find_everywhere(key).filter(own)).is_some()
+    }
+
+    /// Enters a static address, in place of learned ones if it must be. What the port carries is known.
+    pub(super) fn configure(
+        &self,
+        control: &Control,
+        (mac, vlan): (Mac, Option<Vid>),
+        port: PortId,
+        name: &str,
+    ) -> Result<(), String> {
+        let bits = key_of(mac);
+        if bits == 0 || mac.is_group() {
+            return Err(format!("{mac} cannot be the address of \"{name}\"; give it a unicast address"));
+        }
+        let key = self.static_key(bits, vlan, port);
+        if let Some(owner) = self.owner_in(key, port) {
+            return Err(taken(control, mac, owner, name));
+        }
+        self.make_way(control, key, port);
+        self.make_room(key, mac, name)?.occupy(key, Place::configured(port));
+        Ok(())
+    }
+
+    /// The key of a static address: for one VLAN, or for all that the port carries.
+    pub(super) fn static_key(&self, mac: u64, vlan: Option<Vid>, port: PortId) -> u64 {
+        let standing = self.vlans.of(port);
+        let filter = match vlan {
+            Some(vid) => vid.get(),
+            None if standing.is_any() => NO_VID,
+            None if standing.is_access() => standing.untagged_vid(),
+            None => EVERYWHERE,
+        };
+        key_in(filter, mac)
+    }
+
+    /// Whether a static address with this key holds in VLAN `vid`.
+    fn holds_in(&self, key: u64, port: PortId, vid: u16) -> bool {
+        match vid_of(key) {
+            NO_VID | EVERYWHERE => self.vlans.carries(port, vid),
+            own => own == vid,
+        }
+    }
+
+    /// Who has the address already where `key` would put it for `port`.
+    fn owner_in(&self, key: u64, port: PortId) -> Option<PortId> {
+        let same = self.table.entries().filter(|(_, other, place)| {
+            place.is_static()
+                && mac_bits(*other) == mac_bits(key)
+                && self.meet(key, port, *other, place.port())
+        });
+        same.map(|(_, _, place)| place.port()).next()
+    }
+
+    /// Whether two static entries of one address have a VLAN in common, or the same place in the table.
+    fn meet(&self, one: u64, port: PortId, other: u64, owner: PortId) -> bool {
+        let is_wide = |key| matches!(vid_of(key), NO_VID | EVERYWHERE);
+        match (is_wide(one), is_wide(other)) {
+            _ if one == other => true,
+            (true, true) => self.vlans.overlap(port, owner),
+            (true, false) => self.holds_in(one, port, vid_of(other)),
+            (false, _) => self.holds_in(other, owner, vid_of(one)),
+        }
+    }
+
+    /// An address that is about to be configured is learned nowhere in the same VLANs.
+    fn make_way(&self, _lock: &Control, key: u64, port: PortId) {
+        let learned = self.table.entries().filter(|(_, other, place)| {
+            !place.is_static()
+                && mac_bits(*other) == mac_bits(key)
+                && self.holds_in(key, port, vid_of(*other))
+        });
+        for (slot, _, place) in learned {
+            slot.vacate();
+            self.ports.release_slot(place.port());
+        }
+    }
+
+    /// A slot for a static address; a learned one has to go if all are in use.
+    fn make_room(&self, key: u64, mac: Mac, name: &str) -> Result<&Slot, String> {
+        // At time zero nothing is aged: the empty slot, else whoever was unseen for longest.
+        if let Some((slot, _)) = self.table.vacancy(key, Stamp::at(0)) {
+            return Ok(slot);
+        }
+        let (slot, place) = self.table.weakest(key).ok_or_else(|| {
+            format!(
+                "the address table has no room for the address {mac} of \"{name}\"; make the table larger"
+            )
+        })?;
+        self.ports.release_slot(place.port());
+        self.counts.displaced.raise();
+        Ok(slot)
+    }
+
+    /// Enters an address for a port that is there.
+    pub(super) fn add_static(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        let control = self.control();
+        let name = control.name(port)?;
+        if let Some(vid) = vlan.filter(|vid| !self.vlans.carries(port, vid.get())) {
+            return Err(format!("\"{name}\" does not carry VLAN {vid}; see: lasthop vlan show"));
+        }
+        self.configure(&control, (mac, vlan), port, name)
+    }
+
+    /// Takes out what `add_static` entered.
+    pub(super) fn delete_static(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        let control = self.control();
+        let name = control.name(port)?;
+        let key = self.static_key(key_of(mac), vlan, port);
+        let found = self.table.find(key).filter(|(_, place)| place.is_static() && place.port() == port);
+        let (slot, _) = found.ok_or_else(|| {
+            let place = vlan.map_or_else(String::new, |vid| format!(" in VLAN {vid}"));
+            format!("there is no static entry {mac} for \"{name}\"{place}; see: lasthop fdb show")
+        })?;
+        if self.vlans.of(port).static_mac() == key_of(mac) && key == self.static_key(key_of(mac), None, port)
+        {
+            return Err(format!(
+                "{mac} is the address of \"{name}\" itself, set by mac=; it goes with the vnic"
+            ));
+        }
+        slot.vacate();
+        Ok(())
+    }
+
+    /// Takes out the static entry with this key, if it is the port's.
+    pub(super) fn forget_static(&self, _lock: &Control, key: u64, port: PortId) {
+        let found = self.table.find(key).filter(|(_, place)| place.is_static() && place.port() == port);
+        if let Some((slot, _)) = found {
+            slot.vacate();
+        }
+    }
+
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    pub(super) fn forget_learned(&self, _lock: &Control, port: Option<PortId>, vlan: Option<Vid>) -> usize {
+        let chosen = self.table.entries().filter(|(_, key, place)| {
+            let in_vlan = vlan.is_none_or(|vid| vid.get() == vid_of(*key));
+            !place.is_static() && in_vlan && port.is_none_or(|port| place.port() == port)
+        });
+        let mut flushed = 0;
+        for (slot, _, place) in chosen {
+            slot.vacate();
+            self.ports.release_slot(place.port());
+            flushed += 1;
+        }
+        flushed
+    }
+}
+
+impl Control {
+    fn name(&self, port: PortId) -> Result<&str, String> {
+        self.names.get(&port).map(String::as_str).ok_or_else(|| format!("there is no port {port}"))
+    }
+}
+
+fn taken(control: &Control, mac: Mac, owner: PortId, name: &str) -> String {
+    let owner = control.names.get(&owner).map_or("another port", String::as_str);
+    if owner == name {
+        return format!("{mac} is a static address of \"{name}\" already; see: lasthop fdb show");
+    }
+    format!("{mac} is the address of \"{owner}\" already; give \"{name}\" another one, or remove \"{owner}\"")
+}

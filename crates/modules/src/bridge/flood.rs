@@ -1,0 +1,94 @@
+//! Frames for everybody: all other ports that carry the frame's VLAN get a copy, each in the form that it takes.
+
+use lasthop_verdict::{DropReason, Header, Output, PortId, TagEdit, Verdicts};
+
+use super::Bridge;
+use super::vlans::{Form, Tag};
+
+/// A frame to be flooded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Flooded<'a> {
+    pub(crate) packet: usize,
+    pub(crate) from: PortId,
+    pub(crate) vid: u16,
+    pub(crate) tag: Tag,
+    pub(crate) header: &'a Header,
+}
+
+impl Bridge {
+    /// Frames of a VLAN.
+    pub(super) fn flood(&self, frame: &Flooded<'_>, verdicts: &mut Verdicts) {
+        let mut forms = Forms::default();
+        let mut is_lost = false;
+        let before = verdicts.outputs().len();
+        for port in self.ports.others(frame.from).filter(|port| self.vlans.carries(*port, frame.vid)) {
+            let form = self.vlans.of(port).form(frame.vid);
+            match forms.image(frame, form, verdicts) {
+                Ok(image) => put(frame.packet, image, port, verdicts),
+                Err(reason) if !is_lost => {
+                    is_lost = true; // once, however many would get it in this form
+                    verdicts.drop_packet(frame.packet, reason);
+                }
+                Err(_) => {}
+            }
+        }
+        if verdicts.outputs().len() == before && verdicts.lost() == 0 && !is_lost {
+            verdicts.drop_packet(frame.packet, DropReason::NoDestination);
+        }
+    }
+
+    /// Untagged frames of ports without VLAN settings, which such ports alone get.
+    pub(super) fn flood_as_it_is(&self, packet: usize, from: PortId, verdicts: &mut Verdicts) {
+        let others = self.ports.others_without_vlans(from);
+        if self.ports.is_isolated(from) {
+            return output_all(packet, others.filter(|port| !self.ports.is_isolated(*port)), verdicts);
+        }
+        output_all(packet, others, verdicts);
+    }
+}
+
+#[inline]
+fn output_all(packet: usize, ports: impl Iterator<Item = PortId>, verdicts: &mut Verdicts) {
+    let mut ports = ports.peekable();
+    if ports.peek().is_none() {
+        return verdicts.drop_packet(packet, DropReason::NoDestination);
+    }
+    ports.for_each(|port| verdicts.output(packet, port));
+}
+
+/// Sends a packet with an edited tag to one port.
+pub(crate) fn output_edited(
+    packet: usize,
+    port: PortId,
+    header: &Header,
+    edit: TagEdit,
+    verdicts: &mut Verdicts,
+) {
+    match add_edited(header, edit, verdicts) {
+        Ok(image) => put(packet, image, port, verdicts),
+        Err(reason) => verdicts.drop_packet(packet, reason),
+    }
+}
+
+fn put(packet: usize, image: u16, port: PortId, verdicts: &mut Verdicts) {
+    verdicts.push(Output { packet: packet as u16, image, port, truncate_len_bytes: u32::MAX });
+}
+
+fn add_edited(header: &Header, edit: TagEdit, verdicts: &mut Verdicts) -> Result<u16, DropReason> {
+    verdicts.add_image(header.edited(edit)?).ok_or(DropReason::VerdictOverflow)
+}
+
+/// The header images of one packet, made when the first port needs them.
+#[derive(Default)]
+struct Forms {
+    untagged: Option<Result<u16, DropReason>>,
+    tagged: Option<Result<u16, DropReason>>,
+}
+
+impl Forms {
+    fn image(&mut self, frame: &Flooded<'_>, form: Form, verdicts: &mut Verdicts) -> Result<u16, DropReason> {
+        let Some(edit) = frame.tag.edit(form, frame.vid) else { return Ok(frame.packet as u16) };
+        let made = if form == Form::Untagged { &mut self.untagged } else { &mut self.tagged };
+        *made.get_or_insert_with(|| add_edited(frame.header, edit, verdicts))
+    }
+}

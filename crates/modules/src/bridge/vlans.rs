@@ -1,0 +1,227 @@
+//! Which VLANs each port carries, how frames of them look there, and the port's own address.
+//!
+//! VLAN 0 stands for "none": untagged frames of ports without VLAN settings. Only such ports carry it, and what is in it
+//! leaves as it came.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lasthop_verdict::{PORTS_MAX, PortId, PortVlans, TagEdit, Vid};
+
+use super::table::mac_bits;
+
+/// No VLAN.
+pub(crate) const NO_VID: u16 = 0;
+/// VIDs there can be, those included that mean something else.
+const VIDS: usize = 4096;
+const VID_WORDS: usize = VIDS / 64;
+
+/// What every frame from or to a port is judged by, in one word.
+///
+/// ```text
+///   ISOLATED | LISTED | TRUNK | ACCESS | vid of untagged frames : 12, 0 = none | static address : 48, 0 = none
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing(u64);
+
+const VID_SHIFT: u32 = 48;
+const VID_MASK: u64 = 0x0fff;
+const ACCESS: u64 = 1 << 60;
+const TRUNK: u64 = 1 << 61;
+/// The trunk carries what its list says, and not everything.
+const LISTED: u64 = 1 << 62;
+const ISOLATED: u64 = 1 << 63;
+
+impl Standing {
+    fn of(vlans: &PortVlans, is_isolated: bool) -> Self {
+        let untagged = |vid: Vid| u64::from(vid.get()) << VID_SHIFT;
+        let bits = match vlans {
+            PortVlans::Any => 0,
+            PortVlans::Access(vid) => ACCESS | untagged(*vid),
+            PortVlans::Trunk { carried, native } => {
+                let listed = if carried.is_some() { LISTED } else { 0 };
+                TRUNK | listed | native.map_or(0, untagged)
+            }
+        };
+        Self(bits | if is_isolated { ISOLATED } else { 0 })
+    }
+
+    /// Whether the port has no VLAN settings: frames pass as they are.
+    #[inline]
+    pub(crate) fn is_any(self) -> bool {
+        self.0 & (ACCESS | TRUNK) == 0
+    }
+
+    /// The port's own address, and the only one that it may send from but for entries of the user's; 0 for none.
+    #[inline]
+    pub(crate) fn static_mac(self) -> u64 {
+        mac_bits(self.0)
+    }
+
+    pub(crate) fn is_access(self) -> bool {
+        self.0 & ACCESS != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_isolated(self) -> bool {
+        self.0 & ISOLATED != 0
+    }
+
+    /// The VLAN of untagged frames; [`NO_VID`] if there is none.
+    #[inline]
+    pub(crate) fn untagged_vid(self) -> u16 {
+        (self.0 >> VID_SHIFT & VID_MASK) as u16
+    }
+
+    /// What frames of VLAN `vid`, which the port carries, look like there.
+    #[inline]
+    pub(crate) fn form(self, vid: u16) -> Form {
+        match vid {
+            NO_VID => Form::AsItIs,
+            _ if vid == self.untagged_vid() => Form::Untagged,
+            _ => Form::Tagged,
+        }
+    }
+}
+
+/// How a frame is to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    AsItIs,
+    Untagged,
+    Tagged,
+}
+
+/// How a frame came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    None,
+    /// With a priority and VID 0, which belongs to the VLAN of untagged frames (IEEE 802.1Q-2022, 6.9.1).
+    PriorityOnly,
+    Vlan,
+}
+
+impl Tag {
+    /// What has to be done to a frame of VLAN `vid` for it to leave in `form`.
+    pub(crate) fn edit(self, form: Form, vid: u16) -> Option<TagEdit> {
+        match (form, self) {
+            (Form::AsItIs, _) | (Form::Untagged, Self::None) | (Form::Tagged, Self::Vlan) => None,
+            (Form::Untagged, _) => Some(TagEdit::Pop),
+            (Form::Tagged, Self::None) => Some(TagEdit::Push(vid)),
+            (Form::Tagged, Self::PriorityOnly) => Some(TagEdit::Rename(vid)),
+        }
+    }
+}
+
+/// Standings of all ports; changed while a port gets no frames, or under the bridge's writer lock.
+#[derive(Debug)]
+pub(crate) struct Vlans {
+    standings: Box<[AtomicU64]>,
+    /// Bit `vid` is set if the port's list has it; made for the first list that a port of this number has.
+    lists: Box<[OnceLock<Box<[AtomicU64; VID_WORDS]>>]>,
+}
+
+impl Default for Vlans {
+    fn default() -> Self {
+        Self {
+            standings: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            lists: (0..PORTS_MAX).map(|_| OnceLock::new()).collect(),
+        }
+    }
+}
+
+impl Vlans {
+    /// Sets what a port carries; it has no address then. Release and acquire are the caller's, who opens the port afterwards.
+    pub(crate) fn set(&self, port: PortId, vlans: &PortVlans, is_isolated: bool) {
+        let index = port.index();
+        let (Some(standing), Some(list)) = (self.standings.get(index), self.lists.get(index)) else { return };
+        if let PortVlans::Trunk { carried: Some(set), native } = vlans {
+            let mut words = [0_u64; VID_WORDS];
+            let ranges = set.ranges().iter().copied().chain(native.map(|vid| (vid, vid)));
+            for vid in ranges.flat_map(|(first, last)| first.get()..=last.get()) {
+                words[usize::from(vid / 64)] |= 1 << (vid % 64);
+            }
+            let listed = list.get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+            listed.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
+        }
+        standing.store(Standing::of(vlans, is_isolated).0, Ordering::Relaxed);
+    }
+
+    /// Sets a port's own address; 0 is none.
+    pub(crate) fn set_static_mac(&self, port: PortId, mac: u64) {
+        if let Some(standing) = self.standings.get(port.index()) {
+            let old = standing.load(Ordering::Relaxed);
+            standing.store(old & !mac_bits(u64::MAX) | mac_bits(mac), Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, port: PortId) -> Standing {
+        Standing(self.standings.get(port.index()).map_or(0, |standing| standing.load(Ordering::Relaxed)))
+    }
+
+    /// Whether frames of VLAN `vid` come from and go to the port.
+    #[inline]
+    pub(crate) fn carries(&self, port: PortId, vid: u16) -> bool {
+        let standing = self.of(port);
+        if standing.is_any() {
+            return true;
+        }
+        vid != NO_VID && (standing.untagged_vid() == vid || self.lists(port, standing, vid))
+    }
+
+    fn lists(&self, port: PortId, standing: Standing, vid: u16) -> bool {
+        if standing.0 & LISTED == 0 {
+            return standing.0 & TRUNK != 0 && usize::from(vid) < VIDS - 1; // the last one is reserved
+        }
+        let listed = self.lists.get(port.index()).and_then(OnceLock::get);
+        let word = listed.and_then(|words| words.get(usize::from(vid / 64)));
+        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (vid % 64) & 1 != 0)
+    }
+
+    /// Whether there is a VLAN that both ports carry.
+    pub(crate) fn overlap(&self, one: PortId, other: PortId) -> bool {
+        (0..VIDS as u16).any(|vid| self.carries(one, vid) && self.carries(other, vid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(vlans: &Vlans, port: u16, settings: &PortVlans) {
+        vlans.set(PortId(port), settings, false);
+    }
+
+    fn trunk(carried: Option<&str>, native: Option<u16>) -> PortVlans {
+        let carried = carried.map(|text| text.parse().expect("a list"));
+        PortVlans::Trunk { carried, native: native.map(|vid| vid.try_into().expect("a VLAN")) }
+    }
+
+    fn carried(vlans: &Vlans, port: u16) -> Vec<u16> {
+        (0..VIDS as u16).filter(|vid| vlans.carries(PortId(port), *vid)).collect()
+    }
+
+    #[test]
+    fn ports_carry_what_they_are_told() {
+        let vlans = Vlans::default();
+        set(&vlans, 1, &PortVlans::Access(5.try_into().expect("a VLAN")));
+        set(&vlans, 2, &trunk(Some("5+63-65+4094"), Some(9)));
+        set(&vlans, 3, &trunk(None, None));
+        assert_eq!(carried(&vlans, 1), [5]);
+        assert_eq!(carried(&vlans, 2), [5, 9, 63, 64, 65, 4094]);
+        assert_eq!(carried(&vlans, 3), (1..4095).collect::<Vec<_>>());
+        assert_eq!(carried(&vlans, 4), (0..4096).collect::<Vec<_>>());
+        set(&vlans, 2, &trunk(Some("7"), None));
+        assert_eq!(carried(&vlans, 2), [7], "nothing of an earlier list is left");
+        assert!(vlans.overlap(PortId(1), PortId(3)) && !vlans.overlap(PortId(1), PortId(2)));
+    }
+
+    #[test]
+    fn each_way_in_and_out_has_its_edit() {
+        let edits = |tag: Tag| [Form::AsItIs, Form::Untagged, Form::Tagged].map(|form| tag.edit(form, 7));
+        assert_eq!(edits(Tag::None), [None, None, Some(TagEdit::Push(7))]);
+        assert_eq!(edits(Tag::PriorityOnly), [None, Some(TagEdit::Pop), Some(TagEdit::Rename(7))]);
+        assert_eq!(edits(Tag::Vlan), [None, Some(TagEdit::Pop), None]);
+    }
+}
