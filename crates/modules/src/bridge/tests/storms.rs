@@ -78,3 +78,20 @@ fn limits_change_while_frames_pass() {
     assert_eq!(arrived(&mut lab, 1, MULTICAST).0, 0, "a bucket whose limit stays is not filled");
     assert_eq!(arrived(&mut lab, 1, mac(99)).0, BURST);
 }
+
+#[test]
+fn floods_within_a_vlan_are_limited_too() {
+    let mut lab = small(&[]);
+    let vlan = lasthop_verdict::PortVlans::Access("5".parse().expect("a VLAN"));
+    for port in [1, 2] {
+        let storm = StormLimits { broadcast: 1, multicast: 0, unknown: 1 };
+        let settings =
+            PortSettings { name: format!("vm{port}"), vlans: vlan.clone(), storm, ..PortSettings::default() };
+        lab.module.port_added(PortId(port), &settings).expect("a new port is accepted");
+    }
+    assert_eq!(arrived(&mut lab, 1, BROADCAST), (BURST, Some(DropReason::StormBroadcast)));
+    assert_eq!(arrived(&mut lab, 1, mac(99)), (BURST, Some(DropReason::StormUnknown)));
+    assert_eq!(arrived(&mut lab, 1, MULTICAST), (100, None));
+    lab.send(2, frame(22, 99)).expect("flooded");
+    assert_eq!(arrived(&mut lab, 1, mac(22)), (100, None), "a known address");
+}
