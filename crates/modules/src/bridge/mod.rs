@@ -142,8 +142,20 @@ impl Bridge {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Floods a frame, unless its port has had so many flooded lately that this is one too many.
+    /// Floods a frame that is in no VLAN. Kept out of the way of frames to known addresses.
     #[inline(never)]
+    fn flood_plain(
+        &self,
+        (packet, header): (usize, &Header),
+        from: PortId,
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+    ) {
+        let (vid, tag) = (NO_VID, Tag::None);
+        self.flood_within_limits(&Flooded { packet, from, vid, tag, header }, now_ns, verdicts);
+    }
+
+    /// Floods a frame, unless its port has had so many flooded lately that this is one too many.
     fn flood_within_limits(&self, flooded: &Flooded<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let &Flooded { packet, from, vid, header, .. } = flooded;
         let admitted = self.storms.admit(from, Flood::of(header), now_ns);
@@ -194,10 +206,7 @@ impl Module for Bridge {
             }
             match visit.direct(source, destination) {
                 Ok(Target::Port(port)) => verdicts.output(packet, port),
-                Ok(Target::All) => {
-                    let (from, vid, tag) = (batch.port, NO_VID, Tag::None);
-                    self.flood_within_limits(&Flooded { packet, from, vid, tag, header }, now_ns, verdicts);
-                }
+                Ok(Target::All) => self.flood_plain((packet, header), batch.port, now_ns, verdicts),
                 Err(reason) => verdicts.drop_packet(packet, reason),
             }
         }
