@@ -245,6 +245,16 @@ impl Engine {
         Ok(Stats::collect(shares, records))
     }
 
+    /// Has `module` decide from now on. It knows the ports that there are already.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`]: that worker uses the old one until it looks at its errands.
+    pub fn set_module(&mut self, module: &Arc<dyn Module>) -> Result<(), EngineError> {
+        self.module = Arc::clone(module);
+        let module = Arc::clone(module);
+        self.crew.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
+    }
+
     /// The module's forwarding table.
     #[must_use]
     pub fn fdb(&self) -> Vec<FdbEntry> {
@@ -280,8 +290,8 @@ impl Engine {
 
 /// What the module is told of a port.
 fn settings(config: PortConfig) -> PortSettings {
-    let PortConfig { name, mac, storm, vlans, is_isolated, .. } = config;
-    PortSettings { name, mac, storm, macs_max: None, vlans, is_isolated }
+    let PortConfig { name, switch, mac, storm, vlans, is_isolated, .. } = config;
+    PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated }
 }
 
 /// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers

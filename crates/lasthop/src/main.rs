@@ -41,6 +41,7 @@ mod show;
 mod signals;
 mod supervisor;
 mod switch;
+mod switches;
 mod vnic;
 mod workers;
 

@@ -60,6 +60,13 @@ mod tests {
     }
 
     #[test]
+    fn a_key_with_two_spellings_is_listed_once() {
+        let message = "unknown field `fdb`, expected one of `name`, `fdb_entries`, `fdb-entries`, `top-key`";
+        let text = unknown_key(message).expect("an unknown key");
+        assert_eq!(text, "unknown key \"fdb\" (there are name, fdb_entries, top-key)");
+    }
+
+    #[test]
     fn only_close_names_are_offered_nearest_first() {
         assert_eq!(close("modul", ["cpus", "module", "vnic"]), ["module"]);
         assert_eq!(close("web12", ["web1", "db", "web2", "mail"]), ["web1", "web2"]);

@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::fdb::{Flush, StaticEntry};
-use crate::report::{FdbReport, StatsReport};
+use crate::report::{FdbReport, StatsReport, SwitchInside};
+use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
@@ -17,6 +18,12 @@ pub(crate) struct Request {
 /// What the switch is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
+    /// Make a switch beside the default one.
+    AddSwitch(SwitchSpec),
+    /// Forget a switch that has no ports.
+    RemoveSwitch { name: String },
+    /// What each switch knows.
+    Switches,
     /// Make a port; its guest may come later.
     AddPort(VnicSpec),
     /// Change a port, whose guest may be attached.
@@ -28,8 +35,8 @@ pub(crate) enum Order {
     Attach { name: String, attachment: u64 },
     /// All counters.
     Stats,
-    /// The forwarding table.
-    Fdb,
+    /// The forwarding tables, or that of one switch.
+    Fdb { switch: Option<String> },
     /// Enter a static address.
     FdbAdd(StaticEntry),
     /// Take it out again.
@@ -63,6 +70,7 @@ pub(crate) enum Answer {
     },
     Stats(StatsReport),
     Fdb(FdbReport),
+    Switches(Vec<SwitchInside>),
     /// So many addresses were forgotten.
     Flushed(usize),
 }

@@ -46,7 +46,7 @@ fn connect(dir: &Path) -> Result<UnixStream, Fault> {
             }
             _ => format!("cannot connect to {shown}: {error}"),
         };
-        Fault::new(Kind::SwitchDown, message)
+        Fault::socket(message)
     })
 }
 

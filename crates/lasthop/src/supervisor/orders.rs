@@ -10,6 +10,7 @@ use crate::fdb::StaticEntry;
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::Interest;
+use crate::switches::{SwitchName, SwitchSpec};
 
 use super::Supervisor;
 use super::change::Changing;
@@ -35,6 +36,15 @@ pub(super) enum What {
     Added {
         port: u32,
         is_new: bool,
+    },
+    /// The switch is known to the switch process. A new one goes again if it is refused.
+    SwitchAdded {
+        name: SwitchName,
+        is_new: bool,
+    },
+    /// The switch process has let a switch go. One that it does not let go is there again.
+    SwitchRemoved {
+        spec: SwitchSpec,
     },
     /// The port has its new settings.
     Changed(Changing),
@@ -139,6 +149,8 @@ impl Supervisor {
         let Waiting { what, asker, .. } = waiting;
         let answer = match what {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
+            What::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
+            What::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
             What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),
             What::FdbAdded(entry) => result.map(|_| {
@@ -168,6 +180,7 @@ impl Supervisor {
         for (_, waiting) in std::mem::take(&mut self.waiting) {
             match waiting.what {
                 What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
+                What::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
                 What::Changed(changing) => drop(self.changed(changing, Err(switch_down()))),
                 _ => {}
             }

@@ -5,6 +5,7 @@
 
 mod datapath;
 mod sessions;
+mod switches;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -129,8 +130,11 @@ impl Switch {
                 self.sessions.end_of_port(&name);
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
+            Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
+            Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
+            Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
-            Order::Fdb => Ok(Answer::Fdb(self.datapath.fdb())),
+            Order::Fdb { switch } => Ok(Answer::Fdb(self.datapath.fdb(switch.as_deref()))),
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
