@@ -27,12 +27,14 @@
 #![deny(unsafe_code)] // sys.rs alone may have some
 
 mod bells;
+mod capture;
 mod control;
 mod crew;
 mod device;
 mod events;
 mod features;
 mod homes;
+mod inspect;
 mod mailbox;
 mod offences;
 mod port;
@@ -41,9 +43,13 @@ mod sys;
 mod watchdog;
 mod worker;
 
+pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
+pub use inspect::RingInspection;
+pub use lasthop_fabric::{Direction, Sight, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
+pub use sys::peer_process;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +58,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_verdict::{FdbEntry, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
+use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
 use thiserror::Error;
 
 use crew::Crew;
@@ -87,6 +93,9 @@ pub enum EngineError {
         "its front end made call eventfds blocking and filled them, once too often; start it again in {0} s, or delete the vnic and add it again"
     )]
     Held(u64),
+    /// `CAPTURES_MAX` captures are running.
+    #[error("{CAPTURES_MAX} captures are running already; end one first")]
+    TooManyCaptures,
     /// The system refused something at start.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),
@@ -120,6 +129,7 @@ pub struct Engine {
     started: std::time::Instant,
     workers: Vec<JoinHandle<()>>,
     watchdog: Option<JoinHandle<()>>,
+    captures: capture::Captures,
 }
 
 impl Engine {
@@ -136,8 +146,8 @@ impl Engine {
         let (crew, started) = (Arc::new(crew), std::time::Instant::now());
         let watchdog = Watchdog::start(crew.watchdog())
             .map_err(|error| EngineError::System("start the watchdog", error))?;
-        let (ports, watchdog) = (Arc::default(), Some(watchdog));
-        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog };
+        let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
+        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)
@@ -243,6 +253,12 @@ impl Engine {
             (worker.stats(), shares)
         })?;
         Ok(Stats::collect(shares, records))
+    }
+
+    /// Addresses that the module saw change ports lately.
+    #[must_use]
+    pub fn moves(&self) -> Vec<FdbMove> {
+        self.module.moves(worker::now_ns(self.started))
     }
 
     /// Has `module` decide from now on. It knows the ports that there are already.

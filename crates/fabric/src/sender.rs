@@ -17,6 +17,7 @@ use crate::frame::Frame;
 use crate::place::ReceiveRing;
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
+use crate::tap::Taps;
 use crate::{Capabilities, RingId};
 
 /// One transmit ring and what was taken from it.
@@ -53,6 +54,11 @@ impl TxQueue {
         self.blocked
     }
 
+    /// Why the chain at `head` was dropped at once, if it was in the last visit.
+    pub(crate) fn refusal(&self, head: u16) -> DropReason {
+        self.table.refusal(head)
+    }
+
     pub(crate) fn taken(&self) -> u16 {
         self.table.taken()
     }
@@ -83,7 +89,7 @@ pub(crate) struct Fetched {
     pub(crate) more: bool,
     heads: [u16; BATCH_PACKETS_MAX],
     /// The chains as taken, before frames that are none are left out.
-    chains: [Chain; BATCH_PACKETS_MAX],
+    pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
 }
 
@@ -128,6 +134,15 @@ impl<'a> Source<'a> {
         self.vnet_bytes
     }
 
+    /// Where a packet's bytes lie, unless its slot is gone.
+    pub(crate) fn segments<'b>(
+        &self,
+        packet: PacketRef,
+        buffer: &'b mut SegmentBuffer,
+    ) -> Option<&'b [Segment]> {
+        self.chains.segments(packet.head, packet.epoch, buffer)
+    }
+
     /// Where a frame lies that is in one piece, unless its slot is gone.
     #[inline]
     pub(crate) fn only_segment(&self, packet: PacketRef) -> Option<Segment> {
@@ -165,6 +180,8 @@ pub(crate) struct Senders {
     returned: u64,
     /// What it had to do with other workers.
     pub(crate) crew: CrewCounters,
+    /// What is captured here, if anything.
+    pub(crate) taps: Option<Box<Taps>>,
 }
 
 impl Senders {
@@ -173,7 +190,7 @@ impl Senders {
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
         let crew = CrewCounters::default();
-        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, crew }
+        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, crew, taps: None }
     }
 
     /// Whether this worker is the packet's home, which alone settles it.
@@ -494,7 +511,7 @@ impl Sender {
             }
             if let Some(reason) = read.err().or(discard) {
                 self.counters.rx_drops.count(reason);
-                queue.table.settle(chain.head);
+                queue.table.refuse(chain.head, reason);
                 queue.ring.complete(chain.head, 0);
                 continue;
             }

@@ -19,11 +19,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cli;
 mod clock;
 mod config;
 mod cpus;
 mod descriptors;
+mod doctor;
 mod fault;
 mod fdb;
 mod ipc;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::capture::CaptureSpec;
+use crate::doctor::facts::Inspection;
 use crate::fault::Fault;
 use crate::fdb::{Flush, StaticEntry};
 use crate::report::{FdbReport, StatsReport, SwitchInside};
@@ -33,8 +35,12 @@ pub(crate) enum Order {
     /// The attached descriptor is a connection to the port's guest. Answered by [`Report::Detached`] when it ends,
     /// which may be at once.
     Attach { name: String, attachment: u64 },
+    /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
+    Capture { spec: CaptureSpec, greeting: String },
     /// All counters.
     Stats,
+    /// How far all guests have come, or the one of the named port.
+    Inspect { name: Option<String> },
     /// The forwarding tables, or that of one switch.
     Fdb { switch: Option<String> },
     /// Enter a static address.
@@ -70,6 +76,7 @@ pub(crate) enum Answer {
     },
     Stats(StatsReport),
     Fdb(FdbReport),
+    Inspection(Inspection),
     Switches(Vec<SwitchInside>),
     /// So many addresses were forgotten.
     Flushed(usize),

@@ -4,10 +4,12 @@
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
 mod access;
+mod capture;
 mod change;
 mod child;
 mod client;
 mod control;
+mod doctor;
 mod fdb;
 mod lifecycle;
 mod orders;

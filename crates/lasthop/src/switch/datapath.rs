@@ -1,12 +1,18 @@
 //! The engine as the switch process uses it: ports by name, counters and tables as reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use lasthop_engine::{Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingStats, WorkerStats};
+use lasthop_engine::{
+    Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats, RingInspection,
+    RingStats, Watch, WorkerStats,
+};
 use lasthop_fabric::Drops as DropCounters;
-use lasthop_verdict::{FdbEntry, PortId};
+use lasthop_fabric::bounds::TAP_BYTES;
+use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 
+use crate::capture::{CaptureSpec, Sighting};
 use crate::config::SwitchSettings;
+use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
 use crate::report::{
@@ -98,6 +104,29 @@ impl Datapath {
         FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }
     }
 
+    /// The rings that run of each of the named ports.
+    pub(super) fn rings(&self, names: &[&str]) -> Result<Vec<Vec<RingInspection>>, Fault> {
+        let ports: Vec<PortId> = names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?;
+        self.engine.inspect(&ports).map_err(refused)
+    }
+
+    pub(super) fn moves(&self) -> Vec<MoveFacts> {
+        let told = |moved: FdbMove| MoveFacts {
+            mac: moved.mac.to_string(),
+            from: self.name_of(moved.from),
+            to: self.name_of(moved.to),
+            count: moved.count,
+            age_ms: moved.age_ns / 1_000_000,
+        };
+        self.engine.moves().into_iter().map(told).collect()
+    }
+
+    /// The port's name. What is told of it may be older than its end.
+    fn name_of(&self, port: PortId) -> String {
+        let named = self.ports.iter().find(|(_, (known, _))| *known == port);
+        named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
+    }
+
     pub(super) fn fdb_add(&self, entry: &StaticEntry) -> Result<(), Fault> {
         self.engine.fdb_add(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
     }
@@ -125,6 +154,27 @@ impl Datapath {
             vlans: spec.port_vlans(),
             is_isolated: spec.isolated,
         })
+    }
+
+    /// Starts a capture, and tells the names of its interfaces.
+    pub(super) fn capture(&self, spec: &CaptureSpec) -> Result<(Capture, Vec<String>), Fault> {
+        let names: BTreeSet<&str> = match spec.names.is_empty() {
+            true => self.ports.keys().map(String::as_str).collect(),
+            false => spec.names.iter().map(String::as_str).collect(),
+        };
+        let watch = Watch {
+            ports: names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?,
+            inbound: spec.wants(Sighting::In),
+            outbound: spec.wants(Sighting::Out),
+            drops: spec.wants(Sighting::Drop),
+            snap_len_bytes: spec.snap_len_bytes(),
+            buffer_bytes: TAP_BYTES,
+        };
+        let capture = self.engine.capture(&watch).map_err(|error| match error {
+            EngineError::TooManyCaptures => Fault::new(Kind::Limit, error.to_string()),
+            error => refused(error),
+        })?;
+        Ok((capture, names.into_iter().map(str::to_owned).collect()))
     }
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {
