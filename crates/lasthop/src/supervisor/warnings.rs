@@ -14,8 +14,8 @@ const NAMES_MAX: usize = 3;
 /// What has to be known of all vnics to warn of one: looked up once, however many there are.
 pub(super) struct Warner<'a> {
     inside: HashMap<&'a str, &'a PortReport>,
-    /// MTU and name of each vnic, the smallest first.
-    mtus: Vec<(u16, &'a str)>,
+    /// Switch, MTU and name of each vnic, in this order: of a switch, the smallest MTU first.
+    mtus: Vec<(&'a str, u16, &'a str)>,
 }
 
 impl<'a> Warner<'a> {
@@ -23,7 +23,8 @@ impl<'a> Warner<'a> {
     pub(super) fn new(ports: impl Iterator<Item = &'a Port>, stats: &'a StatsReport) -> Self {
         let inside = stats.ports.iter().map(|inside| (inside.name.as_str(), inside)).collect();
         let mut warner = Self { inside, mtus: Vec::new() };
-        warner.mtus = ports.map(|port| (warner.mtu(port), port.spec.name.as_str())).collect();
+        let line = |port: &'a Port| (port.spec.switch.as_str(), warner.mtu(port), port.spec.name.as_str());
+        warner.mtus = ports.map(line).collect();
         warner.mtus.sort_unstable();
         warner
     }
@@ -43,12 +44,15 @@ impl<'a> Warner<'a> {
 
     fn mtu_larger(&self, port: &Port) -> Option<String> {
         let own = self.mtu(port);
-        let smaller = &self.mtus[..self.mtus.partition_point(|(mtu, _)| *mtu < own)];
+        let switch = port.spec.switch.as_str();
+        let first = self.mtus.partition_point(|(earlier, ..)| *earlier < switch);
+        let end = self.mtus.partition_point(|(other, mtu, _)| (*other, *mtu) < (switch, own));
+        let smaller = &self.mtus[first..end];
         if smaller.is_empty() {
             return None;
         }
         let named: Vec<String> =
-            smaller.iter().take(NAMES_MAX).map(|(mtu, name)| format!("{name} has {mtu}")).collect();
+            smaller.iter().take(NAMES_MAX).map(|(_, mtu, name)| format!("{name} has {mtu}")).collect();
         let more = match smaller.len().saturating_sub(NAMES_MAX) {
             0 => String::new(),
             more => format!(" and {more} more have less"),
@@ -119,5 +123,15 @@ mod tests {
         assert_eq!(warnings(0), [text]);
         assert_eq!(warnings(1).len(), 1, "the usual size is larger than 1400");
         assert_eq!(warnings(2), Vec::<String>::new());
+    }
+
+    #[test]
+    fn vnics_of_other_switches_do_not_matter() {
+        let ports =
+            ["a,mtu=9000", "b,switch=red", "c,switch=blue,mtu=9000", "d,switch=red,mtu=1501"].map(port);
+        let stats = StatsReport::default();
+        let warner = Warner::new(ports.iter(), &stats);
+        let count = |index: usize| warner.warnings(&ports[index]).len();
+        assert_eq!([0, 1, 2, 3].map(count), [0, 0, 0, 1]);
     }
 }
