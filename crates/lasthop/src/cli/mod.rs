@@ -3,6 +3,7 @@
 mod apply;
 mod ask;
 mod bench;
+mod capture;
 mod client;
 mod generate;
 mod paste;
@@ -94,6 +95,8 @@ enum Command {
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
         watch: Option<watch::Interval>,
     },
+    /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
+    Capture(capture::CaptureArgs),
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
     /// Show the version of this program and of the running switch
@@ -280,6 +283,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
+        Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
         // The others went elsewhere.

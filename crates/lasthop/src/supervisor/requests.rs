@@ -36,6 +36,7 @@ const METHODS: &[&str] = &[
     "fdb.del",
     "fdb.flush",
     "stats",
+    "capture",
     "config.show",
     "version",
 ];
@@ -128,6 +129,7 @@ impl Supervisor {
             "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
             "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
