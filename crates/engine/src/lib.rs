@@ -35,6 +35,7 @@ mod device;
 mod events;
 mod features;
 mod homes;
+mod inspect;
 mod mailbox;
 mod offences;
 mod port;
@@ -45,9 +46,11 @@ mod worker;
 
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
+pub use inspect::RingInspection;
 pub use lasthop_fabric::{Direction, Sight, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
+pub use sys::peer_process;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,7 +59,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_verdict::{FdbEntry, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
+use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
 use thiserror::Error;
 
 use crew::Crew;
@@ -251,6 +254,12 @@ impl Engine {
             (worker.stats(), shares)
         })?;
         Ok(Stats::collect(shares, records))
+    }
+
+    /// Addresses that the module saw change ports lately.
+    #[must_use]
+    pub fn moves(&self) -> Vec<FdbMove> {
+        self.module.moves(worker::now_ns(self.started))
     }
 
     /// Has `module` decide from now on. It knows the ports that there are already.

@@ -43,6 +43,8 @@ struct RingFds {
     is_home: bool,
     /// At home only.
     kick: Option<OwnedFd>,
+    /// Kicks heard, at home.
+    kicks: u64,
 }
 
 /// A thread that owns one fabric of the crew.
@@ -258,6 +260,9 @@ impl Worker {
     }
 
     fn kicked(&mut self, port: PortId, index: u16, now: u64) {
+        if let Some(fds) = self.fds.get_mut(&(port, index)) {
+            fds.kicks += 1;
+        }
         if self.controls.get(&port).is_some_and(|control| control.index == index) {
             self.serve_control(port, index);
             return;
@@ -344,7 +349,7 @@ impl Worker {
         bells: Bells,
     ) -> std::io::Result<()> {
         let index = control.index;
-        self.fds.insert((port, index), RingFds { bells, is_home: true, kick: None });
+        self.fds.insert((port, index), RingFds { bells, is_home: true, kick: None, kicks: 0 });
         self.listen(port, index, kick)?;
         self.controls.insert(port, control);
         self.serve_control(port, index);
@@ -410,7 +415,8 @@ impl Worker {
 
     /// A ring of this worker's is made; nothing passes yet.
     pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
-        let fds = RingFds { bells: Bells { call: None, is_polled: false }, is_home: true, kick: None };
+        let fds =
+            RingFds { bells: Bells { call: None, is_polled: false }, is_home: true, kick: None, kicks: 0 };
         let part = self.fabric.prepare_ring(port, index, ring)?;
         self.fds.insert((port, index), fds);
         Some(part)
@@ -421,7 +427,7 @@ impl Worker {
         self.failures.remove(&port);
         self.fabric.join_ring(port, index, part);
         let is_home = self.is_home(port, index);
-        self.fds.insert((port, index), RingFds { bells, is_home, kick: None });
+        self.fds.insert((port, index), RingFds { bells, is_home, kick: None, kicks: 0 });
     }
 
     /// A ring of this worker's starts: everybody knows it. It is looked at once without a kick.
@@ -451,6 +457,11 @@ impl Worker {
     /// Whether virtqueue `index` is this worker's.
     pub(crate) fn is_home(&self, port: PortId, index: u16) -> bool {
         self.fds.get(&(port, index)).is_some_and(|fds| fds.is_home)
+    }
+
+    /// Kicks of a ring of this worker's since it started.
+    pub(crate) fn kicks(&self, port: PortId, index: u16) -> u64 {
+        self.fds.get(&(port, index)).map_or(0, |fds| fds.kicks)
     }
 
     /// Stops a ring of this worker's, and returns where it would go on; `None` if others are at it for long: ask again.

@@ -38,6 +38,7 @@ mod lease;
 mod lifecycle;
 mod link;
 mod place;
+mod progress;
 mod receiver;
 mod reference;
 mod reservation;
@@ -49,6 +50,7 @@ mod tap;
 pub use counters::{Drops, PortCounters};
 pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
+pub use progress::RingProgress;
 pub use tap::{Direction, Sight, Tap, TapClock, TapReader, Watch, tap};
 
 use std::sync::Arc;

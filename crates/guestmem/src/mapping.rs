@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::mm::{mmap_anonymous, munmap};
 use thiserror::Error;
 
-use crate::{REGION_BYTES_MAX, guard};
+use crate::{Backing, REGION_BYTES_MAX, guard};
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
@@ -92,6 +92,7 @@ pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
     range: Option<FileRange>,
+    backing: Option<Backing>,
     dead: Arc<AtomicBool>,
     guard_slot: Option<usize>,
 }
@@ -120,6 +121,7 @@ impl Mapping {
         let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, fd, aligned)? };
         let mut mapping = Self::adopt(base, mapped_bytes, lead, len as usize, Some(range));
         let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
+        mapping.backing = Backing::of(fd);
         mapping.guard_slot = Some(slot.ok_or(MappingError::TooManyMappings)?);
         Ok(mapping)
     }
@@ -148,7 +150,7 @@ impl Mapping {
         // SAFETY: lead is less than a page and the mapping is longer than lead.
         let start = unsafe { base.add(lead) };
         let dead = Arc::new(AtomicBool::new(false));
-        Self { base, mapped_bytes, start, len, range, dead, guard_slot: None }
+        Self { base, mapped_bytes, start, len, range, backing: None, dead, guard_slot: None }
     }
 
     /// Bytes of the range.
@@ -167,6 +169,12 @@ impl Mapping {
     #[must_use]
     pub fn range(&self) -> Option<FileRange> {
         self.range
+    }
+
+    /// The file behind it when it was mapped; `None` for the switch's own memory.
+    #[must_use]
+    pub fn backing(&self) -> Option<Backing> {
+        self.backing
     }
 
     /// Whether the file was cut short under the mapping; the guest's memory now reads as zeroes.

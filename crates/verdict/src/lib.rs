@@ -150,6 +150,21 @@ pub struct FdbEntry {
     pub is_static: bool,
 }
 
+/// A learned address that was seen on another port than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FdbMove {
+    /// The address.
+    pub mac: Mac,
+    /// Where it was, the last time that it moved.
+    pub from: PortId,
+    /// Where it is since.
+    pub to: PortId,
+    /// Times that it moved since it is watched: once is a guest that moved, again and again are two guests.
+    pub count: u32,
+    /// Time since the last move, in nanoseconds.
+    pub age_ns: u64,
+}
+
 /// A forwarding policy. Implementations keep shared state in atomics: `decide` runs on every worker at once.
 pub trait Module: Send + Sync {
     /// As given to `--module`.
@@ -177,6 +192,11 @@ pub trait Module: Send + Sync {
     }
     /// The forwarding table, if the module has one; ordered by address and VLAN.
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
+        let _ = now_ns;
+        Vec::new()
+    }
+    /// Addresses that changed ports lately, as far as the module keeps them; the most restless first.
+    fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
         let _ = now_ns;
         Vec::new()
     }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::doctor::{self, facts::Facts};
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
 use crate::output::{print, print_json};
@@ -107,6 +108,15 @@ impl Asking {
             Err(message) => return Err(Fault::new(Kind::Internal, message)),
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// 1 if something is broken.
+    pub(super) fn doctor(&self, name: Option<&Name>) -> Result<ExitCode, Fault> {
+        let params = name.map_or_else(|| json!({}), |name| json!({"name": name}));
+        let look = || ask::<Facts>(&self.dir, "doctor", &params);
+        let diagnosis = doctor::examine(&self.dir, name.map(Name::as_str), look)?;
+        self.show(&diagnosis, doctor::Diagnosis::text)?;
+        Ok(ExitCode::from(u8::from(!diagnosis.ok)))
     }
 
     pub(super) fn version(&self) -> Result<ExitCode, Fault> {

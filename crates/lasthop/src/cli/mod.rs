@@ -97,6 +97,14 @@ enum Command {
     },
     /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
     Capture(capture::CaptureArgs),
+    /// Say why a guest has no network
+    ///
+    /// Looks at each link from the vnic's socket to its drops, at the switch and its host, and shows what is broken first,
+    /// with the remedy. Exits with 1 if something is broken, else with 0.
+    Doctor {
+        /// Only this vnic
+        name: Option<Name>,
+    },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
     /// Show the version of this program and of the running switch
@@ -286,6 +294,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
+        Command::Doctor { name } => question.doctor(name.as_ref()),
         // The others went elsewhere.
         _ => question.version(),
     }

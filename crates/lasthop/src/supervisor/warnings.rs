@@ -14,19 +14,26 @@ const NAMES_MAX: usize = 3;
 /// What has to be known of all vnics to warn of one: looked up once, however many there are.
 pub(super) struct Warner<'a> {
     inside: HashMap<&'a str, &'a PortReport>,
-    /// Switch, MTU and name of each vnic, in this order: of a switch, the smallest MTU first.
-    mtus: Vec<(&'a str, u16, &'a str)>,
+    /// MTU and name of each vnic of a switch, the smallest first.
+    mtus: HashMap<&'a str, Vec<(u16, &'a str)>>,
 }
 
 impl<'a> Warner<'a> {
     /// Given all ports, and what the switch knows of them.
     pub(super) fn new(ports: impl Iterator<Item = &'a Port>, stats: &'a StatsReport) -> Self {
         let inside = stats.ports.iter().map(|inside| (inside.name.as_str(), inside)).collect();
-        let mut warner = Self { inside, mtus: Vec::new() };
-        let line = |port: &'a Port| (port.spec.switch.as_str(), warner.mtu(port), port.spec.name.as_str());
-        warner.mtus = ports.map(line).collect();
-        warner.mtus.sort_unstable();
+        let mut warner = Self { inside, mtus: HashMap::new() };
+        for port in ports {
+            let entry = (warner.mtu(port), port.spec.name.as_str());
+            warner.mtus.entry(port.spec.switch.as_str()).or_default().push(entry);
+        }
+        warner.mtus.values_mut().for_each(|mtus| mtus.sort_unstable());
         warner
+    }
+
+    /// What the switch knows of one of them.
+    pub(super) fn inside(&self, port: &Port) -> Option<&'a PortReport> {
+        self.inside.get(port.spec.name.as_str()).copied()
     }
 
     /// The warnings for one of them.
@@ -44,15 +51,13 @@ impl<'a> Warner<'a> {
 
     fn mtu_larger(&self, port: &Port) -> Option<String> {
         let own = self.mtu(port);
-        let switch = port.spec.switch.as_str();
-        let first = self.mtus.partition_point(|(earlier, ..)| *earlier < switch);
-        let end = self.mtus.partition_point(|(other, mtu, _)| (*other, *mtu) < (switch, own));
-        let smaller = &self.mtus[first..end];
+        let mtus = self.mtus.get(port.spec.switch.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let smaller = &mtus[..mtus.partition_point(|(mtu, _)| *mtu < own)];
         if smaller.is_empty() {
             return None;
         }
         let named: Vec<String> =
-            smaller.iter().take(NAMES_MAX).map(|(_, mtu, name)| format!("{name} has {mtu}")).collect();
+            smaller.iter().take(NAMES_MAX).map(|(mtu, name)| format!("{name} has {mtu}")).collect();
         let more = match smaller.len().saturating_sub(NAMES_MAX) {
             0 => String::new(),
             more => format!(" and {more} more have less"),

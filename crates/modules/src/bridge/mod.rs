@@ -15,6 +15,7 @@ mod configured;
 mod flood;
 mod hash;
 mod learning;
+mod moves;
 mod ports;
 mod slot;
 mod stats;
@@ -29,13 +30,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_verdict::{
-    Batch, DropReason, FdbEntry, Header, Mac, Module, PortId, PortSettings, Verdicts, Vid,
+    Batch, DropReason, FdbEntry, FdbMove, Header, Mac, Module, PortId, PortSettings, Verdicts, Vid,
 };
 
 pub use hash::random_key;
 pub use stats::BridgeStats;
 
 use flood::{Flooded, output_edited};
+use moves::Moves;
 use ports::Ports;
 use slot::{Place, Stamp};
 use stats::Counts;
@@ -102,6 +104,7 @@ pub struct Bridge {
 #[derive(Debug, Default)]
 struct Control {
     names: BTreeMap<PortId, String>,
+    moves: Moves,
 }
 
 impl Bridge {
@@ -262,6 +265,10 @@ impl Module for Bridge {
             place(later) == place(kept) && (!kept.is_static || later.port == kept.port)
         });
         entries
+    }
+
+    fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
+        self.control().moves.list(now_ns)
     }
 
     fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
