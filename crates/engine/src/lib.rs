@@ -28,6 +28,7 @@
 
 mod active;
 mod bells;
+mod capture;
 mod control;
 mod crew;
 mod device;
@@ -42,7 +43,9 @@ mod sys;
 mod watchdog;
 mod worker;
 
+pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
+pub use lasthop_fabric::{Direction, Sight, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 
@@ -88,6 +91,9 @@ pub enum EngineError {
         "its front end made call eventfds blocking and filled them, once too often; start it again in {0} s, or delete the vnic and add it again"
     )]
     Held(u64),
+    /// `CAPTURES_MAX` captures are running.
+    #[error("{CAPTURES_MAX} captures are running already; end one first")]
+    TooManyCaptures,
     /// The system refused something at start.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),
@@ -121,6 +127,7 @@ pub struct Engine {
     started: std::time::Instant,
     workers: Vec<JoinHandle<()>>,
     watchdog: Option<JoinHandle<()>>,
+    captures: capture::Captures,
 }
 
 impl Engine {
@@ -137,8 +144,8 @@ impl Engine {
         let (crew, started) = (Arc::new(crew), std::time::Instant::now());
         let watchdog = Watchdog::start(crew.watchdog())
             .map_err(|error| EngineError::System("start the watchdog", error))?;
-        let (ports, watchdog) = (Arc::default(), Some(watchdog));
-        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog };
+        let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
+        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)
@@ -246,6 +253,16 @@ impl Engine {
         Ok(Stats::collect(shares, records))
     }
 
+    /// Has `module` decide from now on. It knows the ports that there are already.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`]: that worker uses the old one until it looks at its errands.
+    pub fn set_module(&mut self, module: &Arc<dyn Module>) -> Result<(), EngineError> {
+        self.module = Arc::clone(module);
+        let module = Arc::clone(module);
+        self.crew.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
+    }
+
     /// The module's forwarding table.
     #[must_use]
     pub fn fdb(&self) -> Vec<FdbEntry> {
@@ -281,8 +298,8 @@ impl Engine {
 
 /// What the module is told of a port.
 fn settings(config: PortConfig) -> PortSettings {
-    let PortConfig { name, mac, vlans, is_isolated, .. } = config;
-    PortSettings { name, mac, macs_max: None, vlans, is_isolated }
+    let PortConfig { name, switch, mac, vlans, is_isolated, .. } = config;
+    PortSettings { name, switch, mac, macs_max: None, vlans, is_isolated }
 }
 
 impl Drop for Engine {

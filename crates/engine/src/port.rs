@@ -1,12 +1,14 @@
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans};
+use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans, SwitchId};
 
 /// How a port is set up.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// Unique name.
     pub name: String,
+    /// The switch that it belongs to.
+    pub switch: SwitchId,
     /// Static address; also told to the guest.
     pub mac: Option<Mac>,
     /// Largest packet in bytes that the guest is told to send; `None`: its own choice.
@@ -27,6 +29,7 @@ impl Default for PortConfig {
     fn default() -> Self {
         Self {
             name: String::new(),
+            switch: SwitchId::DEFAULT,
             mac: None,
             mtu: None,
             queue_pairs: 1,

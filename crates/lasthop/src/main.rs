@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cli;
 mod clock;
 mod config;
@@ -41,6 +42,7 @@ mod show;
 mod signals;
 mod supervisor;
 mod switch;
+mod switches;
 mod vnic;
 mod workers;
 

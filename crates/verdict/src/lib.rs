@@ -36,6 +36,24 @@ pub const BATCH_PACKETS_MAX: usize = 32;
 /// Ports of one switch, `internal` included.
 pub const PORTS_MAX: usize = 1024;
 
+/// Switches of one process: one for each four ports, and few enough that their default tables take 64 MiB together.
+pub const SWITCHES_MAX: usize = 256;
+
+/// One of the switches that share the workers. Ports of different switches never exchange a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SwitchId(pub u16);
+
+impl SwitchId {
+    /// The switch of ports that name none, and of the port `internal`.
+    pub const DEFAULT: SwitchId = SwitchId(0);
+
+    /// As an index into a table of at most `SWITCHES_MAX` entries.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// A port of the switch; slots are re-used only after every reference to the old port is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
@@ -105,6 +123,8 @@ pub struct Batch<'a> {
 pub struct PortSettings {
     /// Unique name.
     pub name: String,
+    /// The switch that it belongs to; for the module that tells switches apart, and no other.
+    pub switch: SwitchId,
     /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing).
     pub mac: Option<Mac>,
     /// Addresses that may be learned from the port; `None` is the module's default.
@@ -151,6 +171,10 @@ pub trait Module: Send + Sync {
     }
     /// A port is gone: whatever refers to it is forgotten before this returns.
     fn port_removed(&self, port: PortId);
+    /// What happened to the module's tables so far: counts by name, in a fixed order.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     /// The forwarding table, if the module has one; ordered by address and VLAN.
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
         let _ = now_ns;

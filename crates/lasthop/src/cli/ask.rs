@@ -63,8 +63,9 @@ impl Asking {
 
     pub(super) fn fdb(&self, command: FdbCommand) -> Result<ExitCode, Fault> {
         match command {
-            FdbCommand::Show => {
-                let fdb: FdbReport = ask(&self.dir, "fdb.show", &json!({}))?;
+            FdbCommand::Show { switch } => {
+                let params = switch.map_or_else(|| json!({}), |switch| json!({"switch": switch}));
+                let fdb: FdbReport = ask(&self.dir, "fdb.show", &params)?;
                 self.show(&fdb, show::fdb)
             }
             FdbCommand::Add(entry) => self.change("fdb.add", "added", entry.into()),

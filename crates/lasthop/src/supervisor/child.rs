@@ -6,6 +6,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::cli::SWITCH_ROLE;
 use crate::clock::Pause;
 use crate::config::SwitchSettings;
 use crate::fault::Fault;
@@ -36,7 +37,7 @@ impl Switch {
         let channel = Channel::new(ours.into()).map_err(failed)?;
         // The file of this very program, also if another one took its path since.
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("lasthop").arg("switch").arg("--module").arg(settings.module.as_str());
+        command.arg0("lasthop").arg(SWITCH_ROLE).arg("--module").arg(settings.module.as_str());
         command.arg("--workers").arg(settings.workers.0.to_string());
         if let Some(cpus) = &settings.cpus {
             command.arg("--cpus").arg(cpus.to_string());

@@ -37,6 +37,7 @@ impl Supervisor {
             let why = format!("there are {VNICS_MAX} vnics, and that is the limit; delete one first");
             return Err(Fault::new(Kind::Limit, why));
         }
+        self.check_switch_of(spec)?;
         let path = spec.socket_in(&self.dir);
         for port in self.ports.values() {
             let name = &port.spec.name;

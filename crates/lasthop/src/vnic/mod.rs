@@ -13,7 +13,8 @@ pub(crate) use access::SocketMode;
 pub(crate) use features::{FeatureSet, describe as describe_features};
 pub(crate) use limits::{check_mac, mac as mac_text};
 pub(crate) use link::Link;
-pub(crate) use name::Name;
+pub(crate) use name::{Name, check as check_name};
+pub(crate) use parse::options;
 pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use lasthop_verdict::{Mac, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
+use crate::switches::SwitchName;
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +50,9 @@ impl Mode {
 #[serde(deny_unknown_fields)]
 pub(crate) struct VnicSpec {
     pub(crate) name: Name,
+    /// Where it belongs; it exchanges frames with vnics of that switch only.
+    #[serde(default)]
+    pub(crate) switch: SwitchName,
     /// RUNDIR/NAME.sock if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) socket: Option<PathBuf>,
@@ -94,6 +99,7 @@ pub(crate) struct VnicSpec {
 impl VnicSpec {
     /// The keys, as on the command line.
     pub(crate) const KEYS: &[&str] = &[
+        "switch",
         "socket",
         "mode",
         "mac",
@@ -114,6 +120,7 @@ impl VnicSpec {
     pub(crate) fn named(name: Name) -> Self {
         Self {
             name,
+            switch: SwitchName::default(),
             socket: None,
             mode: Mode::default(),
             mac: None,

@@ -1,4 +1,4 @@
-//! `NAME[,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B][,vlan=VID]
+//! `NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B][,vlan=VID]
 //! [,trunk=VID+VID-VID][,native=VID][,isolated=true|false]`.
 
 use std::path::PathBuf;
@@ -15,20 +15,30 @@ impl FromStr for VnicSpec {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        let mut parts = text.split(',');
-        let mut spec = VnicSpec::named(parts.next().unwrap_or_default().parse()?);
-        let mut seen = Vec::new();
-        for part in parts {
-            let (key, value) = option(part, text)?;
-            if seen.contains(&key) {
-                return Err(Fault::params(format!("\"{key}\" is twice in \"{text}\"; leave one out")));
-            }
-            seen.push(key);
-            set(&mut spec, key, value)?;
-        }
+        let (name, options) = options(text)?;
+        let mut spec = VnicSpec::named(name.parse()?);
+        options.into_iter().try_for_each(|(key, value)| set(&mut spec, key, value))?;
         spec.check()?;
         Ok(spec)
     }
+}
+
+/// A key and its value.
+pub(crate) type Setting<'a> = (&'a str, &'a str);
+
+/// The name and the options of `NAME[,KEY=VALUE]...`, each key once.
+pub(crate) fn options(text: &str) -> Result<(&str, Vec<Setting<'_>>), Fault> {
+    let mut parts = text.split(',');
+    let name = parts.next().unwrap_or_default();
+    let mut options: Vec<Setting<'_>> = Vec::new();
+    for part in parts {
+        let (key, value) = option(part, text)?;
+        if options.iter().any(|(earlier, _)| *earlier == key) {
+            return Err(Fault::params(format!("\"{key}\" is twice in \"{text}\"; leave one out")));
+        }
+        options.push((key, value));
+    }
+    Ok((name, options))
 }
 
 fn option<'a>(part: &'a str, text: &str) -> Result<(&'a str, &'a str), Fault> {
@@ -40,6 +50,7 @@ fn option<'a>(part: &'a str, text: &str) -> Result<(&'a str, &'a str), Fault> {
 
 fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
     match key {
+        "switch" => spec.switch = value.parse()?,
         "socket" => spec.socket = Some(PathBuf::from(value)),
         "mode" => spec.mode = mode(value)?,
         "mac" => spec.mac = Some(check_mac(value)?),
@@ -92,17 +103,18 @@ mod tests {
         let spec = parse("vm1").expect("a name");
         assert_eq!((spec.name.as_str(), spec.mode, spec.queues), ("vm1", Mode::Listen, 1));
         assert_eq!((spec.socket, spec.mac, spec.mtu), (None, None, None));
+        assert_eq!(spec.switch.as_str(), "default");
     }
 
     #[test]
     fn every_option_arrives() {
-        let text =
-            "vm1,socket=/a/b=c,mode=connect,mac=02:00:00:00:00:01,queues=4,mtu=1400,features-off=csum+TSO4";
+        let text = "vm1,switch=red,socket=/a/b=c,mode=connect,mac=02:00:00:00:00:01,queues=4,mtu=1400,features-off=csum+TSO4";
         let spec = parse(text).expect("all options");
         assert_eq!(spec.socket, Some(PathBuf::from("/a/b=c")));
         assert_eq!((spec.mode, spec.queues, spec.mtu), (Mode::Connect, 4, Some(1400)));
         assert_eq!(spec.mac.map(|mac| mac.to_string()), Some("02:00:00:00:00:01".to_owned()));
         assert_eq!(spec.features_off.joined(), "CSUM+TSO4");
+        assert_eq!(spec.switch.as_str(), "red");
     }
 
     #[test]
@@ -118,6 +130,8 @@ mod tests {
             ("vm1,mtu=1400,mtu=1500", "twice"),
             ("vm1,", "KEY=VALUE"),
             ("vm1,socket=", "KEY=VALUE"),
+            ("vm1,switch=a b", "name of a switch"),
+            ("vm1,swich=a", "did you mean \"switch\""),
             (",mode=listen", "name of a vnic"),
         ] {
             let message = parse(text).expect_err(text);

@@ -137,6 +137,19 @@ impl Bridge {
     }
 
     #[inline(never)]
+    /// Has the buckets of a batch's addresses come in side by side, unless all frames have the same. Those in VLANs have other
+    /// buckets, and are waited for one after the other.
+    fn look_ahead(&self, headers: &[Header]) {
+        let mut last = None;
+        for ethernet in headers.iter().map(Header::ethernet) {
+            if let Some((destination, source, _)) = ethernet.filter(|_| ethernet != last) {
+                self.table.touch(destination);
+                self.table.touch(source);
+            }
+            last = ethernet;
+        }
+    }
+
     fn decide_in_vlan(
         &self,
         visit: &mut Visit<'_>,
@@ -162,6 +175,9 @@ impl Module for Bridge {
     }
 
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+        if self.table.is_large() {
+            self.look_ahead(batch.headers);
+        }
         let mut visit = Visit::new(self, batch.port, Stamp::at(now_ns));
         for (packet, header) in batch.headers.iter().enumerate() {
             let Some((destination, source, ethertype)) = header.ethernet() else {
@@ -228,6 +244,10 @@ impl Module for Bridge {
             }
         }
         control.names.remove(&port);
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.stats().counters().collect()
     }
 
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
