@@ -28,6 +28,7 @@
 
 mod active;
 mod bells;
+mod capture;
 mod control;
 mod crew;
 mod device;
@@ -43,8 +44,10 @@ mod sys;
 mod watchdog;
 mod worker;
 
+pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
+pub use lasthop_fabric::{Direction, Sight, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 pub use sys::peer_process;
@@ -91,6 +94,9 @@ pub enum EngineError {
         "its front end made call eventfds blocking and filled them, once too often; start it again in {0} s, or delete the vnic and add it again"
     )]
     Held(u64),
+    /// `CAPTURES_MAX` captures are running.
+    #[error("{CAPTURES_MAX} captures are running already; end one first")]
+    TooManyCaptures,
     /// The system refused something at start.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),
@@ -124,6 +130,7 @@ pub struct Engine {
     started: std::time::Instant,
     workers: Vec<JoinHandle<()>>,
     watchdog: Option<JoinHandle<()>>,
+    captures: capture::Captures,
 }
 
 impl Engine {
@@ -140,8 +147,8 @@ impl Engine {
         let (crew, started) = (Arc::new(crew), std::time::Instant::now());
         let watchdog = Watchdog::start(crew.watchdog())
             .map_err(|error| EngineError::System("start the watchdog", error))?;
-        let (ports, watchdog) = (Arc::default(), Some(watchdog));
-        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog };
+        let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
+        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)

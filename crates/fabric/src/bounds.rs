@@ -61,3 +61,8 @@ pub const CONTENDED_BATCHES: u8 = 64;
 pub const LEASE_PACKETS_MAX: usize = 256;
 /// Pieces of memory that they go to.
 pub const LEASE_SEGMENTS_MAX: usize = 2048;
+/// Bytes of a frame that a capture can see: the longest one, with whatever actions may put in front.
+pub const TAP_FRAME_BYTES_MAX: usize =
+    FRAME_BYTES_MAX as usize + lasthop_verdict::IMAGE_BYTES - lasthop_verdict::IMAGE_FETCH_BYTES;
+/// Bytes of frames that wait for a capture's reader, by worker: 25 Gbit/s for as long as a reader looks away at most.
+pub const TAP_BYTES: usize = 8 << 20;

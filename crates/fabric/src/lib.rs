@@ -45,11 +45,13 @@ mod reservation;
 mod sender;
 mod service;
 mod side_table;
+mod tap;
 
 pub use counters::{Drops, PortCounters};
 pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
 pub use progress::RingProgress;
+pub use tap::{Direction, Sight, Tap, TapClock, TapReader, Watch, tap};
 
 use std::sync::Arc;
 
@@ -166,6 +168,9 @@ impl Fabric {
     /// The others follow before anything else is done here, other fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         let taken = self.senders.fetch(ring, &mut self.fetched);
+        if self.senders.is_tapped() {
+            self.tap_fetched(ring, taken);
+        }
         if self.fetched.len > 0 {
             self.switch(ring.port, now_ns);
         }
@@ -252,6 +257,9 @@ impl Fabric {
             if copies[usize::from(packet)] > 0 {
                 self.senders.count_lost(self.fetched.packets[0].port(), 1, reason);
             }
+        }
+        if self.senders.is_tapped() {
+            self.tap_decided();
         }
         for (index, &packet) in self.fetched.packets[..self.fetched.len].iter().enumerate() {
             self.senders.expect_copies(packet, copies[index], reasons[index]);

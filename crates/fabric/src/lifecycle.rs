@@ -162,6 +162,7 @@ impl Fabric {
         // What is under way to this worker must not be entered for the port that gets the number next.
         self.take_returns();
         let counters = self.counters(port);
+        self.untap(port);
         self.senders.remove(port);
         self.receivers.remove(port);
         counters

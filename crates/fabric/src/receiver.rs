@@ -10,7 +10,7 @@ use crate::bounds::WAITING_NS_MAX;
 use crate::counters::Delivered;
 use crate::lease::Leases;
 use crate::place::{Duty, ReceiveRing};
-use crate::reference::{Attempt, PacketRef, Return, Waiting};
+use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::service::{Received, Service, Tools};
 use crate::{Capabilities, RingId};
 
@@ -264,6 +264,9 @@ impl Receivers {
             if let Some(receiver) = self.get_mut(port) {
                 receiver.received.drops.count(reason);
             }
+            if tools.senders.is_tapped() {
+                tools.senders.tap_copy(port, copy, Outcome::Drop(reason));
+            }
             tools.senders.settle(copy.packet, Attempt::dropped(reason));
         }
     }
@@ -275,6 +278,9 @@ impl Receivers {
             slots.get(ring.port.index())?.as_deref()?.queues.get(usize::from(ring.queue))?.as_deref()
         };
         leases.copy(tools.senders, headers, tools.segments, place);
+        if tools.senders.is_tapped() {
+            leases.tap(tools.senders, headers);
+        }
         for (ring, result) in leases.results() {
             let Some(receiver) = slots[ring.port.index()].as_deref_mut() else { continue };
             match result {
@@ -363,6 +369,9 @@ fn leave(
         };
         if let Some(reason) = refused {
             received.drops.count(reason);
+            if tools.senders.is_tapped() {
+                tools.senders.tap_copy(place.id.port, copy, Outcome::Drop(reason));
+            }
             tools.senders.settle(copy.packet, Attempt::dropped(reason));
         }
     }

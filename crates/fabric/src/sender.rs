@@ -20,6 +20,7 @@ use crate::counters::PortCounters;
 use crate::frame::Frame;
 use crate::reference::{Attempt, Outcome, PacketRef, Return};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
+use crate::tap::Taps;
 use crate::{Capabilities, RingId};
 
 /// One transmit ring and what was taken from it.
@@ -56,6 +57,11 @@ impl TxQueue {
         self.blocked
     }
 
+    /// Why the chain at `head` was dropped at once, if it was in the last visit.
+    pub(crate) fn refusal(&self, head: u16) -> DropReason {
+        self.table.refusal(head)
+    }
+
     pub(crate) fn taken(&self) -> u16 {
         self.table.taken()
     }
@@ -83,7 +89,7 @@ pub(crate) struct Fetched {
     pub(crate) len: usize,
     heads: [u16; BATCH_PACKETS_MAX],
     /// The chains as taken, before frames that are none are left out.
-    chains: [Chain; BATCH_PACKETS_MAX],
+    pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
 }
 
@@ -125,6 +131,15 @@ impl<'a> Source<'a> {
     /// Bytes of the virtio-net header in front of each frame.
     pub(crate) fn vnet_bytes(&self) -> usize {
         self.vnet_bytes
+    }
+
+    /// Where a packet's bytes lie, unless its slot is gone.
+    pub(crate) fn segments<'b>(
+        &self,
+        packet: PacketRef,
+        buffer: &'b mut SegmentBuffer,
+    ) -> Option<&'b [Segment]> {
+        self.chains.segments(packet.head, packet.epoch, buffer)
     }
 
     /// Where a frame lies that is in one piece, unless its slot is gone.
@@ -179,6 +194,8 @@ pub(crate) struct Senders {
     lent: usize,
     /// Workers that something was given back to since the last publication, as bits.
     returned: u64,
+    /// What is captured here, if anything.
+    pub(crate) taps: Option<Box<Taps>>,
 }
 
 impl Senders {
@@ -186,7 +203,7 @@ impl Senders {
         let mut slots = Vec::new();
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
-        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0 }
+        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, taps: None }
     }
 
     /// Whether this worker is the packet's home, which alone settles it.
@@ -477,7 +494,7 @@ impl Sender {
             }
             if let Some(reason) = read.err().or(discard) {
                 self.counters.rx_drops.count(reason);
-                queue.table.settle(chain.head);
+                queue.table.refuse(chain.head, reason);
                 queue.ring.complete(chain.head, 0);
                 continue;
             }
@@ -493,8 +510,8 @@ impl Sender {
 
 /// A chain as it was taken.
 #[derive(Clone, Copy, Debug, Default)]
-struct Chain {
-    head: u16,
+pub(crate) struct Chain {
+    pub(crate) head: u16,
     /// Whether all segments were kept.
     whole: bool,
     bytes: u32,

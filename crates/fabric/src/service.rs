@@ -80,7 +80,7 @@ impl<'a, 't> Service<'a, 't> {
     pub(crate) fn accept(&mut self, copies: &[Copy<'_>], leases: &mut Leases, now_ns: u64) {
         if !self.claim.is_open() {
             self.serve();
-            copies.iter().for_each(|copy| self.refuse(copy.packet, DropReason::PortDown));
+            copies.iter().for_each(|copy| self.refuse(copy, DropReason::PortDown));
             return;
         }
         self.prefetch(copies.len());
@@ -109,6 +109,9 @@ impl<'a, 't> Service<'a, 't> {
             self.received.delivered.add(&delivered);
         }
         let (tried, untried) = copies.split_at(attempts.list.len());
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_attempts(self.place.id.port, tried, &attempts.list);
+        }
         let settled = tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt));
         self.tools.senders.settle_all(settled);
         for (copy, attempt) in tried.iter().zip(&attempts.list) {
@@ -140,6 +143,9 @@ impl<'a, 't> Service<'a, 't> {
         let to = (&*self.place.map, self.place.capabilities);
         let delivered = &mut self.received.delivered;
         let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, delivered);
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_delivered(self.place.id.port, &copies[..done]);
+        }
         self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet));
         done
     }
@@ -206,10 +212,10 @@ impl<'a, 't> Service<'a, 't> {
                     (queue.seen_available, blocked) = (available, true);
                     break;
                 }
-                Err(Refusal::TooSmall) => self.refuse(copy.packet, DropReason::RxBufferSmall),
+                Err(Refusal::TooSmall) => self.refuse(copy, DropReason::RxBufferSmall),
                 Err(Refusal::Broken(error)) => {
                     queue.broken = Some(error);
-                    self.refuse(copy.packet, DropReason::RxRingBroken);
+                    self.refuse(copy, DropReason::RxRingBroken);
                 }
             }
             seen += 1;
@@ -235,15 +241,18 @@ impl<'a, 't> Service<'a, 't> {
     }
 
     /// Drops one of this worker's own packets.
-    pub(crate) fn refuse(&mut self, packet: PacketRef, reason: DropReason) {
+    pub(crate) fn refuse(&mut self, copy: &Copy<'_>, reason: DropReason) {
         self.received.drops.count(reason);
-        self.tools.senders.settle(packet, Attempt::dropped(reason));
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_copy(self.place.id.port, copy, Outcome::Drop(reason));
+        }
+        self.tools.senders.settle(copy.packet, Attempt::dropped(reason));
     }
 
     /// A copy without buffers waits; beyond the bounds of waiting it is dropped.
     fn let_wait_or_drop(&mut self, copy: &Copy<'_>, next_segment: u32, clear: bool, now_ns: u64) {
         if let Err(reason) = self.let_wait(copy, next_segment, clear, now_ns) {
-            self.refuse(copy.packet, reason);
+            self.refuse(copy, reason);
         }
     }
 
@@ -326,12 +335,7 @@ impl<'a, 't> Service<'a, 't> {
             self.finish(waiting, Outcome::Drop(DropReason::PortDown));
             return true;
         }
-        let copy = Copy {
-            packet: waiting.packet,
-            header: &waiting.header,
-            truncate_len_bytes: waiting.truncate_len_bytes,
-            image: 0,
-        };
+        let copy = waiting.copy();
         let mut delivered = Delivered::default();
         let mut attempts = Attempts::default();
         self.attempt(&[copy], waiting.next_segment, &mut delivered, &mut attempts);
@@ -361,6 +365,9 @@ impl<'a, 't> Service<'a, 't> {
     pub(crate) fn finish(&mut self, waiting: Waiting, outcome: Outcome) {
         if self.claim.waiting() == 0 {
             self.claim.ring.suppress_kicks();
+        }
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_copy(self.place.id.port, &waiting.copy(), outcome);
         }
         let Waiting { packet, delivered, .. } = waiting;
         if !self.tools.senders.owns(packet) {

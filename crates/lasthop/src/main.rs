@@ -19,6 +19,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cli;
 mod clock;
 mod config;

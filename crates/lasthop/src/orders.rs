@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::capture::CaptureSpec;
 use crate::doctor::facts::Inspection;
 use crate::fault::Fault;
 use crate::fdb::{Flush, StaticEntry};
@@ -34,6 +35,8 @@ pub(crate) enum Order {
     /// The attached descriptor is a connection to the port's guest. Answered by [`Report::Detached`] when it ends,
     /// which may be at once.
     Attach { name: String, attachment: u64 },
+    /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
+    Capture { spec: CaptureSpec, greeting: String },
     /// All counters.
     Stats,
     /// How far all guests have come, or the one of the named port.

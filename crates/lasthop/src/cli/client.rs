@@ -21,7 +21,16 @@ pub(super) fn ask<T: DeserializeOwned>(
     method: &str,
     params: &impl Serialize,
 ) -> Result<T, Fault> {
-    let mut stream = connect(dir)?;
+    begin(dir, method, params).map(|(_, answer)| answer)
+}
+
+/// As [`ask`], for an answer that something else comes after.
+pub(super) fn begin<T: DeserializeOwned>(
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<(BufReader<UnixStream>, T), Fault> {
+    let mut stream = BufReader::new(connect(dir)?);
     let line =
         exchange(&mut stream, &rpc::write_call(method, params)).map_err(|error| no_answer(dir, &error))?;
     if line.is_empty() {
@@ -30,7 +39,10 @@ pub(super) fn ask<T: DeserializeOwned>(
             "the switch closed the connection without an answer; see its log",
         ));
     }
-    rpc::read_answer(&line)
+    let answer = rpc::read_answer(&line)?;
+    let patient = stream.get_ref().set_read_timeout(None);
+    patient.map_err(|error| Fault::internal("wait for the switch", error))?;
+    Ok((stream, answer))
 }
 
 fn connect(dir: &Path) -> Result<UnixStream, Fault> {
@@ -50,13 +62,13 @@ fn connect(dir: &Path) -> Result<UnixStream, Fault> {
     })
 }
 
-fn exchange(stream: &mut UnixStream, request: &str) -> std::io::Result<String> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let written = stream.write_all(request.as_bytes());
+fn exchange(stream: &mut BufReader<UnixStream>, request: &str) -> std::io::Result<String> {
+    stream.get_ref().set_read_timeout(Some(PATIENCE))?;
+    stream.get_ref().set_write_timeout(Some(PATIENCE))?;
+    let written = stream.get_mut().write_all(request.as_bytes());
     let mut line = String::new();
     // A switch that will not serve us says so before it has read anything, and hangs up.
-    match BufReader::new(stream).read_line(&mut line) {
+    match stream.read_line(&mut line) {
         Ok(count) if count > 0 => Ok(line),
         read => written.and(read).map(|_| line),
     }

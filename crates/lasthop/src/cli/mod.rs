@@ -3,6 +3,7 @@
 mod apply;
 mod ask;
 mod bench;
+mod capture;
 mod client;
 mod generate;
 mod paste;
@@ -102,6 +103,8 @@ enum Command {
         /// Only this vnic
         name: Option<Name>,
     },
+    /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
+    Capture(capture::CaptureArgs),
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
     /// Show the version of this program and of the running switch
@@ -288,6 +291,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
+        Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
         Command::Doctor { name } => question.doctor(name.as_ref()),

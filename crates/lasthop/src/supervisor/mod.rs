@@ -4,6 +4,7 @@
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
 mod access;
+mod capture;
 mod change;
 mod child;
 mod client;

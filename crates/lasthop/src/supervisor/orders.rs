@@ -59,6 +59,8 @@ pub(super) enum What {
     /// All guests are gone.
     Ended,
     Question(Question),
+    /// The client's connection has become the switch's.
+    Captured,
 }
 
 /// An order without an answer yet.
@@ -79,10 +81,15 @@ impl Waiting {
 impl Supervisor {
     /// Sends an order; its answer is for `what` and for `asker`.
     pub(super) fn order(&mut self, order: Order, what: What, asker: Option<Asker>) {
+        self.order_with(order, None, what, asker);
+    }
+
+    /// As `order`, with a descriptor.
+    pub(super) fn order_with(&mut self, order: Order, fd: Option<OwnedFd>, what: What, asker: Option<Asker>) {
         self.next_request += 1;
         let id = self.next_request;
         self.waiting.insert(id, Waiting { what, asker, until: Instant::now() + ANSWER_PATIENCE });
-        self.send(Request { id, order }, None);
+        self.send(Request { id, order }, fd);
     }
 
     /// Hands a connection over. The answer is a report, when it is over.
@@ -164,6 +171,10 @@ impl Supervisor {
             What::Restored => result.map(|_| Value::Null),
             What::Started => return self.started(),
             What::Ended => return,
+            What::Captured => match result {
+                Ok(_) => return self.captured(asker),
+                Err(fault) => Err(fault),
+            },
             What::Question(question) => result.and_then(|answer| self.conclude(&question, answer)),
         };
         match (asker, answer) {

@@ -37,6 +37,7 @@ const METHODS: &[&str] = &[
     "fdb.flush",
     "stats",
     "doctor",
+    "capture",
     "config.show",
     "version",
 ];
@@ -131,6 +132,7 @@ impl Supervisor {
             "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),

@@ -1,13 +1,16 @@
 //! The engine as the switch process uses it: ports by name, counters and tables as reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use lasthop_engine::{
-    Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingInspection, RingStats, WorkerStats,
+    Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats, RingInspection,
+    RingStats, Watch, WorkerStats,
 };
 use lasthop_fabric::Drops as DropCounters;
+use lasthop_fabric::bounds::TAP_BYTES;
 use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 
+use crate::capture::{CaptureSpec, Sighting};
 use crate::config::SwitchSettings;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
@@ -150,6 +153,27 @@ impl Datapath {
             vlans: spec.port_vlans(),
             is_isolated: spec.isolated,
         })
+    }
+
+    /// Starts a capture, and tells the names of its interfaces.
+    pub(super) fn capture(&self, spec: &CaptureSpec) -> Result<(Capture, Vec<String>), Fault> {
+        let names: BTreeSet<&str> = match spec.names.is_empty() {
+            true => self.ports.keys().map(String::as_str).collect(),
+            false => spec.names.iter().map(String::as_str).collect(),
+        };
+        let watch = Watch {
+            ports: names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?,
+            inbound: spec.wants(Sighting::In),
+            outbound: spec.wants(Sighting::Out),
+            drops: spec.wants(Sighting::Drop),
+            snap_len_bytes: spec.snap_len_bytes(),
+            buffer_bytes: TAP_BYTES,
+        };
+        let capture = self.engine.capture(&watch).map_err(|error| match error {
+            EngineError::TooManyCaptures => Fault::new(Kind::Limit, error.to_string()),
+            error => refused(error),
+        })?;
+        Ok((capture, names.into_iter().map(str::to_owned).collect()))
     }
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {
