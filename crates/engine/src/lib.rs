@@ -26,7 +26,6 @@
 //! ```
 #![deny(unsafe_code)] // sys.rs alone may have some
 
-mod active;
 mod bells;
 mod capture;
 mod control;
@@ -155,7 +154,7 @@ impl Engine {
                 .map_err(|error| EngineError::System("set up a worker", error))?;
             let thread = std::thread::Builder::new()
                 .name(format!("worker{number}"))
-                .spawn(move || worker.run())
+                .spawn(move || run_or_abort(worker))
                 .map_err(|error| EngineError::System("start a worker thread", error))?;
             engine.workers.push(thread);
         }
@@ -185,7 +184,7 @@ impl Engine {
         Ok(port)
     }
 
-    /// Changes a port while its guest is attached. Its address and its link change at once; what a guest is told when it
+    /// Changes a port while its guest is attached. Its address, its limits and its link change at once; what a guest is told when it
     /// attaches (address, MTU, features), the next one is told.
     ///
     /// # Errors
@@ -307,8 +306,23 @@ impl Engine {
 
 /// What the module is told of a port.
 fn settings(config: PortConfig) -> PortSettings {
-    let PortConfig { name, switch, mac, vlans, is_isolated, .. } = config;
-    PortSettings { name, switch, mac, macs_max: None, vlans, is_isolated }
+    let PortConfig { name, switch, mac, storm, vlans, is_isolated, .. } = config;
+    PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated }
+}
+
+/// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
+/// would hold up every guest for ever, one that has died is started again.
+fn run_or_abort(worker: Worker) {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _bomb = Bomb;
+    worker.run();
 }
 
 impl Drop for Engine {

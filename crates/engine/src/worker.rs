@@ -3,13 +3,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_fabric::{Fabric, RingId, RingPart, Stopping};
+use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
 use lasthop_guestmem::guard;
 use lasthop_ring::{DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
-use crate::active::ActiveRings;
 use crate::bells::{Bells, Blocked, Call};
 use crate::control::{Command, ControlQueue};
 use crate::crew::Crew;
@@ -53,7 +52,7 @@ pub(crate) struct Worker {
     stats: WorkerStats,
     crew: Arc<Crew>,
     events: Events,
-    active: ActiveRings,
+    active: Rota,
     fds: HashMap<(PortId, u16), RingFds>,
     controls: HashMap<PortId, ControlQueue>,
     failures: HashMap<PortId, String>,
@@ -81,7 +80,7 @@ impl Worker {
             stats,
             crew,
             events,
-            active: ActiveRings::default(),
+            active: Rota::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
             failures: HashMap::new(),
@@ -132,22 +131,14 @@ impl Worker {
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 
-    /// Visits each active ring once; true if one had packets.
+    /// Gives each port with active rings its turn; true if one had packets.
     fn round(&mut self, now: u64) -> bool {
         if self.fabric.take_returns() {
             self.send_signals();
         }
-        let mut worked = false;
-        for index in 0..self.active.len() {
-            let Some(active) = self.active.get(index) else { break };
-            self.stats.visits += 1;
-            if self.fabric.visit(active.ring, now) > 0 {
-                self.stats.batches += 1;
-                self.active.worked(index, now);
-                worked = true;
-            }
-            self.send_signals();
-        }
+        let mut active = std::mem::take(&mut self.active);
+        let mut worked = active.round(now, |ring| self.visit(ring, now));
+        self.active = active;
         if self.fabric.deadline_ns().is_some() {
             worked |= self.fabric.drain_waiting();
             self.fabric.expire(now);
@@ -158,6 +149,14 @@ impl Worker {
         }
         self.wake_unblocked(now); // last: what unblocks a ring behind it would be slept over
         worked
+    }
+
+    fn visit(&mut self, ring: RingId, now: u64) -> Visited {
+        self.stats.visits += 1;
+        let visited = self.fabric.visit_in_turn(ring, now);
+        self.stats.batches += u64::from(visited.packets > 0);
+        self.send_signals();
+        visited
     }
 
     fn wake_unblocked(&mut self, now: u64) {
@@ -382,6 +381,7 @@ impl Worker {
         }
         *self.fabric.signals() = signals;
         let mut wakes = self.fabric.wakes();
+        self.stats.wakes += u64::from(wakes.count_ones());
         while wakes != 0 {
             self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
             wakes &= wakes - 1;
@@ -405,12 +405,20 @@ impl Worker {
         self.failures.insert(port, why.into());
     }
 
-    /// Stops what this worker is home to; its session stops it once more, for everybody. False if others are at it for long.
+    /// Stops what this worker is home to; its session stops it once more, for everybody, and is told then where the rings
+    /// stood. False if others are at it for long.
     fn stop_all(&mut self, port: PortId) -> bool {
         let at_home = self.fds.iter().filter(|((owner, _), fds)| *owner == port && fds.is_home);
         let indices: Vec<u16> = at_home.map(|((_, index), _)| *index).collect();
-        let busy = indices.into_iter().filter(|index| self.stop_ring(port, *index).is_none());
-        busy.count() == 0
+        let mut all = true;
+        for index in indices {
+            match self.stop_ring(port, index) {
+                Some(Some(base)) => self.crew.note_stopped(port, index, base),
+                Some(None) => {}
+                None => all = false,
+            }
+        }
+        all
     }
 
     /// A ring of this worker's is made; nothing passes yet.
@@ -526,7 +534,7 @@ impl Worker {
 
     /// What it counted, and how many rings are active.
     pub(crate) fn stats(&self) -> WorkerStats {
-        WorkerStats { active_rings: self.active.len(), ..self.stats }
+        WorkerStats { active_rings: self.active.len(), crew: self.fabric.crew_counters(), ..self.stats }
     }
 
     /// Why all rings of a port were stopped, if they were.

@@ -118,6 +118,23 @@ pub struct Batch<'a> {
     pub headers: &'a [Header],
 }
 
+/// Frames per second that are taken from one port to be flooded; 0 is no limit. Up to a tenth of that, and at least a
+/// batch, may come at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StormLimits {
+    /// To ff:ff:ff:ff:ff:ff.
+    pub broadcast: u32,
+    /// To any other group address.
+    pub multicast: u32,
+    /// To a unicast address that is not in the forwarding table.
+    pub unknown: u32,
+}
+
+impl StormLimits {
+    /// Largest limit: more is none.
+    pub const RATE_MAX: u32 = 10_000_000;
+}
+
 /// What a module is told of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSettings {
@@ -127,6 +144,8 @@ pub struct PortSettings {
     pub switch: SwitchId,
     /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing).
     pub mac: Option<Mac>,
+    /// How much of what comes from the port may be flooded.
+    pub storm: StormLimits,
     /// Addresses that may be learned from the port; `None` is the module's default.
     pub macs_max: Option<u32>,
     /// Which VLANs it carries.

@@ -12,6 +12,7 @@ use crate::fdb::{Flush, StaticEntry};
 use crate::output::{print, print_json};
 use crate::report::{
     FdbReport, FlushReport, SetReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    WorkersReport,
 };
 use crate::show;
 use crate::vnic::{Name, VnicSpec, change};
@@ -95,6 +96,16 @@ impl Asking {
         let stats: StatsReport =
             ask(&self.dir, "stats", &name.map_or_else(|| json!({}), |name| json!({"name": name})))?;
         if check { self.check(&stats) } else { self.show(&stats, show::stats) }
+    }
+
+    /// With `--json` what is asked for only, too.
+    pub(super) fn workers(&self) -> Result<ExitCode, Fault> {
+        let stats: StatsReport = ask(&self.dir, "stats", &json!({}))?;
+        if self.json {
+            print_json(&WorkersReport { workers: stats.workers })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        self.show(&stats, show::workers)
     }
 
     /// With `--json` the counters are shown in any case; the exit status tells.

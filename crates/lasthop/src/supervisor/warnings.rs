@@ -129,4 +129,14 @@ mod tests {
         assert_eq!(warnings(1).len(), 1, "the usual size is larger than 1400");
         assert_eq!(warnings(2), Vec::<String>::new());
     }
+
+    #[test]
+    fn vnics_of_other_switches_do_not_matter() {
+        let ports =
+            ["a,mtu=9000", "b,switch=red", "c,switch=blue,mtu=9000", "d,switch=red,mtu=1501"].map(port);
+        let stats = StatsReport::default();
+        let warner = Warner::new(ports.iter(), &stats);
+        let count = |index: usize| warner.warnings(&ports[index]).len();
+        assert_eq!([0, 1, 2, 3].map(count), [0, 0, 0, 1]);
+    }
 }

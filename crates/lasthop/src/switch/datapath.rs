@@ -147,6 +147,7 @@ impl Datapath {
             name: spec.name.to_string(),
             mac: spec.mac,
             mtu: spec.mtu,
+            storm: spec.storm(),
             queue_pairs: spec.queues,
             features_mask: spec.features_off.mask_without(),
             link_up: spec.link.is_up(),
@@ -239,5 +240,10 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         polls: worker.polls,
         visits: worker.visits,
         batches: worker.batches,
+        contended: worker.crew.contended,
+        left: worker.crew.left,
+        leased: worker.crew.leased,
+        returned: worker.crew.returned,
+        wakes: worker.wakes,
     }
 }
