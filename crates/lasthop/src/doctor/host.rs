@@ -25,7 +25,7 @@ const SPARE_DESCRIPTORS: u64 = 4 * GUEST_DESCRIPTORS;
 /// Why there is no answer from the switch in `dir`, if that is what `fault` says; else it is the asker's own mistake.
 pub(super) fn unanswered(dir: &Path, fault: &Fault, processes: &[Process]) -> Option<Finding> {
     let verdict = match fault.kind {
-        Kind::SwitchDown => not_running(dir, fault, processes),
+        Kind::SwitchDown | Kind::Socket => not_running(dir, fault, processes),
         Kind::Internal => other_version(fault),
         _ if fault.message.contains("there is no method") => other_version(fault),
         _ => return None,
