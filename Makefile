@@ -10,7 +10,7 @@ BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: ## two Linux guests talk through the switch (installs what is missing)
+demo: ## two Linux guests talk through the switch (installs what is missing); DEMO=qemu for QEMU's
 	@demo/run
 
 build: ## the release binary, target/release/lasthop

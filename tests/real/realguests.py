@@ -158,6 +158,12 @@ class Switch(Process):
         check(answer.returncode == 0, f"lasthop stats failed: {answer.stderr.strip()}")
         return {port["name"]: port for port in json.loads(answer.stdout)["ports"]}
 
+    def show(self, port):
+        """A vnic, with its rings while it has a guest."""
+        answer = self.ask("vnic", "show", port, "--json")
+        check(answer.returncode == 0, f"lasthop vnic show {port} failed: {answer.stderr.strip()}")
+        return json.loads(answer.stdout)
+
     def check_conserved(self):
         answer = self.ask("stats", "--check")
         report = " ".join((answer.stdout + answer.stderr).split())

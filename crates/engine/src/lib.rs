@@ -26,14 +26,15 @@
 //! ```
 #![deny(unsafe_code)] // sys.rs alone may have some
 
-mod active;
 mod bells;
+mod capture;
 mod control;
 mod crew;
 mod device;
 mod events;
 mod features;
 mod homes;
+mod inspect;
 mod mailbox;
 mod offences;
 mod port;
@@ -42,9 +43,13 @@ mod sys;
 mod watchdog;
 mod worker;
 
+pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
+pub use inspect::RingInspection;
+pub use lasthop_fabric::{Direction, Sight, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
+pub use sys::peer_process;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,7 +58,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_verdict::{FdbEntry, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
+use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
 use thiserror::Error;
 
 use crew::Crew;
@@ -88,6 +93,9 @@ pub enum EngineError {
         "its front end made call eventfds blocking and filled them, once too often; start it again in {0} s, or delete the vnic and add it again"
     )]
     Held(u64),
+    /// `CAPTURES_MAX` captures are running.
+    #[error("{CAPTURES_MAX} captures are running already; end one first")]
+    TooManyCaptures,
     /// The system refused something at start.
     #[error("cannot {0}: {1}")]
     System(&'static str, std::io::Error),
@@ -121,6 +129,7 @@ pub struct Engine {
     started: std::time::Instant,
     workers: Vec<JoinHandle<()>>,
     watchdog: Option<JoinHandle<()>>,
+    captures: capture::Captures,
 }
 
 impl Engine {
@@ -137,15 +146,15 @@ impl Engine {
         let (crew, started) = (Arc::new(crew), std::time::Instant::now());
         let watchdog = Watchdog::start(crew.watchdog())
             .map_err(|error| EngineError::System("start the watchdog", error))?;
-        let (ports, watchdog) = (Arc::default(), Some(watchdog));
-        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog };
+        let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
+        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)
                 .map_err(|error| EngineError::System("set up a worker", error))?;
             let thread = std::thread::Builder::new()
                 .name(format!("worker{number}"))
-                .spawn(move || worker.run())
+                .spawn(move || run_or_abort(worker))
                 .map_err(|error| EngineError::System("start a worker thread", error))?;
             engine.workers.push(thread);
         }
@@ -175,7 +184,7 @@ impl Engine {
         Ok(port)
     }
 
-    /// Changes a port while its guest is attached. Its address and its link change at once; what a guest is told when it
+    /// Changes a port while its guest is attached. Its address, its limits and its link change at once; what a guest is told when it
     /// attaches (address, MTU, features), the next one is told.
     ///
     /// # Errors
@@ -246,6 +255,22 @@ impl Engine {
         Ok(Stats::collect(shares, records))
     }
 
+    /// Addresses that the module saw change ports lately.
+    #[must_use]
+    pub fn moves(&self) -> Vec<FdbMove> {
+        self.module.moves(worker::now_ns(self.started))
+    }
+
+    /// Has `module` decide from now on. It knows the ports that there are already.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`]: that worker uses the old one until it looks at its errands.
+    pub fn set_module(&mut self, module: &Arc<dyn Module>) -> Result<(), EngineError> {
+        self.module = Arc::clone(module);
+        let module = Arc::clone(module);
+        self.crew.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
+    }
+
     /// The module's forwarding table.
     #[must_use]
     pub fn fdb(&self) -> Vec<FdbEntry> {
@@ -281,8 +306,23 @@ impl Engine {
 
 /// What the module is told of a port.
 fn settings(config: PortConfig) -> PortSettings {
-    let PortConfig { name, mac, vlans, is_isolated, .. } = config;
-    PortSettings { name, mac, macs_max: None, vlans, is_isolated }
+    let PortConfig { name, switch, mac, storm, vlans, is_isolated, .. } = config;
+    PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated }
+}
+
+/// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
+/// would hold up every guest for ever, one that has died is started again.
+fn run_or_abort(worker: Worker) {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _bomb = Bomb;
+    worker.run();
 }
 
 impl Drop for Engine {

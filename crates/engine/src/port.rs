@@ -1,16 +1,20 @@
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans};
+use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans, StormLimits, SwitchId};
 
 /// How a port is set up.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// Unique name.
     pub name: String,
+    /// The switch that it belongs to.
+    pub switch: SwitchId,
     /// Static address; also told to the guest.
     pub mac: Option<Mac>,
     /// Largest packet in bytes that the guest is told to send; `None`: its own choice.
     pub mtu: Option<u16>,
+    /// How much of what its guest sends may be flooded.
+    pub storm: StormLimits,
     /// Queue pairs offered.
     pub queue_pairs: u16,
     /// Virtio features that may be offered; all by default.
@@ -27,8 +31,10 @@ impl Default for PortConfig {
     fn default() -> Self {
         Self {
             name: String::new(),
+            switch: SwitchId::DEFAULT,
             mac: None,
             mtu: None,
+            storm: StormLimits::default(),
             queue_pairs: 1,
             features_mask: u64::MAX,
             link_up: true,

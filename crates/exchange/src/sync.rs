@@ -1,7 +1,8 @@
 //! The primitives by the names that loom's have, so that the models run the very same code.
 
 use std::mem::MaybeUninit;
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::Arc;
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Memory that one thread at a time uses.
 #[derive(Debug)]

@@ -57,10 +57,17 @@ impl Board {
     }
 
     /// Why the packets of a transmit queue are discarded; `None`: they are not.
-    #[inline]
+    #[inline(always)] // a call of it costs more than it does
     pub(crate) fn discards(&self, port: PortId, queue: u16) -> Option<DropReason> {
         let sends = self.queues[port.index()].transmit.load(Ordering::Relaxed) & bit(queue) != 0;
-        (!sends).then(|| self.link(port).or(DropReason::QueueDisabled))
+        if sends { None } else { Some(self.why_discarded(port)) }
+    }
+
+    /// Out of the way of packets that pass.
+    #[cold]
+    #[inline(never)]
+    fn why_discarded(&self, port: PortId) -> DropReason {
+        self.link(port).or(DropReason::QueueDisabled)
     }
 
     /// What keeps a port from passing packets that its guest would pass.

@@ -151,6 +151,12 @@ impl Leases {
         }
     }
 
+    /// One of the visit's packets: all are of one ring.
+    pub(crate) fn first_packet(&self) -> Option<PacketRef> {
+        let usual = self.usual.first().map(|usual| usual.packet);
+        usual.or_else(|| self.items.first().map(|item| item.packet))
+    }
+
     /// What was delivered where, or dropped.
     pub(crate) fn results(&self) -> impl Iterator<Item = (RingId, Result<Delivered, DropReason>)> + '_ {
         let usual = self.usual.iter().map(|usual| {
@@ -158,6 +164,24 @@ impl Leases {
             (usual.ring, usual.is_copied.then_some(delivered).ok_or(DropReason::Recalled))
         });
         usual.chain(self.items.iter().map(|item| (item.ring, item.result)))
+    }
+
+    /// Shows captures what was delivered or dropped.
+    #[cold]
+    pub(crate) fn tap(&self, senders: &mut Senders, headers: &[Header]) {
+        for Usual { ring, packet, image, place, is_copied } in &self.usual {
+            let header = &headers[usize::from(*image)];
+            let truncate_len_bytes = place.delivered().bytes as u32; // of a frame, so it fits
+            let copy = Copy { packet: *packet, header, truncate_len_bytes, image: *image };
+            let outcome = if *is_copied { Outcome::Done } else { Outcome::Drop(DropReason::Recalled) };
+            senders.tap_copy(ring.port, &copy, outcome);
+        }
+        for item in &self.items {
+            let Item { packet, image, truncate_len_bytes, .. } = *item;
+            let copy = Copy { packet, header: &headers[usize::from(image)], truncate_len_bytes, image };
+            let outcome = item.result.map_or_else(Outcome::Drop, |_| Outcome::Done);
+            senders.tap_copy(item.ring.port, &copy, outcome);
+        }
     }
 
     /// All is copied and published: what became of it. The room is free again.

@@ -114,6 +114,11 @@ impl Fabric {
         self.receivers.flow_key = key;
     }
 
+    /// Has `module` decide from the next visit on.
+    pub fn set_module(&mut self, module: Arc<dyn Module>) {
+        self.module = module;
+    }
+
     /// A port appears, without guest: what is sent to it is dropped as `port_down`.
     pub fn add_port(&mut self, port: PortId, queue_pairs: u16) {
         let pairs = usize::from(queue_pairs.clamp(1, crate::bounds::QUEUE_PAIRS_MAX));
@@ -157,6 +162,7 @@ impl Fabric {
         // What is under way to this worker must not be entered for the port that gets the number next.
         self.take_returns();
         let counters = self.counters(port);
+        self.untap(port);
         self.senders.remove(port);
         self.receivers.remove(port);
         counters

@@ -10,7 +10,7 @@ use crate::bounds::WAITING_NS_MAX;
 use crate::counters::Delivered;
 use crate::lease::Leases;
 use crate::place::{Duty, ReceiveRing};
-use crate::reference::{Attempt, PacketRef, Return, Waiting};
+use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::service::{Received, Service, Tools};
 use crate::{Capabilities, RingId};
 
@@ -264,6 +264,9 @@ impl Receivers {
             if let Some(receiver) = self.get_mut(port) {
                 receiver.received.drops.count(reason);
             }
+            if tools.senders.is_tapped() {
+                tools.senders.tap_copy(port, copy, Outcome::Drop(reason));
+            }
             tools.senders.settle(copy.packet, Attempt::dropped(reason));
         }
     }
@@ -275,12 +278,23 @@ impl Receivers {
             slots.get(ring.port.index())?.as_deref()?.queues.get(usize::from(ring.queue))?.as_deref()
         };
         leases.copy(tools.senders, headers, tools.segments, place);
+        if tools.senders.is_tapped() {
+            leases.tap(tools.senders, headers);
+        }
+        let mut all = Delivered::default();
         for (ring, result) in leases.results() {
             let Some(receiver) = slots[ring.port.index()].as_deref_mut() else { continue };
             match result {
-                Ok(delivered) => receiver.received.delivered.add(&delivered),
+                Ok(delivered) => {
+                    receiver.received.delivered.add(&delivered);
+                    all.add(&delivered);
+                }
                 Err(reason) => receiver.received.drops.count(reason),
             }
+        }
+        if let Some(first) = leases.first_packet() {
+            tools.senders.charge(first, all.packets as usize, &all);
+            tools.senders.crew.leased += all.packets;
         }
     }
 
@@ -352,17 +366,18 @@ fn leave(
     tools: &mut Tools<'_>,
     now_ns: u64,
 ) -> Duty {
+    tools.senders.crew.contended += 1;
     for copy in copies {
         let refused = if tools.senders.begin_waiting(copy.packet) {
-            place.desk.leave(copy.waiting(0, now_ns)).err().map(|waiting| {
-                tools.senders.end_waiting(waiting.packet);
-                DropReason::RxQueueFull
-            })
+            tools.senders.leave(place, copy.waiting(0, now_ns)).err()
         } else {
             Some(DropReason::RxShare)
         };
         if let Some(reason) = refused {
             received.drops.count(reason);
+            if tools.senders.is_tapped() {
+                tools.senders.tap_copy(place.id.port, copy, Outcome::Drop(reason));
+            }
             tools.senders.settle(copy.packet, Attempt::dropped(reason));
         }
     }

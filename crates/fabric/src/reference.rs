@@ -2,6 +2,7 @@ use lasthop_verdict::{DropReason, Header, PortId};
 
 use crate::RingId;
 use crate::counters::Delivered;
+use crate::receiver::Copy;
 
 /// A packet that is still in its sender's memory. It is valid as long as the sender's slot says so: no count is kept
 /// here, the slot's pending count is changed by its home worker only.
@@ -37,6 +38,14 @@ pub(crate) struct Waiting {
     pub(crate) deadline_ns: u64,
     /// What was delivered of it and its home does not know yet.
     pub(crate) delivered: Delivered,
+}
+
+impl Waiting {
+    /// The copy that waits.
+    pub(crate) fn copy(&self) -> Copy<'_> {
+        let Self { packet, ref header, truncate_len_bytes, .. } = *self;
+        Copy { packet, header, truncate_len_bytes, image: 0 }
+    }
 }
 
 /// A reference on its way back to its home worker, which alone completes chains and counts.

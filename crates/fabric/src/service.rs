@@ -80,7 +80,7 @@ impl<'a, 't> Service<'a, 't> {
     pub(crate) fn accept(&mut self, copies: &[Copy<'_>], leases: &mut Leases, now_ns: u64) {
         if !self.claim.is_open() {
             self.serve();
-            copies.iter().for_each(|copy| self.refuse(copy.packet, DropReason::PortDown));
+            copies.iter().for_each(|copy| self.refuse(copy, DropReason::PortDown));
             return;
         }
         self.prefetch(copies.len());
@@ -109,6 +109,9 @@ impl<'a, 't> Service<'a, 't> {
             self.received.delivered.add(&delivered);
         }
         let (tried, untried) = copies.split_at(attempts.list.len());
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_attempts(self.place.id.port, tried, &attempts.list);
+        }
         let settled = tried.iter().zip(&attempts.list).map(|(copy, attempt)| (copy.packet, *attempt));
         self.tools.senders.settle_all(settled);
         for (copy, attempt) in tried.iter().zip(&attempts.list) {
@@ -139,8 +142,13 @@ impl<'a, 't> Service<'a, 't> {
         };
         let to = (&*self.place.map, self.place.capabilities);
         let delivered = &mut self.received.delivered;
+        let before = delivered.bytes;
         let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, delivered);
-        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet));
+        let bytes = delivered.bytes - before;
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_delivered(self.place.id.port, &copies[..done]);
+        }
+        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet), bytes);
         done
     }
 
@@ -176,6 +184,7 @@ impl<'a, 't> Service<'a, 't> {
             }
             attempts.next_segment = 0;
         }
+        self.tools.senders.charge(copies[0].packet, copies.len(), delivered);
     }
 
     /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns how many copies
@@ -208,10 +217,10 @@ impl<'a, 't> Service<'a, 't> {
                 }
                 // Its segments may fit.
                 Err(Refusal::TooSmall) if offload.is_gso() => break,
-                Err(Refusal::TooSmall) => self.refuse(copy.packet, DropReason::RxBufferSmall),
+                Err(Refusal::TooSmall) => self.refuse(copy, DropReason::RxBufferSmall),
                 Err(Refusal::Broken(error)) => {
                     queue.broken = Some(error);
-                    self.refuse(copy.packet, DropReason::RxRingBroken);
+                    self.refuse(copy, DropReason::RxRingBroken);
                 }
             }
             seen += 1;
@@ -237,15 +246,18 @@ impl<'a, 't> Service<'a, 't> {
     }
 
     /// Drops one of this worker's own packets.
-    pub(crate) fn refuse(&mut self, packet: PacketRef, reason: DropReason) {
+    pub(crate) fn refuse(&mut self, copy: &Copy<'_>, reason: DropReason) {
         self.received.drops.count(reason);
-        self.tools.senders.settle(packet, Attempt::dropped(reason));
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_copy(self.place.id.port, copy, Outcome::Drop(reason));
+        }
+        self.tools.senders.settle(copy.packet, Attempt::dropped(reason));
     }
 
     /// A copy without buffers waits; beyond the bounds of waiting it is dropped.
     fn let_wait_or_drop(&mut self, copy: &Copy<'_>, next_segment: u32, clear: bool, now_ns: u64) {
         if let Err(reason) = self.let_wait(copy, next_segment, clear, now_ns) {
-            self.refuse(copy.packet, reason);
+            self.refuse(copy, reason);
         }
     }
 
@@ -275,19 +287,25 @@ impl<'a, 't> Service<'a, 't> {
             return Ok(());
         }
         // Something of ours may still be among what was left: this may not overtake it.
-        self.place.desk.leave(waiting).map_err(|waiting| {
-            self.tools.senders.end_waiting(waiting.packet);
-            DropReason::RxQueueFull
-        })
+        self.tools.senders.leave(self.place, waiting)
     }
 
     /// Lets what others left wait with the rest.
     pub(crate) fn absorb(&mut self) {
         while let Some(waiting) = self.claim.take_left() {
-            match self.claim.full(waiting.header.frame_len_bytes()) {
-                Some(reason) => self.finish(waiting, Outcome::Drop(reason)),
-                None => self.claim.push(waiting),
-            }
+            let drop = self.full(&waiting);
+            self.wait_or_finish(waiting, drop);
+        }
+    }
+
+    fn full(&mut self, waiting: &Waiting) -> Option<DropReason> {
+        self.claim.full(waiting.header.frame_len_bytes())
+    }
+
+    fn wait_or_finish(&mut self, waiting: Waiting, drop: Option<DropReason>) {
+        match drop {
+            Some(reason) => self.finish(waiting, Outcome::Drop(reason)),
+            None => self.claim.push(waiting),
         }
     }
 
@@ -328,12 +346,7 @@ impl<'a, 't> Service<'a, 't> {
             self.finish(waiting, Outcome::Drop(DropReason::PortDown));
             return true;
         }
-        let copy = Copy {
-            packet: waiting.packet,
-            header: &waiting.header,
-            truncate_len_bytes: waiting.truncate_len_bytes,
-            image: 0,
-        };
+        let copy = waiting.copy();
         let mut delivered = Delivered::default();
         let mut attempts = Attempts::default();
         self.attempt(&[copy], waiting.next_segment, &mut delivered, &mut attempts);
@@ -364,6 +377,9 @@ impl<'a, 't> Service<'a, 't> {
         if self.claim.waiting() == 0 {
             self.claim.ring.suppress_kicks();
         }
+        if self.tools.senders.is_tapped() {
+            self.tools.senders.tap_copy(self.place.id.port, &waiting.copy(), outcome);
+        }
         let Waiting { packet, delivered, .. } = waiting;
         if !self.tools.senders.owns(packet) {
             self.tools.senders.give_back(Return { packet, to: self.place.id, outcome, delivered });
@@ -383,9 +399,6 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Drops what waits for which `gone` holds; the others keep their order.
     pub(crate) fn drop_those(&mut self, gone: impl Fn(PacketRef) -> bool, reason: DropReason) {
-        while let Some(waiting) = self.claim.take_left() {
-            self.claim.push(waiting);
-        }
         for _ in 0..self.claim.waiting() {
             let Some(waiting) = self.claim.pop() else { break };
             if gone(waiting.packet) {
@@ -393,6 +406,10 @@ impl<'a, 't> Service<'a, 't> {
             } else {
                 self.claim.push(waiting);
             }
+        }
+        while let Some(waiting) = self.claim.take_left() {
+            let drop = if gone(waiting.packet) { Some(reason) } else { self.full(&waiting) };
+            self.wait_or_finish(waiting, drop);
         }
     }
 

@@ -3,6 +3,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Segment;
+use lasthop_verdict::DropReason;
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LONG_CHAINS_MAX, SLOT_SEGMENTS};
 
@@ -130,6 +131,8 @@ pub(crate) struct SideTable {
     pending: Box<[u16]>,
     /// Chunk of each taken long chain.
     chunk_of: Box<[u16]>,
+    /// Why each chain was dropped as soon as it was taken, if it was.
+    refusals: Box<[DropReason]>,
     free_chunks: Vec<u16>,
     used_chunks: u16,
     taken: u16,
@@ -142,6 +145,7 @@ impl SideTable {
         Self {
             chains,
             pending: vec![0; usize::from(entries)].into_boxed_slice(),
+            refusals: vec![DropReason::TooShort; usize::from(entries)].into_boxed_slice(),
             chunk_of: vec![NO_CHUNK; usize::from(entries)].into_boxed_slice(),
             free_chunks: Vec::with_capacity(chunks),
             used_chunks: 0,
@@ -186,6 +190,18 @@ impl SideTable {
         });
         self.chunk_of[usize::from(head)] = chunk;
         chunk
+    }
+
+    /// A chain is dropped as soon as it is taken.
+    #[inline]
+    pub(crate) fn refuse(&mut self, head: u16, reason: DropReason) {
+        self.refusals[usize::from(head)] = reason;
+        self.settle(head);
+    }
+
+    /// Why the chain at `head` was refused when that happened last.
+    pub(crate) fn refusal(&self, head: u16) -> DropReason {
+        self.refusals[usize::from(head)]
     }
 
     /// Sets how many copies of a taken chain are to be settled.

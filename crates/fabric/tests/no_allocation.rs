@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
-use lasthop_fabric::Fabric;
+use lasthop_fabric::{Fabric, Tap, Watch, tap};
 use lasthop_verdict::{PortId, PortSettings};
 use lasthop_wire::Offload;
 use support::{TestGuest, assert_conserved, everything, frame};
@@ -53,6 +53,21 @@ fn visit_and_drain(fabric: &mut Fabric, sender: &TestGuest, receiver: &TestGuest
 
 #[test]
 fn a_visit_allocates_nothing() {
+    visits_allocate_nothing(None);
+}
+
+/// The capture's buffer is full after a while: that costs nothing either.
+#[test]
+fn a_captured_visit_allocates_nothing() {
+    let ports = vec![PortId(1), PortId(2)];
+    let (inbound, outbound, drops) = (true, true, true);
+    let watch = Watch { ports, inbound, outbound, drops, snap_len_bytes: 262_144, buffer_bytes: 1 << 20 };
+    let (tap, reader) = tap(1, &watch, &(Arc::new(|| 0_u64) as _)).unwrap();
+    visits_allocate_nothing(Some(tap));
+    assert!(reader.lost(0) > 0);
+}
+
+fn visits_allocate_nothing(tap: Option<Tap>) {
     let module: Arc<dyn lasthop_verdict::Module> =
         lasthop_modules::by_name("bridge", &lasthop_modules::BridgeSettings::default()).unwrap().into();
     for port in 1..=2 {
@@ -60,6 +75,7 @@ fn a_visit_allocates_nothing() {
         module.port_added(PortId(port), &settings).unwrap();
     }
     let mut fabric = Fabric::new(module).unwrap();
+    tap.into_iter().for_each(|tap| fabric.add_tap(tap));
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 256, 2048);
     let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 256, 2048);
     assert!(allocations_during(|| drop(vec![0_u8; 100])) > 0, "the counter counts");

@@ -5,6 +5,10 @@
 //! cpus = "0-1"
 //! workers = 2
 //!
+//! [[switch]]
+//! name = "storage"
+//! module = "dummy"
+//!
 //! [[vnic]]
 //! name = "vm1"
 //! mac = "02:00:00:00:00:01"
@@ -24,7 +28,7 @@ pub(crate) use schema::SCHEMA;
 
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
 use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
@@ -33,13 +37,14 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
 use crate::names;
+use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
 
 /// Largest file, in bytes: room for 1024 vnics with everything said.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// How the switch process is to run.
+/// How the switch process is to run; module and table are the default switch's.
 #[derive(Clone, Debug)]
 pub(crate) struct SwitchSettings {
     pub(crate) module: ModuleName,
@@ -48,8 +53,15 @@ pub(crate) struct SwitchSettings {
     pub(crate) workers: Workers,
 }
 
+impl SwitchSettings {
+    /// The switch that is always there.
+    pub(crate) fn default_switch(&self) -> SwitchSpec {
+        SwitchSpec::default_of(self.module.clone(), self.fdb_entries)
+    }
+}
+
 /// Slots of the bridge's forwarding table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "i64")]
 pub(crate) struct FdbEntries(pub(crate) usize);
 
@@ -83,9 +95,20 @@ pub(crate) struct Config {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Option<Workers>,
+    /// Those that were named, beside the default one.
+    pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
     /// Static entries of the forwarding table.
     pub(crate) fdb: Vec<StaticEntry>,
+}
+
+impl Config {
+    /// The default switch and those that were named.
+    pub(crate) fn all_switches(&self) -> Vec<SwitchSpec> {
+        let module = self.module.clone().unwrap_or_default();
+        let default = SwitchSpec::default_of(module, self.fdb_entries);
+        std::iter::once(default).chain(self.switches.iter().cloned()).collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -97,13 +120,15 @@ struct File {
     fdb_entries: Option<FdbEntries>,
     workers: Option<Workers>,
     #[serde(default)]
+    switch: Vec<Spanned<SwitchSpec>>,
+    #[serde(default)]
     vnic: Vec<Spanned<VnicSpec>>,
     #[serde(default)]
     fdb: Vec<StaticEntry>,
 }
 
 /// The name of a module that exists.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct ModuleName(String);
 
@@ -175,6 +200,7 @@ pub(crate) fn read_all(path: &Path) -> Result<Result<Config, Vec<Mistake>>, Faul
 /// The configuration in `text`, or its first mistake.
 fn parse(text: &str) -> Result<Config, Mistake> {
     let file: File = toml::from_str(text).map_err(|error| mistake(text, &error))?;
+    let switches = distinct_switches(text, file.switch)?;
     let mut vnics: Vec<VnicSpec> = Vec::with_capacity(file.vnic.len());
     for vnic in file.vnic {
         let line = line_of(text, vnic.span().start);
@@ -182,7 +208,19 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let File { module, cpus, fdb_entries, workers, fdb, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, vnics, fdb })
+    Ok(Config { module, cpus, fdb_entries, workers, switches, vnics, fdb })
+}
+
+/// The switches, or the second one with a name.
+fn distinct_switches(text: &str, switches: Vec<Spanned<SwitchSpec>>) -> Result<Vec<SwitchSpec>, Mistake> {
+    let mut distinct: Vec<SwitchSpec> = Vec::with_capacity(switches.len());
+    for switch in switches {
+        let line = line_of(text, switch.span().start);
+        sense::check_switch(switch.get_ref(), &distinct)
+            .map_err(|fault| Mistake::new(line..=line, fault.message))?;
+        distinct.push(switch.into_inner());
+    }
+    Ok(distinct)
 }
 
 fn mistake(text: &str, error: &toml::de::Error) -> Mistake {
@@ -202,18 +240,24 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nsocket = \"s\"\n\
-                    mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\n";
+        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[switch]]\nname = \"red\"\n\
+                    [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
+                    [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
+                    mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
         let config = parse(text).expect("a good file");
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
         assert_eq!(config.workers, Some(Workers(2)));
-        let specs: Vec<VnicSpec> =
-            ["a", "b,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO"]
-                .map(|text| text.parse().expect("a vnic"))
-                .into();
+        let specs: Vec<VnicSpec> = [
+            "a",
+            "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",
+        ]
+        .map(|text| text.parse().expect("a vnic"))
+        .into();
         assert_eq!(config.vnics, specs);
+        let switches = ["red", "blue,fdb-entries=128"].map(|text| text.parse().expect("a switch"));
+        assert_eq!(config.switches, switches);
     }
 
     #[test]
@@ -255,6 +299,13 @@ mod tests {
             ("[[vnic]]\nname = \"internal\"", 2, "choose another"),
             ("[[vnic]]\nname = \"a\"\nmode = \"both\"", 3, "listen"),
             ("[[vnic]]\nmtu = 1500", 1, "name"),
+            ("[[vnic]]\nname = \"a\"\nswitch = \"a b\"", 3, "name of a switch"),
+            ("[[switch]]\nmodule = \"dummy\"", 1, "name"),
+            ("[[switch]]\nname = \"a\"\nmodul = \"dummy\"", 3, "did you mean \"module\""),
+            ("[[switch]]\nname = \"a\"\nmodule = \"dumy\"", 3, "did you mean \"dummy\""),
+            ("[[switch]]\nname = \"a\"\nfdb-entries = 1", 3, "64 to 1048576"),
+            ("[[switch]]\nname = \"a\"\n[[switch]]\nname = \"a\"", 3, "switch \"a\" already"),
+            ("[[swich]]\nname = \"a\"", 1, "did you mean \"switch\""),
             ("[[vnic]]\nname = \"a\"\nvlan = 0", 3, "0 is no VLAN"),
             ("[[vnic]]\nname = \"a\"\nvlan = 4095", 3, "4095 is reserved"),
             ("[[vnic]]\nname = \"a\"\nvlan = \"5\"", 3, "without quotes"),

@@ -20,6 +20,8 @@ pub(crate) enum Kind {
     Refused,
     /// There is no vnic of that name.
     NoSuchVnic,
+    /// There is no switch of that name.
+    NoSuchSwitch,
     /// The name is taken.
     NameTaken,
     /// A socket or directory cannot be used.
@@ -31,6 +33,24 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// The kind with this number.
+    pub(crate) fn of_code(code: i64) -> Option<Self> {
+        const ALL: &[Kind] = &[
+            Kind::Parse,
+            Kind::Request,
+            Kind::Method,
+            Kind::Params,
+            Kind::Internal,
+            Kind::Refused,
+            Kind::NoSuchVnic,
+            Kind::NameTaken,
+            Kind::Socket,
+            Kind::SwitchDown,
+            Kind::Limit,
+        ];
+        ALL.iter().copied().find(|kind| kind.code() == code)
+    }
+
     /// The number for JSON-RPC: -327xx are the specification's own, -320xx are ours.
     pub(crate) fn code(self) -> i64 {
         match self {
@@ -45,6 +65,7 @@ impl Kind {
             Self::Socket => -32003,
             Self::SwitchDown => -32004,
             Self::Limit => -32005,
+            Self::NoSuchSwitch => -32006,
         }
     }
 }

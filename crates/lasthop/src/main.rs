@@ -19,11 +19,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod capture;
 mod cli;
 mod clock;
 mod config;
 mod cpus;
 mod descriptors;
+mod doctor;
 mod fault;
 mod fdb;
 mod ipc;
@@ -41,6 +43,7 @@ mod show;
 mod signals;
 mod supervisor;
 mod switch;
+mod switches;
 mod vnic;
 mod workers;
 

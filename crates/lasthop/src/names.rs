@@ -22,8 +22,10 @@ pub(crate) fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> 
 pub(crate) fn unknown_key(message: &str) -> Option<String> {
     let mut quoted = message.strip_prefix("unknown field")?.split('`').skip(1).step_by(2);
     let key = quoted.next()?;
-    // The command line's spelling is known too, but one of the two is enough for a hint.
-    let known: Vec<&str> = quoted.filter(|name| *name != "features-off").collect();
+    let mut known: Vec<&str> = quoted.collect();
+    // The command line's spelling may be known too, but one of the two is enough for a hint.
+    let spellings = known.clone();
+    known.retain(|name| !name.contains('-') || !spellings.contains(&name.replace('-', "_").as_str()));
     let hint = hint(key, known.iter().copied());
     Some(format!("unknown key \"{key}\"{hint} (there are {})", known.join(", ")))
 }
@@ -55,6 +57,13 @@ mod tests {
         assert_eq!(distance("modul", "module"), 1);
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
+    }
+
+    #[test]
+    fn a_key_with_two_spellings_is_listed_once() {
+        let message = "unknown field `fdb`, expected one of `name`, `fdb_entries`, `fdb-entries`, `top-key`";
+        let text = unknown_key(message).expect("an unknown key");
+        assert_eq!(text, "unknown key \"fdb\" (there are name, fdb_entries, top-key)");
     }
 
     #[test]

@@ -2,9 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::capture::CaptureSpec;
+use crate::doctor::facts::Inspection;
 use crate::fault::Fault;
 use crate::fdb::{Flush, StaticEntry};
-use crate::report::{FdbReport, StatsReport};
+use crate::report::{FdbReport, StatsReport, SwitchInside};
+use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
@@ -17,6 +20,12 @@ pub(crate) struct Request {
 /// What the switch is to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
+    /// Make a switch beside the default one.
+    AddSwitch(SwitchSpec),
+    /// Forget a switch that has no ports.
+    RemoveSwitch { name: String },
+    /// What each switch knows.
+    Switches,
     /// Make a port; its guest may come later.
     AddPort(VnicSpec),
     /// Change a port, whose guest may be attached.
@@ -26,10 +35,14 @@ pub(crate) enum Order {
     /// The attached descriptor is a connection to the port's guest. Answered by [`Report::Detached`] when it ends,
     /// which may be at once.
     Attach { name: String, attachment: u64 },
+    /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
+    Capture { spec: CaptureSpec, greeting: String },
     /// All counters.
     Stats,
-    /// The forwarding table.
-    Fdb,
+    /// How far all guests have come, or the one of the named port.
+    Inspect { name: Option<String> },
+    /// The forwarding tables, or that of one switch.
+    Fdb { switch: Option<String> },
     /// Enter a static address.
     FdbAdd(StaticEntry),
     /// Take it out again.
@@ -63,6 +76,8 @@ pub(crate) enum Answer {
     },
     Stats(StatsReport),
     Fdb(FdbReport),
+    Inspection(Inspection),
+    Switches(Vec<SwitchInside>),
     /// So many addresses were forgotten.
     Flushed(usize),
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::fdb::StaticEntry;
 use crate::report::ConfigReport;
+use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::{Change, When, changes};
 use crate::vnic::{Name, VnicSpec};
 
@@ -22,6 +23,12 @@ pub(crate) enum Step {
     Anew { vnic: VnicSpec, changes: Vec<Change> },
     /// A vnic comes.
     Add { vnic: VnicSpec },
+    /// A switch goes; its vnics went before.
+    #[serde(rename = "remove_switch")]
+    RemoveSwitch { name: SwitchName },
+    /// A switch comes.
+    #[serde(rename = "add_switch")]
+    AddSwitch { switch: SwitchSpec },
     /// A static entry of the forwarding table goes.
     Forget { entry: StaticEntry },
     /// A static entry comes.
@@ -65,7 +72,8 @@ impl Plan {
         let obsolete = obsolete.map(|entry| Step::Forget { entry: entry.clone() });
         let missing = missing.map(|entry| Step::Enter { entry: entry.clone() });
         let entries: Vec<Step> = obsolete.chain(missing).collect();
-        Self { steps: restarts(running, wanted).chain(vnics).chain(entries).collect() }
+        let settings = restarts(running, wanted).chain(switches(running, wanted));
+        Self { steps: settings.chain(vnics).chain(entries).collect() }
     }
 
     /// Whether the switch is as it is wanted.
@@ -101,6 +109,24 @@ fn change(old: &VnicSpec, new: &VnicSpec) -> Option<Step> {
     }
 }
 
+/// Switches that go, come, or are set up in another way, which takes a restart.
+fn switches(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
+    let (old, new) = (&running.switches, &wanted.switches);
+    let find =
+        |all: &[SwitchSpec], name: &SwitchName| all.iter().find(|switch| switch.name == *name).cloned();
+    let removed = old.iter().filter(|switch| find(new, &switch.name).is_none());
+    let removed = removed.map(|switch| Step::RemoveSwitch { name: switch.name.clone() });
+    let others = new.iter().filter_map(|switch| match find(old, &switch.name) {
+        None => Some(Step::AddSwitch { switch: switch.clone() }),
+        Some(other) => {
+            let (from, to) = (other.options_text(), switch.options_text());
+            let key = format!("switch {}", switch.name);
+            (from != to).then(|| Step::Restart { key, from: from.into(), to: to.into() })
+        }
+    });
+    removed.chain(others).collect()
+}
+
 fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Iterator<Item = Step> + 'a {
     let settings = |report: &ConfigReport| match serde_json::to_value(&report.settings) {
         Ok(Value::Object(settings)) => settings,
@@ -121,7 +147,7 @@ mod tests {
 
     fn report(vnics: &[&str]) -> ConfigReport {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
-        ConfigReport { settings: SettingsReport::default(), vnics, fdb: Vec::new() }
+        ConfigReport { settings: SettingsReport::default(), switches: Vec::new(), vnics, fdb: Vec::new() }
     }
 
     fn plan(old: &[&str], new: &[&str]) -> Plan {
@@ -148,13 +174,29 @@ mod tests {
                 Step::Change { name, changes } => format!("~ {name} {}", changes[0].text()),
                 Step::Anew { vnic, changes } => format!("! {} {}", vnic.name, changes[0].text()),
                 Step::Add { vnic } => format!("+ {}", vnic.name),
-                Step::Restart { .. } => "restart".to_owned(),
-                Step::Forget { entry } => format!("- fdb {}", entry.mac),
-                Step::Enter { entry } => format!("+ fdb {}", entry.mac),
+                other => format!("{other:?}"),
             })
             .collect();
         assert_eq!(words, ["- a", "~ b mtu: 1400 -> 1500", "! c queues: 1 -> 2", "+ d"]);
         assert!(!plan.needs_restart());
+    }
+
+    #[test]
+    fn switches_come_and_go_and_do_not_change() {
+        let with = |switches: &[&str]| ConfigReport {
+            switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
+            ..report(&[])
+        };
+        let plan =
+            Plan::new(&with(&["a", "b", "c,fdb-entries=64"]), &with(&["b,fdb-entries=16384", "c", "d"]));
+        let switch = |text: &str| text.parse().expect("a switch");
+        let (from, to) = ("module=bridge,fdb-entries=64".into(), "module=bridge,fdb-entries=16384".into());
+        let expected = [
+            Step::RemoveSwitch { name: "a".parse().expect("a name") },
+            Step::Restart { key: "switch c".to_owned(), from, to },
+            Step::AddSwitch { switch: switch("d") },
+        ];
+        assert_eq!(plan.steps, expected);
     }
 
     #[test]

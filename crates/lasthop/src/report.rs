@@ -7,6 +7,7 @@ use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;
+use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
 use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
 
@@ -14,6 +15,12 @@ use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_nu
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StatsReport {
     pub(crate) ports: Vec<PortReport>,
+    pub(crate) workers: Vec<WorkerReport>,
+}
+
+/// Counters of the workers alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WorkersReport {
     pub(crate) workers: Vec<WorkerReport>,
 }
 
@@ -74,7 +81,7 @@ pub(crate) struct RingReport {
 }
 
 /// One worker thread since it started.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkerReport {
     pub(crate) index: usize,
     /// Times it went to sleep.
@@ -85,9 +92,24 @@ pub(crate) struct WorkerReport {
     pub(crate) visits: u64,
     /// Visits that found packets.
     pub(crate) batches: u64,
+    /// Batches that found another worker at their receive ring for longer than a short look.
+    #[serde(default)]
+    pub(crate) contended: u64,
+    /// References that were left for that worker.
+    #[serde(default)]
+    pub(crate) left: u64,
+    /// Packets that were copied side by side with another worker.
+    #[serde(default)]
+    pub(crate) leased: u64,
+    /// References that came back from other workers.
+    #[serde(default)]
+    pub(crate) returned: u64,
+    /// Times it woke another worker.
+    #[serde(default)]
+    pub(crate) wakes: u64,
 }
 
-/// The forwarding table.
+/// The forwarding tables, by switch and then by address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FdbReport {
     pub(crate) entries: Vec<FdbLine>,
@@ -96,6 +118,8 @@ pub(crate) struct FdbReport {
 /// One address and where it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FdbLine {
+    /// The switch that knows it.
+    pub(crate) switch: SwitchName,
     pub(crate) mac: String,
     /// None: of untagged frames, or a static one for all VLANs that its vnic carries.
     #[serde(default)]
@@ -190,6 +214,7 @@ fn trunk(ranges: Vec<(u16, u16)>, native: Option<Vid>) -> Vec<VlanReport> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct VnicReport {
     pub(crate) name: String,
+    pub(crate) switch: SwitchName,
     pub(crate) state: String,
     pub(crate) mode: Mode,
     pub(crate) socket: PathBuf,
@@ -198,6 +223,13 @@ pub(crate) struct VnicReport {
     pub(crate) queues: u16,
     pub(crate) mtu: Option<u16>,
     pub(crate) features_off: FeatureSet,
+    /// Frames per second from its guest that may be flooded; 0 is no limit.
+    #[serde(default)]
+    pub(crate) storm_broadcast: u32,
+    #[serde(default)]
+    pub(crate) storm_multicast: u32,
+    #[serde(default)]
+    pub(crate) storm_unknown: u32,
     #[serde(default, with = "vid_number")]
     pub(crate) vlan: Option<Vid>,
     #[serde(default, with = "vlan_list")]
@@ -231,6 +263,7 @@ impl VnicReport {
     pub(crate) fn new(spec: &VnicSpec, socket: PathBuf, state: &str) -> Self {
         Self {
             name: spec.name.to_string(),
+            switch: spec.switch.clone(),
             state: state.to_owned(),
             mode: spec.mode,
             socket,
@@ -238,6 +271,9 @@ impl VnicReport {
             queues: spec.queues,
             mtu: spec.mtu,
             features_off: spec.features_off.clone(),
+            storm_broadcast: spec.storm_broadcast,
+            storm_multicast: spec.storm_multicast,
+            storm_unknown: spec.storm_unknown,
             vlan: spec.vlan,
             trunk: spec.trunk.clone(),
             native: spec.native,
@@ -269,11 +305,45 @@ pub(crate) struct VnicList {
     pub(crate) vnics: Vec<VnicReport>,
 }
 
+/// What the switch process knows of a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SwitchInside {
+    pub(crate) name: SwitchName,
+    /// Lines of its forwarding table.
+    pub(crate) addresses: usize,
+    /// What happened to the table so far, by name.
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// A switch as it is set up and what it knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SwitchReport {
+    pub(crate) name: SwitchName,
+    pub(crate) module: String,
+    /// Slots of its forwarding table; null if its module has none.
+    pub(crate) fdb_entries: Option<usize>,
+    /// Names of its vnics.
+    pub(crate) vnics: Vec<String>,
+    /// Lines of its forwarding table; null while there is no switch process to ask.
+    pub(crate) addresses: Option<usize>,
+    #[serde(default)]
+    pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// All switches: the default one, then the others in the order in which they were made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SwitchList {
+    pub(crate) switches: Vec<SwitchReport>,
+}
+
 /// What the switch was told: at its start, and since.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConfigReport {
     #[serde(flatten)]
     pub(crate) settings: SettingsReport,
+    /// Those beside the default one, by name.
+    #[serde(default)]
+    pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
     #[serde(default)]
     pub(crate) fdb: Vec<StaticEntry>,

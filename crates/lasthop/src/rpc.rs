@@ -87,11 +87,14 @@ pub(crate) fn read_answer<T: DeserializeOwned>(line: &str) -> Result<T, Fault> {
     }
     #[derive(Deserialize)]
     struct Refusal {
+        code: i64,
         message: String,
     }
     let odd = |error: serde_json::Error| Fault::internal("understand the switch's answer", error);
     match serde_json::from_str(line).map_err(odd)? {
-        Answer { error: Some(refusal), .. } => Err(Fault::refused(refusal.message)),
+        Answer { error: Some(Refusal { code, message }), .. } => {
+            Err(Fault::new(Kind::of_code(code).unwrap_or(Kind::Refused), message))
+        }
         Answer { result, .. } => serde_json::from_value(result.unwrap_or_default()).map_err(odd),
     }
 }
@@ -137,7 +140,7 @@ mod tests {
         assert_eq!(read_answer::<Vec<u8>>(&line), Ok(vec![1, 2]));
         let line = String::from_utf8(write_answer(&json!(1), &Err(Fault::params("no")))).expect("text");
         assert!(line.contains("-32602"));
-        assert_eq!(read_answer::<Vec<u8>>(&line), Err(Fault::refused("no")));
+        assert_eq!(read_answer::<Vec<u8>>(&line), Err(Fault::params("no")));
     }
 
     proptest! {

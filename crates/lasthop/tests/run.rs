@@ -190,7 +190,7 @@ fn a_switch_without_supervisor_ends() {
 
 #[test]
 fn the_inner_command_is_not_for_people() {
-    let message = lasthop(&["switch", "--module", "bridge"]).refused();
+    let message = lasthop(&["switch-process", "--module", "bridge"]).refused();
     assert!(message.contains("lasthop's own use"), "{message}");
-    assert!(!lasthop(&["--help"]).ok().contains("switch process"));
+    assert!(!lasthop(&["--help"]).ok().contains("switch-process"));
 }

@@ -2,57 +2,11 @@
 
 mod support;
 
-use std::time::Duration;
-
 use lasthop_guest::{Guest, GuestListener, GuestOptions};
-use lasthop_wire::Offload;
 use rustix::process::Signal;
 use serde_json::Value;
+use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, running, send};
 use support::{Switch, eventually, signal};
-
-const ONE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
-const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
-const WAIT: Duration = Duration::from_secs(20);
-
-/// A frame of a type that no protocol uses (IEEE 802 local experimental), with a number in it.
-fn frame(to: [u8; 6], from: [u8; 6], number: u32, len: usize) -> Vec<u8> {
-    let mut frame = [&to[..], &from, &[0x88, 0xb5], &number.to_be_bytes()].concat();
-    frame.resize(len, number as u8);
-    frame
-}
-
-fn guest(switch: &Switch, port: &str, mac: [u8; 6]) -> Guest {
-    let options = GuestOptions { mac, ..GuestOptions::default() };
-    let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
-    running(switch, port);
-    guest
-}
-
-fn running(switch: &Switch, port: &str) {
-    eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
-}
-
-fn send(guest: &mut Guest, frame: &[u8]) {
-    assert!(guest.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
-    guest.flush(0).expect("flushed");
-}
-
-fn receive(guest: &mut Guest) -> Vec<u8> {
-    let mut frame = Vec::new();
-    assert!(guest.wait(Some(WAIT)).expect("connected"), "no frame came");
-    guest.recv(0, &mut frame).expect("a sound ring").expect("a frame");
-    frame
-}
-
-fn sum(stats: &Value, key: &str) -> u64 {
-    stats["ports"].as_array().expect("ports").iter().filter_map(|port| port[key].as_u64()).sum()
-}
-
-fn check_balance(switch: &Switch) {
-    switch.ask(&["stats", "--check"]).ok();
-    let stats = switch.json(&["stats"]);
-    assert_eq!(sum(&stats, "forwarded"), sum(&stats, "tx_packets"), "{stats}");
-}
 
 #[test]
 fn frames_pass_between_two_guests_unchanged() {

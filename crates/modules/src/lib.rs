@@ -1,7 +1,8 @@
 //! Forwarding policies: what the switch does with a frame once the fabric has fetched its header.
 //!
 //! **Purpose.** Each module implements [`Module`]: [`Dummy`] joins ports in pairs, [`Bridge`] learns
-//! addresses as an IEEE 802.1D bridge does. [`by_name`] makes the one that `--module` names.
+//! addresses as an IEEE 802.1D bridge does. [`by_name`] makes the one that `--module` names. [`Switches`] hands
+//! each port's frames to the module of the port's own switch.
 //!
 //! **Contract.** As of `lasthop-verdict`: every packet of a batch gets at least one output or one drop with a
 //! reason. Time and randomness come from the caller: time with each call, the bridge's hash key in its
@@ -24,6 +25,7 @@
 mod bridge;
 mod dummy;
 mod number;
+mod switches;
 #[cfg(test)]
 mod testing;
 
@@ -32,6 +34,7 @@ pub use bridge::{
     FDB_ENTRIES_MIN, random_key,
 };
 pub use dummy::Dummy;
+pub use switches::Switches;
 
 use lasthop_verdict::Module;
 

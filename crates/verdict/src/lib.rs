@@ -36,6 +36,24 @@ pub const BATCH_PACKETS_MAX: usize = 32;
 /// Ports of one switch, `internal` included.
 pub const PORTS_MAX: usize = 1024;
 
+/// Switches of one process: one for each four ports, and few enough that their default tables take 64 MiB together.
+pub const SWITCHES_MAX: usize = 256;
+
+/// One of the switches that share the workers. Ports of different switches never exchange a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SwitchId(pub u16);
+
+impl SwitchId {
+    /// The switch of ports that name none, and of the port `internal`.
+    pub const DEFAULT: SwitchId = SwitchId(0);
+
+    /// As an index into a table of at most `SWITCHES_MAX` entries.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// A port of the switch; slots are re-used only after every reference to the old port is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
@@ -100,13 +118,34 @@ pub struct Batch<'a> {
     pub headers: &'a [Header],
 }
 
+/// Frames per second that are taken from one port to be flooded; 0 is no limit. Up to a tenth of that, and at least a
+/// batch, may come at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StormLimits {
+    /// To ff:ff:ff:ff:ff:ff.
+    pub broadcast: u32,
+    /// To any other group address.
+    pub multicast: u32,
+    /// To a unicast address that is not in the forwarding table.
+    pub unknown: u32,
+}
+
+impl StormLimits {
+    /// Largest limit: more is none.
+    pub const RATE_MAX: u32 = 10_000_000;
+}
+
 /// What a module is told of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSettings {
     /// Unique name.
     pub name: String,
+    /// The switch that it belongs to; for the module that tells switches apart, and no other.
+    pub switch: SwitchId,
     /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing).
     pub mac: Option<Mac>,
+    /// How much of what comes from the port may be flooded.
+    pub storm: StormLimits,
     /// Addresses that may be learned from the port; `None` is the module's default.
     pub macs_max: Option<u32>,
     /// Which VLANs it carries.
@@ -130,6 +169,21 @@ pub struct FdbEntry {
     pub is_static: bool,
 }
 
+/// A learned address that was seen on another port than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FdbMove {
+    /// The address.
+    pub mac: Mac,
+    /// Where it was, the last time that it moved.
+    pub from: PortId,
+    /// Where it is since.
+    pub to: PortId,
+    /// Times that it moved since it is watched: once is a guest that moved, again and again are two guests.
+    pub count: u32,
+    /// Time since the last move, in nanoseconds.
+    pub age_ns: u64,
+}
+
 /// A forwarding policy. Implementations keep shared state in atomics: `decide` runs on every worker at once.
 pub trait Module: Send + Sync {
     /// As given to `--module`.
@@ -151,8 +205,17 @@ pub trait Module: Send + Sync {
     }
     /// A port is gone: whatever refers to it is forgotten before this returns.
     fn port_removed(&self, port: PortId);
+    /// What happened to the module's tables so far: counts by name, in a fixed order.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
     /// The forwarding table, if the module has one; ordered by address and VLAN.
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
+        let _ = now_ns;
+        Vec::new()
+    }
+    /// Addresses that changed ports lately, as far as the module keeps them; the most restless first.
+    fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
         let _ = now_ns;
         Vec::new()
     }

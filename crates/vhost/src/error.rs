@@ -48,7 +48,8 @@ pub enum ProtocolError {
     UnexpectedReply(String),
     /// A ring that the port does not have.
     #[error(
-        "{request} names ring {index}, but the port has rings 0..{rings}; give the port more queue pairs, or the VM fewer queues"
+        "{request} names ring {index}, but the port's last one is {}; give the port more queue pairs, or the VM fewer queues",
+        rings.saturating_sub(1)
     )]
     NoSuchRing {
         /// Name of the request.
@@ -114,4 +115,15 @@ pub enum Refusal {
     /// The system refused.
     #[error("{0} failed: {1}")]
     System(String, std::io::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_too_many_is_told_from_the_last_one() {
+        let error = ProtocolError::NoSuchRing { request: "SET_VRING_CALL".into(), index: 5, rings: 5 };
+        assert!(error.to_string().starts_with("SET_VRING_CALL names ring 5, but the port's last one is 4; "));
+    }
 }

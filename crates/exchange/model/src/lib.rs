@@ -7,19 +7,23 @@ mod desk;
 mod doze;
 #[path = "../../src/queue.rs"]
 mod queue;
+#[path = "../../src/records.rs"]
+mod records;
 #[path = "../../src/turns.rs"]
 mod turns;
 
 pub use desk::{Claim, Desk};
 pub use doze::Doze;
 pub use queue::Bounded;
+pub use records::{RecordReader, RecordWriter, records};
 pub use turns::Turns;
 
 /// Few, since loom keeps track of each atomic.
 pub const WORKERS_MAX: usize = 2;
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::Arc;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence};
 
     pub(crate) struct Cell<T>(loom::cell::UnsafeCell<T>);
 

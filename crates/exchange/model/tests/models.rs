@@ -1,6 +1,6 @@
 //! Every order of two or three workers, and of what each sees of the others' stores.
 
-use lasthop_exchange_model::{Bounded, Claim, Desk, Doze, full_fence};
+use lasthop_exchange_model::{Bounded, Claim, Desk, Doze, full_fence, records};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -140,5 +140,29 @@ fn two_pushers_and_a_popper() {
         popped.extend(std::iter::from_fn(|| queue.pop()));
         popped.sort_unstable();
         assert_eq!(popped, [0, 1]);
+    });
+}
+
+#[test]
+fn a_record_is_seen_whole_and_its_room_given_back() {
+    loom::model(|| {
+        let (mut writer, mut reader) = records(8 * 8).unwrap();
+        let thread = thread::spawn(move || {
+            (1..=3_u8).filter(|value| writer.push([u64::from(*value); 2], &[*value; 3])).count()
+        });
+        let mut bytes = Vec::new();
+        let mut seen = Vec::new();
+        let mut take = |reader: &mut lasthop_exchange_model::RecordReader| {
+            while let Some(head) = reader.pop(&mut bytes) {
+                let value = head[0] as u8;
+                assert_eq!((head, &bytes[..]), ([u64::from(value); 2], &[value; 3][..]));
+                seen.push(value);
+            }
+        };
+        take(&mut reader);
+        let pushed = thread.join().unwrap();
+        take(&mut reader);
+        assert_eq!(seen.len(), pushed, "nothing that was taken is lost");
+        assert!(seen.is_sorted() && pushed >= 2);
     });
 }

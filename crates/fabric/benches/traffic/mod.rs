@@ -16,7 +16,7 @@ mod support;
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, RingId};
-use lasthop_modules::{Bridge, BridgeSettings, Dummy};
+use lasthop_modules::{Bridge, BridgeSettings, Dummy, Switches};
 use lasthop_ring::write_table;
 use lasthop_verdict::{Batch, Header, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
@@ -220,6 +220,8 @@ fn module(plan: &Plan) -> Arc<dyn Module> {
         Decider::Dummy => Arc::new(Dummy::default()),
         Decider::Nowhere { destinations, flood } => Arc::new(nowhere::Nowhere { destinations, flood }),
     };
+    // As in the product, where one switch is not a case of its own.
+    let module: Arc<dyn Module> = Arc::new(Switches::new(module));
     for port in std::iter::once(SENDER).chain(receivers()) {
         module.port_added(port, &PortSettings { name: format!("p{port}"), ..Default::default() }).unwrap();
     }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lasthop_fabric::{Capabilities, Fabric, PortCounters, RingId, Stopping};
+use lasthop_fabric::{
+    Capabilities, Direction, Fabric, PortCounters, RingId, Stopping, TapReader, Watch, tap,
+};
 use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_wire::vnet::HEADER_BYTES;
 
@@ -81,6 +83,9 @@ pub(crate) struct Crew {
     seen: HashMap<(usize, [u8; 2]), u32>,
     received: u64,
     now_ns: u64,
+    /// A capture of everything, and how many frames it saw by port, direction and whether they were dropped.
+    taps: Vec<TapReader>,
+    sights: HashMap<(u16, bool, bool), u64>,
 }
 
 impl Crew {
@@ -121,10 +126,24 @@ impl Crew {
                 });
             }
         }
+        let watch = Watch {
+            ports: ports.clone(), // a port's number is its interface's
+            inbound: true,
+            outbound: true,
+            drops: true,
+            snap_len_bytes: 64,
+            buffer_bytes: 1 << 16,
+        };
+        let mut taps = Vec::new();
+        for fabric in &mut fabrics {
+            let (tap, reader) = tap(1, &watch, &(Arc::new(|| 0_u64) as _)).unwrap();
+            fabric.add_tap(tap);
+            taps.push(reader);
+        }
         let workers = fabrics.into_iter().map(Some).collect();
         let visits = vec![None; setup.workers];
-        let (seen, received, now_ns) = (HashMap::new(), 0, 0);
-        let mut crew = Self { workers, visits, pairs, ports, seen, received, now_ns };
+        let (seen, received, now_ns, sights) = (HashMap::new(), 0, 0, HashMap::new());
+        let mut crew = Self { workers, visits, pairs, ports, seen, received, now_ns, taps, sights };
         for pair in 0..crew.pairs.len() {
             crew.start(pair, 0);
             crew.start(pair, 1);
@@ -143,6 +162,7 @@ impl Crew {
 
     /// One step, chosen by three numbers.
     pub(crate) fn step(&mut self, [what, which, how]: [u16; 3]) {
+        self.read_taps();
         let pair = self.pick(which);
         let worker = usize::from(which) % self.workers.len();
         match what % 32 {
@@ -155,7 +175,10 @@ impl Crew {
             25 => self.on(worker, |fabric, _| fabric.drain_waiting()),
             26 => {
                 let ring = self.pairs[pair].guest.tx_ring();
-                self.on(usize::from(how) % self.workers.len(), |fabric, _| fabric.drain(ring));
+                let worker = usize::from(how) % self.workers.len();
+                self.on(worker, |fabric, _| fabric.drain(ring));
+                // To look at a ring changes nothing, whoever does it.
+                self.on(worker, |fabric, _| fabric.ring_progress(ring.port, 2 * ring.queue + how % 2));
             }
             27 => self.receive(pair),
             28 if how % 4 == 0 => {
@@ -324,6 +347,37 @@ impl Crew {
         assert_eq!(totals.0, totals.1, "forwarded = delivered");
     }
 
+    fn read_taps(&mut self) {
+        let mut frame = Vec::new();
+        for reader in &mut self.taps {
+            while let Some(sight) = reader.pop(&mut frame) {
+                let key = (sight.interface, sight.direction == Direction::Outbound, sight.dropped.is_some());
+                *self.sights.entry(key).or_default() += 1;
+            }
+        }
+    }
+
+    /// What a capture saw is what was counted: every frame that came in, every drop on both sides, every delivery (of a
+    /// segmented frame one).
+    fn check_taps(&mut self) {
+        self.read_taps();
+        let sights = |port: &PortId, outbound, dropped| {
+            self.sights.get(&(port.0, outbound, dropped)).copied().unwrap_or_default()
+        };
+        let mut done = (0, 0);
+        for port in &self.ports {
+            assert!(self.taps.iter().all(|tap| tap.lost(port.0) == 0));
+            let counters = self.counters(*port);
+            assert_eq!(sights(port, false, true), counters.rx_drops.total(), "port {port}");
+            assert_eq!(sights(port, true, true), counters.tx_drops.total(), "port {port}");
+            assert!(sights(port, false, false) <= counters.rx_packets);
+            assert!(sights(port, false, false) + sights(port, false, true) >= counters.rx_packets);
+            done.0 += sights(port, true, false);
+            done.1 += counters.forwarded - counters.segments_added;
+        }
+        assert_eq!(done.0, done.1, "every frame that was delivered was seen going out, once");
+    }
+
     /// Everybody finishes what was begun, by what they look after themselves: nothing stays behind.
     pub(crate) fn settle(&mut self) {
         for worker in 0..self.workers.len() {
@@ -339,6 +393,7 @@ impl Crew {
             }
         }
         for round in 0.. {
+            self.read_taps();
             for pair in 0..self.pairs.len() {
                 self.receive(pair);
                 self.pairs[pair].guest.post(64);
@@ -364,6 +419,7 @@ impl Crew {
             assert!(stopped[1].is_some() || guest.in_flight() == 0, "every chain comes back");
         }
         self.check();
+        self.check_taps();
         let delivered: u64 = self.ports.iter().map(|port| self.counters(*port).tx_packets).sum();
         assert_eq!(self.received, delivered, "what was counted as delivered has arrived, once");
     }

@@ -13,7 +13,7 @@ use crate::plan::{Plan, Step};
 use crate::report::{ConfigReport, SettingsReport};
 use crate::vnic::change::Change;
 use crate::vnic::{Name, VnicSpec};
-use crate::{rundir, show, supervisor};
+use crate::{rundir, show, supervisor, switches};
 
 use super::ask::Asking;
 use super::client::ask;
@@ -48,21 +48,31 @@ fn located(file: &Path, mistake: &Mistake) -> String {
     if mistake.line == 0 { format!("{file}: {}\n", mistake.message) } else { format!("{file}:{mistake}\n") }
 }
 
-/// What is wrong on this machine only.
+/// What the file's switches and vnics are to each other. `run` may be told of more switches by flags.
+fn check_switches(config: &Config) -> Result<(), Fault> {
+    let all = config.all_switches();
+    switches::check_all(&all)?;
+    switches::check_members(&all, &config.vnics)
+}
+
+/// What is wrong on this machine, or with all of the file.
 fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
     let cpus = config.cpus.as_ref().and_then(|cpus| cpus.check().err());
     let vnics = config.vnics.iter().filter_map(|vnic| {
         let fault = supervisor::check_vnic(vnic, dir).err()?;
         Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
     });
+    let switches = check_switches(config).err();
     let entries = check_entries(&config.fdb, &config.vnics).err();
-    cpus.into_iter().chain(vnics).chain(entries).map(|fault| Mistake::of_machine(fault.message)).collect()
+    let all = cpus.into_iter().chain(switches).chain(vnics).chain(entries);
+    all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }
 
 impl Asking {
     /// Makes the switch what the file asks for, or only says how.
     pub(super) fn apply(&self, file: &Path, is_dry: bool) -> Result<ExitCode, Fault> {
         let config = config::read(file)?;
+        check_switches(&config)?;
         let running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
         let plan = Plan::new(&running, &wanted(config, &self.dir));
         if self.json {
@@ -98,8 +108,11 @@ impl Asking {
             }
         }
         for step in &plan.steps {
-            if let Step::Forget { entry } = step {
-                self.order("fdb.del", &json!(entry))?;
+            match step {
+                Step::RemoveSwitch { name } => self.order("switch.del", &json!({"name": name}))?,
+                Step::AddSwitch { switch } => self.order("switch.add", &json!(switch))?,
+                Step::Forget { entry } => self.order("fdb.del", &json!(entry))?,
+                _ => {}
             }
         }
         for name in plan.addresses_to_free() {
@@ -150,7 +163,7 @@ fn wanted(config: Config, dir: &Path) -> ConfigReport {
         workers: config.workers.map(|workers| workers.0),
     };
     let vnics = config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect();
-    ConfigReport { settings, vnics, fdb: config.fdb }
+    ConfigReport { settings, switches: config.switches, vnics, fdb: config.fdb }
 }
 
 /// Without a path that it has by default.

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::fault::{Fault, Kind};
 use crate::rpc;
-use crate::rundir::control_socket;
+use crate::rundir::{control_socket, option};
 
 /// Longest wait for an answer; longer than the supervisor's for the switch, which has the better message.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -21,7 +21,16 @@ pub(super) fn ask<T: DeserializeOwned>(
     method: &str,
     params: &impl Serialize,
 ) -> Result<T, Fault> {
-    let mut stream = connect(dir)?;
+    begin(dir, method, params).map(|(_, answer)| answer)
+}
+
+/// As [`ask`], for an answer that something else comes after.
+pub(super) fn begin<T: DeserializeOwned>(
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<(BufReader<UnixStream>, T), Fault> {
+    let mut stream = BufReader::new(connect(dir)?);
     let line =
         exchange(&mut stream, &rpc::write_call(method, params)).map_err(|error| no_answer(dir, &error))?;
     if line.is_empty() {
@@ -30,33 +39,36 @@ pub(super) fn ask<T: DeserializeOwned>(
             "the switch closed the connection without an answer; see its log",
         ));
     }
-    rpc::read_answer(&line)
+    let answer = rpc::read_answer(&line)?;
+    let patient = stream.get_ref().set_read_timeout(None);
+    patient.map_err(|error| Fault::internal("wait for the switch", error))?;
+    Ok((stream, answer))
 }
 
 fn connect(dir: &Path) -> Result<UnixStream, Fault> {
     let path = control_socket(dir);
     UnixStream::connect(&path).map_err(|error| {
-        let (shown, dir) = (path.display(), dir.display());
+        let (shown, option, dir) = (path.display(), option(dir), dir.display());
         let message = match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
-                "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run --dir {dir}"
+                "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
             ),
             ErrorKind::PermissionDenied => {
                 format!("permission denied at {shown}; do this as the user who started the switch")
             }
             _ => format!("cannot connect to {shown}: {error}"),
         };
-        Fault::new(Kind::SwitchDown, message)
+        Fault::socket(message)
     })
 }
 
-fn exchange(stream: &mut UnixStream, request: &str) -> std::io::Result<String> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let written = stream.write_all(request.as_bytes());
+fn exchange(stream: &mut BufReader<UnixStream>, request: &str) -> std::io::Result<String> {
+    stream.get_ref().set_read_timeout(Some(PATIENCE))?;
+    stream.get_ref().set_write_timeout(Some(PATIENCE))?;
+    let written = stream.get_mut().write_all(request.as_bytes());
     let mut line = String::new();
     // A switch that will not serve us says so before it has read anything, and hangs up.
-    match BufReader::new(stream).read_line(&mut line) {
+    match stream.read_line(&mut line) {
         Ok(count) if count > 0 => Ok(line),
         read => written.and(read).map(|_| line),
     }

@@ -3,10 +3,12 @@
 mod apply;
 mod ask;
 mod bench;
+mod capture;
 mod client;
 mod generate;
 mod paste;
 mod run;
+mod switch;
 mod watch;
 
 use std::path::{Path, PathBuf};
@@ -19,9 +21,13 @@ use crate::config::{FdbEntries, ModuleName, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::{StaticEntry, unicast};
+use crate::rundir;
+use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::{Name, VnicSpec};
 use crate::workers::Workers;
-use crate::{rundir, switch};
+
+/// The word for the inner role of the binary: `lasthop run` starts it.
+pub(crate) const SWITCH_ROLE: &str = "switch-process";
 
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
 /// from the sender's memory to the receiver's.
@@ -45,6 +51,9 @@ enum Command {
     /// Make, change, remove and show virtual network interfaces
     #[command(subcommand)]
     Vnic(VnicCommand),
+    /// Make, remove and list switches: vnics of different switches never exchange a frame
+    #[command(subcommand)]
+    Switch(SwitchCommand),
     /// Look for mistakes in a configuration file, all at once, without running it
     Check {
         /// The file
@@ -69,7 +78,7 @@ enum Command {
     /// Look at what the switch was told, at its start and since
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Show and change the forwarding table
+    /// Show and change the forwarding tables
     #[command(subcommand)]
     Fdb(FdbCommand),
     /// Show which VLANs the vnics carry
@@ -82,9 +91,22 @@ enum Command {
         /// Exit with 1 unless every packet that came in is delivered, dropped for a reason, or waiting
         #[arg(long)]
         check: bool,
+        /// Show what the worker threads did instead
+        #[arg(long, conflicts_with_all = ["check", "name", "watch"])]
+        workers: bool,
         /// Show packets, bits and drops per second, again and again [default: every second]
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
         watch: Option<watch::Interval>,
+    },
+    /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
+    Capture(capture::CaptureArgs),
+    /// Say why a guest has no network
+    ///
+    /// Looks at each link from the vnic's socket to its drops, at the switch and its host, and shows what is broken first,
+    /// with the remedy. Exits with 1 if something is broken, else with 0.
+    Doctor {
+        /// Only this vnic
+        name: Option<Name>,
     },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
@@ -99,8 +121,8 @@ enum Command {
         out: PathBuf,
     },
     /// The switch process (for `lasthop run` only)
-    #[command(hide = true)]
-    Switch {
+    #[command(hide = true, name = SWITCH_ROLE)]
+    SwitchProcess {
         #[arg(long)]
         module: ModuleName,
         #[arg(long)]
@@ -117,18 +139,23 @@ struct RunArgs {
     /// Configuration file; flags add to it and win over it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A vnic: NAME[,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
+    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy][,fdb-entries=N]
+    /// (may be repeated)
+    #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
+    switches: Vec<SwitchSpec>,
+    /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
+    /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
     /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID][,isolated=true][,link=down][,socket-mode=0660][,socket-owner=USER]
     /// [,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
-    /// What decides where packets go: bridge or dummy [default: bridge]
+    /// What decides where packets of the switch "default" go: bridge or dummy [default: bridge]
     #[arg(long)]
     module: Option<ModuleName>,
     /// CPUs that workers may use, as in 0-3,6 [default: all]
     #[arg(long, value_name = "LIST")]
     cpus: Option<CpuList>,
-    /// Slots of the bridge's forwarding table, of which the addresses behind one port take a quarter at most
+    /// Slots of the forwarding table of the switch "default", of which the addresses behind one port take a quarter at most
     /// [default: 16384]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<FdbEntries>,
@@ -141,10 +168,12 @@ struct RunArgs {
 enum VnicCommand {
     /// Make a vnic
     Add {
-        /// Its name, and options: socket=PATH, mode=listen (the switch makes the socket) or connect (the VMM does),
-        /// mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not offered to the guest), vlan=VID
-        /// (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks to others only),
-        /// link=down (nothing passes), socket-mode=0660, socket-owner=USER, socket-group=GROUP (who may attach)
+        /// Its name, and options: switch=NAME [default: default], socket=PATH, mode=listen (the switch makes the socket)
+        /// or connect (the VMM does), mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not
+        /// offered to the guest), vlan=VID (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk),
+        /// isolated=true (talks to others only), storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second
+        /// from the guest that may be flooded; 0, the default, is no limit), link=down (nothing passes), socket-mode=0660, socket-owner=USER,
+        /// socket-group=GROUP (who may attach)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
     },
@@ -169,6 +198,20 @@ enum VnicCommand {
 }
 
 #[derive(Debug, Subcommand)]
+enum SwitchCommand {
+    /// Make a switch
+    Add {
+        /// Its name, and options: module=bridge or dummy [default: bridge], fdb-entries=N [default: 16384]
+        #[arg(value_name = "NAME[,KEY=VALUE]...")]
+        switch: SwitchSpec,
+    },
+    /// Remove a switch that has no vnics
+    Del { name: SwitchName },
+    /// List all switches
+    List,
+}
+
+#[derive(Debug, Subcommand)]
 enum ConfigCommand {
     /// Write it as a configuration file, for a later start: lasthop config show > FILE
     Show,
@@ -177,7 +220,11 @@ enum ConfigCommand {
 #[derive(Debug, Subcommand)]
 enum FdbCommand {
     /// Show which address is behind which vnic, and in which VLAN
-    Show,
+    Show {
+        /// Only addresses of this switch
+        #[arg(long, value_name = "NAME")]
+        switch: Option<SwitchName>,
+    },
     /// Enter a static address: frames to it go to the vnic, and no other may send from it
     Add(FdbEntryArgs),
     /// Take a static address out again
@@ -220,9 +267,9 @@ enum VlanCommand {
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
-    if let Command::Switch { module, cpus, fdb_entries, workers } = command {
+    if let Command::SwitchProcess { module, cpus, fdb_entries, workers } = command {
         let settings = SwitchSettings { module, cpus, fdb_entries, workers };
-        return switch::run(&settings).map(|()| ExitCode::SUCCESS);
+        return crate::switch::run(&settings).map(|()| ExitCode::SUCCESS);
     }
     match command {
         Command::Bench(args) => bench::run(args, json),
@@ -245,11 +292,15 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
         Command::Apply { config, dry_run } => question.apply(&config, dry_run),
         Command::Vnic(command) => question.vnic(command),
+        Command::Switch(command) => question.switch(command),
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
+        Command::Stats { workers: true, .. } => question.workers(),
+        Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
+        Command::Doctor { name } => question.doctor(name.as_ref()),
         // The others went elsewhere.
         _ => question.version(),
     }

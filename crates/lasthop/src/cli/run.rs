@@ -7,6 +7,7 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::check_entries;
 use crate::supervisor::{self, RunSettings};
+use crate::switches;
 use crate::vnic::check_unique;
 use crate::workers::Workers;
 
@@ -18,27 +19,32 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let RunArgs { module, cpus, fdb_entries, workers, .. } = args;
-    let flags = Config { module, cpus, fdb_entries, workers, vnics: flags, fdb: Vec::new() };
+    let RunArgs { module, cpus, fdb_entries, workers, switches, .. } = args;
+    let flags = Config { module, cpus, fdb_entries, workers, switches, vnics: flags, fdb: Vec::new() };
     supervisor::run(settings(dir, file, flags)?)
 }
 
-/// Flags win over the file, and their vnics come after its.
+/// Flags win over the file, and their switches and vnics come after its.
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let module = flags.module.or(file.module).unwrap_or_default();
     let (cpus, fdb_entries) = (flags.cpus.or(file.cpus), flags.fdb_entries.or(file.fdb_entries));
     cpus.as_ref().map_or(Ok(()), CpuList::check)?;
     let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
     let switch = SwitchSettings { module, cpus, fdb_entries, workers };
+    let named = file.switches.into_iter().chain(flags.switches);
+    let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
+    switches::check_all(&switches)?;
     let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
     check_unique(&vnics)?;
+    switches::check_members(&switches, &vnics)?;
     check_entries(&file.fdb, &vnics)?;
-    Ok(RunSettings { dir, switch, vnics, fdb: file.fdb })
+    Ok(RunSettings { dir, switch, switches, vnics, fdb: file.fdb })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::FdbEntries;
 
     fn config(module: Option<&str>, vnics: &[&str]) -> Config {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
@@ -60,6 +66,30 @@ mod tests {
         let with = |workers| Config { workers: Some(Workers(workers)), ..Config::default() };
         assert_eq!(together(with(3), with(4)).expect("valid").switch.workers, Workers(4));
         assert_eq!(together(with(3), Config::default()).expect("valid").switch.workers, Workers(3));
+    }
+
+    #[test]
+    fn vnics_of_the_flags_may_be_in_switches_of_the_file() {
+        let file = || {
+            let red = "red,module=dummy".parse().expect("a switch");
+            Config { switches: vec![red], fdb_entries: Some(FdbEntries(128)), ..config(None, &["a"]) }
+        };
+        let run = together(file(), config(None, &["b,switch=red"])).expect("valid");
+        let switches: Vec<_> =
+            run.switches.iter().map(|switch| (switch.name.as_str(), switch.table())).collect();
+        assert_eq!(switches, [("default", Some(128)), ("red", None)]);
+        let message = |flags| together(file(), flags).expect_err("refused").message;
+        assert!(message(config(None, &["b,switch=rad"])).contains("did you mean \"red\""));
+        assert!(message(file()).contains("a switch \"red\" already"));
+    }
+
+    #[test]
+    fn a_dummy_needs_no_table() {
+        let run = together(
+            config(Some("dummy"), &[]),
+            Config { fdb_entries: Some(FdbEntries(64)), ..Config::default() },
+        );
+        assert_eq!(run.expect("valid").switches[0].table(), None);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
+use crate::log::say;
 use crate::output::{print, print_next};
 use crate::rates::Rates;
 use crate::report::StatsReport;
@@ -52,12 +53,25 @@ impl Asking {
         let mut is_read = true;
         while is_read {
             std::thread::sleep(interval.0.saturating_sub(asked.elapsed()));
-            let (after, now) = (self.counters(name)?, Instant::now());
-            let rates = Rates::between(&before, &after, now - asked);
-            is_read = print_next(&self.block(&rates, is_screen))?;
-            (before, asked) = (after, now);
+            let (after, now) = (self.later_counters(name)?, Instant::now());
+            if let Some(after) = &after {
+                let rates = Rates::between(&before, after, now - asked);
+                is_read = print_next(&self.block(&rates, is_screen))?;
+            }
+            (before, asked) = (after.unwrap_or_default(), now);
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// None while the switch process is started again, which then counts from zero.
+    fn later_counters(&self, name: Option<&str>) -> Result<Option<StatsReport>, Fault> {
+        match self.counters(name) {
+            Err(fault) if fault.kind == Kind::SwitchDown => {
+                say!("{fault}");
+                Ok(None)
+            }
+            counters => counters.map(Some),
+        }
     }
 
     fn counters(&self, name: Option<&str>) -> Result<StatsReport, Fault> {

@@ -28,6 +28,10 @@ mod tests {
         format!("[[vnic]]\n{name}{key} = {value}\n")
     }
 
+    fn in_switch(key: &str, value: &str) -> String {
+        in_vnic(key, value).replace("[[vnic]]", "[[switch]]")
+    }
+
     fn in_fdb(key: &str, value: &str) -> String {
         let mac = if key == "mac" { "" } else { "mac = \"02:00:00:00:00:01\"\n" };
         let vnic = if key == "vnic" { "" } else { "vnic = \"a\"\n" };
@@ -77,9 +81,12 @@ mod tests {
     fn schema_and_parser_agree() {
         let schema = schema();
         for (key, property) in
-            properties(&schema).iter().filter(|(key, _)| !matches!(key.as_str(), "vnic" | "fdb"))
+            properties(&schema).iter().filter(|(key, _)| !matches!(key.as_str(), "switch" | "vnic" | "fdb"))
         {
             check(at_top, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["switch"]) {
+            check(in_switch, key, property);
         }
         for (key, property) in properties(&schema["$defs"]["vnic"]) {
             check(in_vnic, key, property);
@@ -107,6 +114,12 @@ mod tests {
     fn every_key_of_the_parser_is_in_the_schema() {
         let schema = schema();
         assert_eq!(sorted(properties(&schema).keys()), sorted(&known_keys("zzzzzz = 1")));
+        let switch = properties(&schema["$defs"]["switch"]);
+        let known = known_keys("[[switch]]\nname = \"a\"\nzzzzzz = 1").into_iter();
+        assert_eq!(
+            sorted(switch.keys()),
+            sorted(&known.map(|key| key.replace('_', "-")).collect::<Vec<_>>())
+        );
         let vnic = properties(&schema["$defs"]["vnic"]);
         let name = ["name".to_owned()];
         let keys: Vec<String> = VnicSpec::KEYS.iter().map(|key| (*key).to_owned()).collect();

@@ -1,8 +1,9 @@
-//! Whether a vnic makes sense, alone and beside the others of its file.
+//! Whether a vnic or a switch makes sense, alone and beside the others of its file.
 
 use lasthop_verdict::PortVlans;
 
 use crate::fault::Fault;
+use crate::switches::{self, SwitchSpec};
 use crate::vnic::VnicSpec;
 
 /// Refuses what the switch would refuse, as far as the file tells.
@@ -28,9 +29,17 @@ pub(super) fn check(vnic: &VnicSpec, earlier: &[VnicSpec]) -> Result<(), Fault> 
     Ok(())
 }
 
-/// Whether two vnics with one address would be in each other's way: in a VLAN that both carry, or as trunks, whose addresses
+/// Refuses a switch that cannot be beside the others of its file.
+pub(super) fn check_switch(switch: &SwitchSpec, earlier: &[SwitchSpec]) -> Result<(), Fault> {
+    switches::check_beside(switch, earlier)
+}
+
+/// Whether two vnics with one address would be in each other's way: in one switch, in a VLAN that both carry, or as trunks, whose addresses
 /// are kept together.
 fn share_addresses(one: &VnicSpec, other: &VnicSpec) -> bool {
+    if one.switch != other.switch {
+        return false;
+    }
     let (one, other) = (one.port_vlans(), other.port_vlans());
     let is_trunk = |vlans: &PortVlans| matches!(vlans, PortVlans::Trunk { .. });
     (is_trunk(&one) && is_trunk(&other)) || (0..4096).any(|vid| one.carries(vid) && other.carries(vid))

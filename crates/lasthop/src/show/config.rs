@@ -14,11 +14,15 @@ pub(crate) fn config(config: &ConfigReport) -> String {
     let vnics = config.vnics.iter().map(|vnic| {
         format!("\n[[vnic]]\nname = {}\n{}", toml_text(vnic.name.as_str()), lines(&change::not_default(vnic)))
     });
+    let switches = config.switches.iter().map(|switch| match serde_json::to_value(switch) {
+        Ok(Value::Object(keys)) => format!("\n[[switch]]\n{}", lines(&keys)),
+        _ => String::new(),
+    });
     let entries = config.fdb.iter().map(|entry| match serde_json::to_value(entry) {
         Ok(Value::Object(entry)) => format!("\n[[fdb]]\n{}", lines(&entry)),
         _ => String::new(),
     });
-    settings + &vnics.chain(entries).collect::<String>()
+    settings + &switches.chain(vnics).chain(entries).collect::<String>()
 }
 
 fn lines(object: &Map<String, Value>) -> String {

@@ -13,6 +13,8 @@ fn step(step: &Step) -> String {
     match step {
         Step::Remove { name } => format!("- vnic {name}\n"),
         Step::Add { vnic } => format!("+ vnic {}\n", vnic.name),
+        Step::RemoveSwitch { name } => format!("- switch {name}\n"),
+        Step::AddSwitch { switch } => format!("+ switch {}\n", switch.name),
         Step::Change { name, changes } => changes
             .iter()
             .map(|change| format!("~ vnic {name} {}{}\n", change.text(), effect(change)))
@@ -46,8 +48,9 @@ fn effect(change: &Change) -> &'static str {
 /// How many came, went and changed.
 pub(crate) fn plan_sum(plan: &Plan) -> String {
     let count = |is: fn(&Step) -> bool| plan.steps.iter().filter(|step| is(step)).count();
-    let added = count(|step| matches!(step, Step::Add { .. } | Step::Enter { .. }));
-    let removed = count(|step| matches!(step, Step::Remove { .. } | Step::Forget { .. }));
+    let added = count(|step| matches!(step, Step::Add { .. } | Step::AddSwitch { .. } | Step::Enter { .. }));
+    let removed =
+        count(|step| matches!(step, Step::Remove { .. } | Step::RemoveSwitch { .. } | Step::Forget { .. }));
     let changed = count(|step| matches!(step, Step::Change { .. } | Step::Anew { .. }));
     format!("{added} added, {removed} removed, {changed} changed")
 }

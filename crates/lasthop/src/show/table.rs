@@ -20,6 +20,13 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
+    /// The table less one column.
+    pub(super) fn without(mut self, column: usize) -> Self {
+        self.rows.iter_mut().for_each(|row| drop(row.remove(column)));
+        self.is_right.remove(column);
+        self
+    }
+
     /// All lines, each with its end.
     pub(super) fn text(&self) -> String {
         let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(String::len).max();
@@ -48,5 +55,6 @@ mod tests {
         table.row(["a".into(), "1".into(), "x".into()]);
         table.row(["longer".into(), "1000000".into(), String::new()]);
         assert_eq!(table.text(), "NAME      COUNT  WHY\na             1  x\nlonger  1000000\n");
+        assert_eq!(table.without(1).text(), "NAME    WHY\na       x\nlonger\n");
     }
 }

@@ -28,7 +28,7 @@ fn vlan_text(vlan: &VlanReport) -> String {
     std::iter::once(range).chain(vlan.flags.iter().cloned()).collect::<Vec<_>>().join(" ")
 }
 
-/// The forwarding table.
+/// The forwarding tables; the switch is said, as its `master`, when it is not the default one.
 pub(crate) fn fdb(fdb: &FdbReport) -> String {
     if fdb.entries.is_empty() {
         return "no addresses yet: they are learned from what guests send".to_owned();
@@ -39,7 +39,8 @@ pub(crate) fn fdb(fdb: &FdbReport) -> String {
 fn fdb_line(entry: &FdbLine) -> String {
     let vlan = entry.vlan.map_or_else(String::new, |vid| format!(" vlan {vid}"));
     let age = if entry.is_static { "static".to_owned() } else { format!("age {} s", entry.age_ms / 1000) };
-    format!("{} dev {}{vlan} {age}\n", entry.mac, entry.port)
+    let master = if entry.switch.is_default() { String::new() } else { format!(" master {}", entry.switch) };
+    format!("{} dev {}{vlan}{master} {age}\n", entry.mac, entry.port)
 }
 
 #[cfg(test)]
@@ -50,16 +51,20 @@ mod tests {
     #[test]
     fn addresses_are_shown_with_their_age() {
         let line = |mac: &str, vlan, age_ms, is_static| FdbLine {
+            switch: "default".parse().expect("a name"),
             mac: mac.into(),
             vlan,
             port: "vm1".into(),
             age_ms,
             is_static,
         };
-        let entries =
+        let mut entries =
             vec![line("02:00:00:00:00:01", None, 0, true), line("02:00:00:00:00:02", Some(5), 12_345, false)];
+        entries.push(line("02:00:00:00:00:01", Some(5), 1000, false));
+        entries[2].switch = "red".parse().expect("a name");
         let text = fdb(&FdbReport { entries });
-        let expected = "02:00:00:00:00:01 dev vm1 static\n02:00:00:00:00:02 dev vm1 vlan 5 age 12 s\n";
+        let expected = "02:00:00:00:00:01 dev vm1 static\n02:00:00:00:00:02 dev vm1 vlan 5 age 12 s\n\
+                        02:00:00:00:00:01 dev vm1 vlan 5 master red age 1 s\n";
         assert_eq!(text, expected);
     }
 

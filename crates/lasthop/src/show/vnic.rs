@@ -10,10 +10,13 @@ pub(crate) fn vnic_list(list: &VnicList) -> String {
     if list.vnics.is_empty() {
         return "no vnics; make one with: lasthop vnic add NAME".to_owned();
     }
-    let mut table = Table::new(&["NAME", "STATE", "MODE", "MAC", ">QUEUES", ">MTU", "SOCKET"]);
+    // Said when it is not the default one for all.
+    let has_several = list.vnics.iter().any(|vnic| !vnic.switch.is_default());
+    let mut table = Table::new(&["NAME", "SWITCH", "STATE", "MODE", "MAC", ">QUEUES", ">MTU", "SOCKET"]);
     for vnic in &list.vnics {
         table.row([
             vnic.name.clone(),
+            vnic.switch.to_string(),
             state_text(vnic),
             vnic.mode.name().to_owned(),
             or_dash(vnic.mac),
@@ -22,6 +25,7 @@ pub(crate) fn vnic_list(list: &VnicList) -> String {
             vnic.socket.display().to_string(),
         ]);
     }
+    let table = if has_several { table } else { table.without(1) };
     table.text() + &list.vnics.iter().map(warning_lines).collect::<String>()
 }
 
@@ -38,6 +42,7 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     let mut text = String::new();
     let mut line = |key: &str, value: String| text.push_str(&format!("{key:<14}{value}\n"));
     line("name", vnic.name.clone());
+    line("switch", vnic.switch.to_string());
     line("state", state_text(vnic));
     line("socket", format!("{} ({})", vnic.socket.display(), who_listens(vnic.mode)));
     if let Some(access) = access_text(vnic) {
@@ -52,6 +57,9 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     }
     if !vnic.features_off.is_empty() {
         line("features off", vnic.features_off.joined());
+    }
+    if let Some(limits) = storm_text(vnic) {
+        line("storm limits", limits);
     }
     if !vnic.features.is_empty() {
         line("negotiated", vnic.features.join(" "));
@@ -117,6 +125,18 @@ fn ring_text(ring: &RingReport) -> String {
     format!("{direction}, {} entries, {state}", ring.entries)
 }
 
+/// Limits of floods, unless there are none.
+fn storm_text(vnic: &VnicReport) -> Option<String> {
+    let limits = [
+        ("broadcast", vnic.storm_broadcast),
+        ("multicast", vnic.storm_multicast),
+        ("unknown", vnic.storm_unknown),
+    ];
+    let limits = limits.iter().filter(|(_, rate)| *rate > 0);
+    let texts: Vec<String> = limits.map(|(kind, rate)| format!("{kind} {rate}/s")).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
 fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
@@ -136,6 +156,11 @@ mod tests {
         let text = vnic_list(&VnicList { vnics: vec![report("vm1,mac=02:00:00:00:00:01,mtu=1400")] });
         let row: Vec<&str> = text.lines().nth(1).unwrap_or_default().split_whitespace().collect();
         assert_eq!(row, ["vm1", "running", "listen", "02:00:00:00:00:01", "1", "1400", "/d/vm1.sock"]);
+        let vnics = vec![report("vm1"), report("vm2,switch=red")];
+        let text = vnic_list(&VnicList { vnics });
+        let starts: Vec<_> =
+            text.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>()).collect();
+        assert_eq!(starts, [["NAME", "SWITCH"], ["vm1", "default"], ["vm2", "red"]]);
         assert!(vnic_list(&VnicList { vnics: vec![] }).contains("vnic add"));
     }
 
@@ -158,14 +183,16 @@ mod tests {
 
     #[test]
     fn a_vnic_is_shown_with_its_rings() {
-        let mut report = report("vm1,features-off=TSO4");
+        let mut report = report("vm1,features-off=TSO4,storm-broadcast=1000,storm-unknown=50");
         report.features = vec!["CSUM".into(), "MQ".into()];
         report.rings = vec![RingReport { index: 1, entries: 256, enabled: false, error: None }];
         report.last_refusal = Some("front end sent nothing".into());
         let text = vnic(&report);
         for words in [
+            "switch        default",
             "mac           any (learned)",
             "features off  TSO4",
+            "storm limits  broadcast 1000/s, unknown 50/s\n",
             "negotiated    CSUM MQ",
             "last refusal  front end sent nothing\n",
         ] {

@@ -1,7 +1,7 @@
 //! One client of the control socket: lines in, lines out, one request at a time.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -138,6 +138,11 @@ impl Client {
             self.reads_until.get_or_insert(now + PATIENCE);
         }
         Ok(())
+    }
+
+    /// Another descriptor of the connection, for the switch process.
+    pub(super) fn share(&self) -> std::io::Result<OwnedFd> {
+        self.stream.as_fd().try_clone_to_owned()
     }
 
     /// Whether there is nothing more to do for it.

@@ -1,7 +1,7 @@
 //! The control socket and its clients.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
 
@@ -69,7 +69,7 @@ impl Control {
             return self.proceed(number, poller).into_iter().collect();
         }
         let lines = client.last_lines();
-        self.clients.remove(&number);
+        self.hand_over(number, poller); // the switch may have a copy
         lines.into_iter().map(|line| (number, line)).collect()
     }
 
@@ -77,6 +77,18 @@ impl Control {
     pub(super) fn answer(&mut self, number: u32, line: Vec<u8>) {
         if let Some(client) = self.clients.get_mut(&number) {
             client.answer(line);
+        }
+    }
+
+    /// Another descriptor of a client's connection; none if it is gone.
+    pub(super) fn share(&self, number: u32) -> Option<std::io::Result<OwnedFd>> {
+        self.clients.get(&number).map(Client::share)
+    }
+
+    /// A client's connection is somebody else's from now on.
+    pub(super) fn hand_over(&mut self, number: u32, poller: &Poller) {
+        if let Some(client) = self.clients.remove(&number) {
+            poller.remove(&client); // by itself it would stay in the set, as there is a copy
         }
     }
 

@@ -38,11 +38,12 @@ impl Stage {
 }
 
 impl Supervisor {
-    /// Starts a switch and tells it of all ports.
+    /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
         let switch = self.lives.start()?;
         self.is_channel_full = false;
         self.poller.add(&switch.channel, Source::Switch.into(), Interest::READ)?;
+        self.replay_switches();
         let ports: Vec<_> = self.ports.iter().map(|(number, port)| (*number, port.spec.clone())).collect();
         for (port, spec) in ports {
             self.order(Order::AddPort(spec), What::Added { port, is_new: false }, None);
@@ -67,8 +68,7 @@ impl Supervisor {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         if matches!(self.stage, Stage::Starting) {
             self.stage = Stage::Serving;
-            let (module, dir) = (self.lives.settings().module.as_str(), self.dir.display());
-            say!("switch is running with {} vnics, module {module}, in {dir}", self.ports.len());
+            say!("switch is running with {}, in {}", self.sizes_text(), self.dir.display());
             if self.ports.is_empty() {
                 say!("add a vnic with: lasthop vnic add NAME{}", rundir::option(&self.dir));
             }

@@ -4,10 +4,12 @@
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
 mod access;
+mod capture;
 mod change;
 mod child;
 mod client;
 mod control;
+mod doctor;
 mod fdb;
 mod lifecycle;
 mod orders;
@@ -16,6 +18,7 @@ mod ports;
 mod requests;
 mod sockets;
 mod source;
+mod switches;
 mod warnings;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,6 +35,7 @@ use crate::fdb::StaticEntry;
 use crate::poller::{Happening, Interest, Poller};
 use crate::rundir::{RunDir, control_socket};
 use crate::signals::Signals;
+use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
 use child::Lives;
@@ -46,6 +50,8 @@ use source::Source;
 pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
     pub(crate) switch: SwitchSettings,
+    /// The default one first.
+    pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
     pub(crate) fdb: Vec<StaticEntry>,
 }
@@ -63,7 +69,7 @@ pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     rustix::process::umask(Mode::from_raw_mode(0o077));
     descriptors::raise_limit();
     let dir = RunDir::claim(settings.dir)?;
-    let mut supervisor = Supervisor::open(dir.path(), signals, settings.switch)?;
+    let mut supervisor = Supervisor::open(dir.path(), signals, settings.switch, settings.switches)?;
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
@@ -80,6 +86,8 @@ struct Supervisor {
     lives: Lives,
     /// The channel is watched for room as well.
     is_channel_full: bool,
+    /// The default one first.
+    switches: Vec<SwitchSpec>,
     ports: BTreeMap<u32, Port>,
     next_port: u32,
     /// What users entered into the forwarding table.
@@ -94,7 +102,12 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn open(dir: &Path, signals: Signals, settings: SwitchSettings) -> Result<Self, Fault> {
+    fn open(
+        dir: &Path,
+        signals: Signals,
+        settings: SwitchSettings,
+        switches: Vec<SwitchSpec>,
+    ) -> Result<Self, Fault> {
         let poller = Poller::new()?;
         poller.add(&signals, Source::Signals.into(), Interest::READ)?;
         let control = Control::open(&control_socket(dir))?;
@@ -105,6 +118,7 @@ impl Supervisor {
             signals,
             lives: Lives::new(settings),
             is_channel_full: false,
+            switches,
             ports: BTreeMap::new(),
             next_port: 0,
             static_entries: Vec::new(),

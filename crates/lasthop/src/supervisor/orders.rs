@@ -10,6 +10,7 @@ use crate::fdb::StaticEntry;
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::Interest;
+use crate::switches::{SwitchName, SwitchSpec};
 
 use super::Supervisor;
 use super::change::Changing;
@@ -36,6 +37,15 @@ pub(super) enum What {
         port: u32,
         is_new: bool,
     },
+    /// The switch is known to the switch process. A new one goes again if it is refused.
+    SwitchAdded {
+        name: SwitchName,
+        is_new: bool,
+    },
+    /// The switch process has let a switch go. One that it does not let go is there again.
+    SwitchRemoved {
+        spec: SwitchSpec,
+    },
     /// The port has its new settings.
     Changed(Changing),
     Removed,
@@ -49,6 +59,8 @@ pub(super) enum What {
     /// All guests are gone.
     Ended,
     Question(Question),
+    /// The client's connection has become the switch's.
+    Captured,
 }
 
 /// An order without an answer yet.
@@ -69,10 +81,15 @@ impl Waiting {
 impl Supervisor {
     /// Sends an order; its answer is for `what` and for `asker`.
     pub(super) fn order(&mut self, order: Order, what: What, asker: Option<Asker>) {
+        self.order_with(order, None, what, asker);
+    }
+
+    /// As `order`, with a descriptor.
+    pub(super) fn order_with(&mut self, order: Order, fd: Option<OwnedFd>, what: What, asker: Option<Asker>) {
         self.next_request += 1;
         let id = self.next_request;
         self.waiting.insert(id, Waiting { what, asker, until: Instant::now() + ANSWER_PATIENCE });
-        self.send(Request { id, order }, None);
+        self.send(Request { id, order }, fd);
     }
 
     /// Hands a connection over. The answer is a report, when it is over.
@@ -139,6 +156,8 @@ impl Supervisor {
         let Waiting { what, asker, .. } = waiting;
         let answer = match what {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
+            What::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
+            What::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
             What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),
             What::FdbAdded(entry) => result.map(|_| {
@@ -152,6 +171,10 @@ impl Supervisor {
             What::Restored => result.map(|_| Value::Null),
             What::Started => return self.started(),
             What::Ended => return,
+            What::Captured => match result {
+                Ok(_) => return self.captured(asker),
+                Err(fault) => Err(fault),
+            },
             What::Question(question) => result.and_then(|answer| self.conclude(&question, answer)),
         };
         match (asker, answer) {
@@ -168,6 +191,7 @@ impl Supervisor {
         for (_, waiting) in std::mem::take(&mut self.waiting) {
             match waiting.what {
                 What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
+                What::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
                 What::Changed(changing) => drop(self.changed(changing, Err(switch_down()))),
                 _ => {}
             }

@@ -22,6 +22,9 @@ use super::warnings::Warner;
 
 /// All methods.
 const METHODS: &[&str] = &[
+    "switch.add",
+    "switch.del",
+    "switch.list",
     "vnic.add",
     "vnic.del",
     "vnic.set",
@@ -33,6 +36,8 @@ const METHODS: &[&str] = &[
     "fdb.del",
     "fdb.flush",
     "stats",
+    "capture",
+    "doctor",
     "config.show",
     "version",
 ];
@@ -43,10 +48,12 @@ const STATE_DOWN: &str = "the switch process is being started again";
 #[derive(Debug)]
 pub(super) enum Question {
     Stats { name: Option<String> },
-    Fdb,
+    Fdb { switch: Option<String> },
     Flush,
+    Switches,
     List,
     Show { name: String },
+    Doctor { name: Option<String> },
 }
 
 #[derive(Deserialize)]
@@ -110,6 +117,9 @@ impl Supervisor {
     /// Does what a request wants. None: the answer comes later.
     fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         match method {
+            "switch.add" => self.switch_add(rpc::params(params)?, asker).map(|()| None),
+            "switch.del" => self.switch_del(&rpc::params::<Named>(params)?.name, asker),
+            "switch.list" => rpc::params(params).and_then(|Nothing {}| self.switch_list(asker)),
             "vnic.add" => self.vnic_add(rpc::params(params)?, asker).map(|()| None),
             "vnic.del" => self.vnic_del(&rpc::params::<Named>(params)?.name, asker),
             "vnic.set" => self.vnic_set(params, asker),
@@ -119,8 +129,10 @@ impl Supervisor {
             "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
             "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
             "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
-            "fdb.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Fdb, asker)),
+            "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
+            "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
+            "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
@@ -195,7 +207,8 @@ impl Supervisor {
         };
         let mut vnics: Vec<VnicSpec> = self.ports.values().map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        to_json(&ConfigReport { settings, vnics, fdb: self.static_entries.clone() })
+        let switches = self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
+        to_json(&ConfigReport { settings, switches, vnics, fdb: self.static_entries.clone() })
     }
 
     fn version(&self) -> Result<Value, Fault> {
@@ -206,11 +219,17 @@ impl Supervisor {
         })
     }
 
-    fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
         if !self.lives.is_up() {
             return Err(switch_down());
         }
-        let order = if matches!(question, Question::Fdb) { Order::Fdb } else { Order::Stats };
+        let order = match question {
+            Question::Fdb { ref switch } => Order::Fdb { switch: switch.clone() },
+            Question::Doctor { ref name } => Order::Inspect { name: name.clone() },
+            Question::Switches => Order::Switches,
+            // A flush comes with an order of its own.
+            _ => Order::Stats,
+        };
         self.order(order, What::Question(question), Some(asker.clone()));
         Ok(None)
     }
@@ -218,9 +237,13 @@ impl Supervisor {
     /// Makes the answer to a question out of the switch's.
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
-            (Question::Fdb, Answer::Fdb(fdb)) => to_json(&fdb),
+            (Question::Fdb { .. }, Answer::Fdb(fdb)) => to_json(&fdb),
             (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
+            (Question::Switches, Answer::Switches(inside)) => self.list_switches(&inside),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
+            (Question::Doctor { name }, Answer::Inspection(inside)) => {
+                self.facts(name.as_deref(), Some(inside))
+            }
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
@@ -264,7 +287,7 @@ fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
     stats
 }
 
-fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) -> VnicReport {
+pub(super) fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) -> VnicReport {
     let name = port.spec.name.as_str();
     let inside = stats.ports.iter().find(|inside| inside.name == name);
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());

@@ -1,49 +1,77 @@
 //! The engine as the switch process uses it: ports by name, counters and tables as reports.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
-use lasthop_engine::{Engine, EngineSettings, PortConfig, PortDevice, PortStats, RingStats, WorkerStats};
+use lasthop_engine::{
+    Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats, RingInspection,
+    RingStats, Watch, WorkerStats,
+};
 use lasthop_fabric::Drops as DropCounters;
-use lasthop_modules::{BridgeSettings, FDB_ENTRIES_MAX, by_name};
-use lasthop_verdict::{FdbEntry, PortId};
+use lasthop_fabric::bounds::TAP_BYTES;
+use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 
+use crate::capture::{CaptureSpec, Sighting};
 use crate::config::SwitchSettings;
+use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
-use crate::report::{Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, WorkerReport};
+use crate::report::{
+    Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
+};
+use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::{VnicSpec, describe_features};
+
+use super::switches::NamedSwitches;
 
 /// The engine and the names of its ports.
 pub(super) struct Datapath {
     engine: Engine,
-    ports: BTreeMap<String, PortId>,
+    switches: NamedSwitches,
+    /// Each with the switch that it is in.
+    ports: BTreeMap<String, (PortId, SwitchName)>,
 }
 
 impl Datapath {
     /// Starts the workers, which sleep until there is a port with a guest.
     pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
-        let module = settings.module.as_str();
-        let unknown = || Fault::params(format!("there is no module \"{module}\""));
-        let entries = settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0);
-        let bridge = BridgeSettings::with_entries(entries);
-        let module = by_name(module, &bridge).ok_or_else(unknown)?;
+        let switches = NamedSwitches::new(&settings.default_switch())?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
         let settings = EngineSettings { cpus, workers: settings.workers.0, ..EngineSettings::default() };
-        let engine = Engine::start(Arc::from(module), &settings).map_err(refused)?;
-        Ok(Self { engine, ports: BTreeMap::new() })
+        let engine = Engine::start(switches.module(), &settings).map_err(refused)?;
+        Ok(Self { engine, switches, ports: BTreeMap::new() })
+    }
+
+    pub(super) fn add_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
+        self.switches.add(spec)?;
+        let told = self.engine.set_module(&self.switches.module());
+        if told.is_err() {
+            self.switches.remove(spec.name.as_str())?;
+        }
+        told.map_err(refused)
+    }
+
+    pub(super) fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
+        self.switches.remove(name)?;
+        // A worker that does not answer in time lets the module go when it does.
+        let _ = self.engine.set_module(&self.switches.module());
+        Ok(())
+    }
+
+    pub(super) fn switches(&self) -> Vec<SwitchInside> {
+        let addresses: Vec<PortId> = self.engine.fdb().iter().map(|entry| entry.port).collect();
+        self.switches.describe(&addresses)
     }
 
     pub(super) fn add(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
-        let port = self.engine.add_port(port_config(spec)).map_err(refused)?;
-        self.ports.insert(spec.name.to_string(), port);
+        let port = self.engine.add_port(self.port_config(spec)?).map_err(refused)?;
+        self.ports.insert(spec.name.to_string(), (port, spec.switch.clone()));
         Ok(())
     }
 
     /// Changes a port while packets pass.
     pub(super) fn change(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
         let port = self.find(spec.name.as_str())?;
-        self.engine.change_port(port, port_config(spec)).map_err(refused)
+        self.engine.change_port(port, self.port_config(spec)?).map_err(refused)
     }
 
     /// Forgets a port. Its session has ended before.
@@ -64,8 +92,39 @@ impl Datapath {
         Ok(StatsReport { ports, workers: stats.workers.into_iter().map(worker_report).collect() })
     }
 
-    pub(super) fn fdb(&self) -> FdbReport {
-        FdbReport { entries: self.engine.fdb().into_iter().map(|entry| self.fdb_line(&entry)).collect() }
+    /// The lines of one switch, or of all.
+    pub(super) fn fdb(&self, switch: Option<&str>) -> FdbReport {
+        let ports = self.ports.iter();
+        let wanted = ports.filter(|(_, (_, own))| switch.is_none_or(|switch| own.as_str() == switch));
+        let names: BTreeMap<PortId, (&String, &SwitchName)> =
+            wanted.map(|(name, (port, own))| (*port, (name, own))).collect();
+        // Besides other switches' entries, those that are older than the end of their port have no name.
+        let named =
+            |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
+        FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }
+    }
+
+    /// The rings that run of each of the named ports.
+    pub(super) fn rings(&self, names: &[&str]) -> Result<Vec<Vec<RingInspection>>, Fault> {
+        let ports: Vec<PortId> = names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?;
+        self.engine.inspect(&ports).map_err(refused)
+    }
+
+    pub(super) fn moves(&self) -> Vec<MoveFacts> {
+        let told = |moved: FdbMove| MoveFacts {
+            mac: moved.mac.to_string(),
+            from: self.name_of(moved.from),
+            to: self.name_of(moved.to),
+            count: moved.count,
+            age_ms: moved.age_ns / 1_000_000,
+        };
+        self.engine.moves().into_iter().map(told).collect()
+    }
+
+    /// The port's name. What is told of it may be older than its end.
+    fn name_of(&self, port: PortId) -> String {
+        let named = self.ports.iter().find(|(_, (known, _))| *known == port);
+        named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
     }
 
     pub(super) fn fdb_add(&self, entry: &StaticEntry) -> Result<(), Fault> {
@@ -82,39 +141,61 @@ impl Datapath {
         self.engine.fdb_flush(port, flush.vlan).map_err(refused)
     }
 
-    fn fdb_line(&self, entry: &FdbEntry) -> FdbLine {
-        let named = self.ports.iter().find(|(_, port)| **port == entry.port);
-        FdbLine {
-            mac: entry.mac.to_string(),
-            vlan: entry.vlan,
-            // The entry may be older than the end of its port.
-            port: named.map_or_else(|| format!("port {}", entry.port), |(name, _)| name.clone()),
-            age_ms: entry.age_ns / 1_000_000,
-            is_static: entry.is_static,
-        }
+    fn port_config(&self, spec: &VnicSpec) -> Result<PortConfig, Fault> {
+        Ok(PortConfig {
+            switch: self.switches.find(spec.switch.as_str())?,
+            name: spec.name.to_string(),
+            mac: spec.mac,
+            mtu: spec.mtu,
+            storm: spec.storm(),
+            queue_pairs: spec.queues,
+            features_mask: spec.features_off.mask_without(),
+            link_up: spec.link.is_up(),
+            vlans: spec.port_vlans(),
+            is_isolated: spec.isolated,
+        })
+    }
+
+    /// Starts a capture, and tells the names of its interfaces.
+    pub(super) fn capture(&self, spec: &CaptureSpec) -> Result<(Capture, Vec<String>), Fault> {
+        let names: BTreeSet<&str> = match spec.names.is_empty() {
+            true => self.ports.keys().map(String::as_str).collect(),
+            false => spec.names.iter().map(String::as_str).collect(),
+        };
+        let watch = Watch {
+            ports: names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?,
+            inbound: spec.wants(Sighting::In),
+            outbound: spec.wants(Sighting::Out),
+            drops: spec.wants(Sighting::Drop),
+            snap_len_bytes: spec.snap_len_bytes(),
+            buffer_bytes: TAP_BYTES,
+        };
+        let capture = self.engine.capture(&watch).map_err(|error| match error {
+            EngineError::TooManyCaptures => Fault::new(Kind::Limit, error.to_string()),
+            error => refused(error),
+        })?;
+        Ok((capture, names.into_iter().map(str::to_owned).collect()))
     }
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {
         let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\""));
-        self.ports.get(name).copied().ok_or_else(gone)
-    }
-}
-
-fn port_config(spec: &VnicSpec) -> PortConfig {
-    PortConfig {
-        name: spec.name.to_string(),
-        mac: spec.mac,
-        mtu: spec.mtu,
-        queue_pairs: spec.queues,
-        features_mask: spec.features_off.mask_without(),
-        link_up: spec.link.is_up(),
-        vlans: spec.port_vlans(),
-        is_isolated: spec.isolated,
+        self.ports.get(name).map(|(port, _)| *port).ok_or_else(gone)
     }
 }
 
 fn refused(error: impl std::fmt::Display) -> Fault {
     Fault::refused(error.to_string())
+}
+
+fn fdb_line(entry: &FdbEntry, name: &str, switch: &SwitchName) -> FdbLine {
+    FdbLine {
+        switch: switch.clone(),
+        mac: entry.mac.to_string(),
+        vlan: entry.vlan,
+        port: name.to_owned(),
+        age_ms: entry.age_ns / 1_000_000,
+        is_static: entry.is_static,
+    }
 }
 
 fn drops(counters: &DropCounters) -> Drops {
@@ -159,5 +240,10 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         polls: worker.polls,
         visits: worker.visits,
         batches: worker.batches,
+        contended: worker.crew.contended,
+        left: worker.crew.left,
+        leased: worker.crew.leased,
+        returned: worker.crew.returned,
+        wakes: worker.wakes,
     }
 }

@@ -3,12 +3,17 @@
 //! Its main thread serves the channel to the supervisor and the sessions; packets are the engine's threads' business.
 //! It opens no path: guests' connections, memory and rings all come over the channel or over those connections.
 
+mod captures;
 mod datapath;
+mod inspection;
 mod sessions;
+mod switches;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
+use crate::capture::CaptureSpec;
 use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
@@ -17,6 +22,7 @@ use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::signals;
 
+use captures::{Captures, Terms};
 use datapath::Datapath;
 use sessions::{Served, Sessions};
 
@@ -47,6 +53,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         poller,
         datapath,
         sessions: Sessions::default(),
+        captures: Captures::default(),
         stage: Stage::Serving,
     }
     .serve()
@@ -80,6 +87,8 @@ struct Switch {
     poller: Poller,
     /// Before the engine in the order of dropping: sessions hold devices of it.
     sessions: Sessions,
+    /// Before the engine, too: they end with a word from its workers.
+    captures: Captures,
     datapath: Datapath,
     stage: Stage,
 }
@@ -129,12 +138,20 @@ impl Switch {
                 self.sessions.end_of_port(&name);
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
+            Order::Capture { spec, greeting } => self.capture(&spec, greeting, fd).map(|()| Answer::Done),
+            Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
+            Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
+            Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
-            Order::Fdb => Ok(Answer::Fdb(self.datapath.fdb())),
+            Order::Inspect { name } => {
+                inspection::inspect(&self.datapath, &self.sessions, name.as_deref()).map(Answer::Inspection)
+            }
+            Order::Fdb { switch } => Ok(Answer::Fdb(self.datapath.fdb(switch.as_deref()))),
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
             Order::End => {
+                self.captures = Captures::default();
                 self.sessions = Sessions::default();
                 self.stage = Stage::Ending;
                 Ok(Answer::Done)
@@ -164,6 +181,19 @@ impl Switch {
         if let Err(fault) = made {
             self.report(&Report::Detached { name, attachment, why: fault.message });
         }
+    }
+
+    fn capture(&mut self, spec: &CaptureSpec, greeting: String, fd: Option<OwnedFd>) -> Result<(), Fault> {
+        let client = fd.ok_or_else(|| Fault::new(Kind::Internal, "the connection is missing"))?;
+        let (capture, names) = self.datapath.capture(spec)?;
+        let terms = Terms {
+            names,
+            snap_len_bytes: spec.snap_len_bytes(),
+            count: spec.count,
+            duration: spec.duration_s.map(Duration::from_secs),
+            greeting: greeting.into_bytes(),
+        };
+        self.captures.begin(capture, client, terms)
     }
 
     fn serve_session(&mut self, attachment: u64) {

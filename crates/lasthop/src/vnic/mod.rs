@@ -13,15 +13,17 @@ pub(crate) use access::SocketMode;
 pub(crate) use features::{FeatureSet, describe as describe_features};
 pub(crate) use limits::{check_mac, mac as mac_text};
 pub(crate) use link::Link;
-pub(crate) use name::Name;
+pub(crate) use name::{Name, check as check_name};
+pub(crate) use parse::options;
 pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
 
-use lasthop_verdict::{Mac, Vid, VlanSet};
+use lasthop_verdict::{Mac, StormLimits, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
+use crate::switches::SwitchName;
 
 /// Who makes the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +50,9 @@ impl Mode {
 #[serde(deny_unknown_fields)]
 pub(crate) struct VnicSpec {
     pub(crate) name: Name,
+    /// Where it belongs; it exchanges frames with vnics of that switch only.
+    #[serde(default)]
+    pub(crate) switch: SwitchName,
     /// RUNDIR/NAME.sock if not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) socket: Option<PathBuf>,
@@ -65,6 +70,13 @@ pub(crate) struct VnicSpec {
     /// Virtio features that are not offered.
     #[serde(default, alias = "features-off")]
     pub(crate) features_off: FeatureSet,
+    /// Frames per second from its guest that may be flooded, by kind; 0 is no limit.
+    #[serde(default, alias = "storm-broadcast", deserialize_with = "limits::storm_broadcast")]
+    pub(crate) storm_broadcast: u32,
+    #[serde(default, alias = "storm-multicast", deserialize_with = "limits::storm_multicast")]
+    pub(crate) storm_multicast: u32,
+    #[serde(default, alias = "storm-unknown", deserialize_with = "limits::storm_unknown")]
+    pub(crate) storm_unknown: u32,
     /// Whether packets pass.
     #[serde(default)]
     pub(crate) link: Link,
@@ -94,12 +106,16 @@ pub(crate) struct VnicSpec {
 impl VnicSpec {
     /// The keys, as on the command line.
     pub(crate) const KEYS: &[&str] = &[
+        "switch",
         "socket",
         "mode",
         "mac",
         "queues",
         "mtu",
         "features-off",
+        "storm-broadcast",
+        "storm-multicast",
+        "storm-unknown",
         "vlan",
         "trunk",
         "native",
@@ -114,12 +130,16 @@ impl VnicSpec {
     pub(crate) fn named(name: Name) -> Self {
         Self {
             name,
+            switch: SwitchName::default(),
             socket: None,
             mode: Mode::default(),
             mac: None,
             queues: limits::one_queue(),
             mtu: None,
             features_off: FeatureSet::default(),
+            storm_broadcast: 0,
+            storm_multicast: 0,
+            storm_unknown: 0,
             link: Link::default(),
             socket_mode: None,
             socket_owner: None,
@@ -128,6 +148,15 @@ impl VnicSpec {
             trunk: None,
             native: None,
             isolated: false,
+        }
+    }
+
+    /// How much of what its guest sends may be flooded.
+    pub(crate) fn storm(&self) -> StormLimits {
+        StormLimits {
+            broadcast: self.storm_broadcast,
+            multicast: self.storm_multicast,
+            unknown: self.storm_unknown,
         }
     }
 

@@ -23,16 +23,22 @@ impl Name {
     }
 }
 
+/// Refuses a text that is not fit to be the name of a `kind`, reserved ones apart.
+pub(crate) fn check(text: &str, kind: &str) -> Result<(), Fault> {
+    let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_fit) {
+        return Ok(());
+    }
+    Err(Fault::params(format!(
+        "\"{text}\" cannot be the name of a {kind}; use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'"
+    )))
+}
+
 impl FromStr for Name {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.bytes().all(is_fit) {
-            return Err(Fault::params(format!(
-                "\"{text}\" cannot be the name of a vnic; use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'"
-            )));
-        }
+        check(text, "vnic")?;
         if RESERVED.contains(&text) {
             return Err(Fault::params(format!(
                 "the name \"{text}\" is the switch's own; choose another one"

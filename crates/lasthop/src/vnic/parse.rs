@@ -1,13 +1,16 @@
-//! `NAME[,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B][,vlan=VID]
-//! [,trunk=VID+VID-VID][,native=VID][,isolated=true|false]`.
+//! `NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B][,vlan=VID]
+//! [,trunk=VID+VID-VID][,native=VID][,isolated=true|false][,storm-broadcast=N]
+//! [,storm-multicast=N][,storm-unknown=N]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use lasthop_verdict::StormLimits;
+
 use crate::fault::Fault;
 use crate::names;
 
-use super::limits::{check_mac, check_mtu, check_queues};
+use super::limits::{check_mac, check_mtu, check_queues, check_storm};
 use super::vlans::{check_flag, check_trunk, check_vid};
 use super::{FeatureSet, Mode, VnicSpec};
 
@@ -15,20 +18,30 @@ impl FromStr for VnicSpec {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        let mut parts = text.split(',');
-        let mut spec = VnicSpec::named(parts.next().unwrap_or_default().parse()?);
-        let mut seen = Vec::new();
-        for part in parts {
-            let (key, value) = option(part, text)?;
-            if seen.contains(&key) {
-                return Err(Fault::params(format!("\"{key}\" is twice in \"{text}\"; leave one out")));
-            }
-            seen.push(key);
-            set(&mut spec, key, value)?;
-        }
+        let (name, options) = options(text)?;
+        let mut spec = VnicSpec::named(name.parse()?);
+        options.into_iter().try_for_each(|(key, value)| set(&mut spec, key, value))?;
         spec.check()?;
         Ok(spec)
     }
+}
+
+/// A key and its value.
+pub(crate) type Setting<'a> = (&'a str, &'a str);
+
+/// The name and the options of `NAME[,KEY=VALUE]...`, each key once.
+pub(crate) fn options(text: &str) -> Result<(&str, Vec<Setting<'_>>), Fault> {
+    let mut parts = text.split(',');
+    let name = parts.next().unwrap_or_default();
+    let mut options: Vec<Setting<'_>> = Vec::new();
+    for part in parts {
+        let (key, value) = option(part, text)?;
+        if options.iter().any(|(earlier, _)| *earlier == key) {
+            return Err(Fault::params(format!("\"{key}\" is twice in \"{text}\"; leave one out")));
+        }
+        options.push((key, value));
+    }
+    Ok((name, options))
 }
 
 fn option<'a>(part: &'a str, text: &str) -> Result<(&'a str, &'a str), Fault> {
@@ -40,6 +53,7 @@ fn option<'a>(part: &'a str, text: &str) -> Result<(&'a str, &'a str), Fault> {
 
 fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
     match key {
+        "switch" => spec.switch = value.parse()?,
         "socket" => spec.socket = Some(PathBuf::from(value)),
         "mode" => spec.mode = mode(value)?,
         "mac" => spec.mac = Some(check_mac(value)?),
@@ -50,6 +64,9 @@ fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
         "socket-owner" => spec.socket_owner = Some(value.to_owned()),
         "socket-group" => spec.socket_group = Some(value.to_owned()),
         "features-off" => spec.features_off = FeatureSet::of(value.split('+'))?,
+        "storm-broadcast" => spec.storm_broadcast = check_storm(key, number(key, value)?)?,
+        "storm-multicast" => spec.storm_multicast = check_storm(key, number(key, value)?)?,
+        "storm-unknown" => spec.storm_unknown = check_storm(key, number(key, value)?)?,
         "vlan" => spec.vlan = Some(check_vid(key, value)?),
         "trunk" => spec.trunk = Some(check_trunk(value)?),
         "native" => spec.native = Some(check_vid(key, value)?),
@@ -67,8 +84,21 @@ fn mode(value: &str) -> Result<Mode, Fault> {
     }
 }
 
-fn number(key: &str, value: &str) -> Result<u16, Fault> {
-    value.parse().map_err(|_| Fault::params(format!("{key}={value} is not a number up to {}", u16::MAX)))
+fn number<N: FromStr + Bounded>(key: &str, value: &str) -> Result<N, Fault> {
+    value.parse().map_err(|_| Fault::params(format!("{key}={value} is not a number up to {}", N::MAX)))
+}
+
+/// A type of numbers, for the words of a refusal.
+trait Bounded {
+    const MAX: u32;
+}
+
+impl Bounded for u16 {
+    const MAX: u32 = u16::MAX as u32;
+}
+
+impl Bounded for u32 {
+    const MAX: u32 = StormLimits::RATE_MAX;
 }
 
 fn unknown(key: &str) -> Fault {
@@ -92,17 +122,21 @@ mod tests {
         let spec = parse("vm1").expect("a name");
         assert_eq!((spec.name.as_str(), spec.mode, spec.queues), ("vm1", Mode::Listen, 1));
         assert_eq!((spec.socket, spec.mac, spec.mtu), (None, None, None));
+        assert_eq!(spec.switch.as_str(), "default");
     }
 
     #[test]
     fn every_option_arrives() {
-        let text =
-            "vm1,socket=/a/b=c,mode=connect,mac=02:00:00:00:00:01,queues=4,mtu=1400,features-off=csum+TSO4";
+        let text = "vm1,switch=red,socket=/a/b=c,mode=connect,mac=02:00:00:00:00:01,queues=4,mtu=1400,features-off=csum+TSO4";
         let spec = parse(text).expect("all options");
         assert_eq!(spec.socket, Some(PathBuf::from("/a/b=c")));
         assert_eq!((spec.mode, spec.queues, spec.mtu), (Mode::Connect, 4, Some(1400)));
         assert_eq!(spec.mac.map(|mac| mac.to_string()), Some("02:00:00:00:00:01".to_owned()));
         assert_eq!(spec.features_off.joined(), "CSUM+TSO4");
+        assert_eq!(spec.switch.as_str(), "red");
+        let spec = parse("vm1,storm-broadcast=1,storm-multicast=20,storm-unknown=10000000").expect("limits");
+        assert_eq!(spec.storm(), StormLimits { broadcast: 1, multicast: 20, unknown: 10_000_000 });
+        assert_eq!(parse("vm1").expect("a name").storm(), StormLimits::default());
     }
 
     #[test]
@@ -114,10 +148,15 @@ mod tests {
             ("vm1,queues=x", "not a number"),
             ("vm1,mtu=67", "68 to 65535"),
             ("vm1,mac=03:00:00:00:00:01", "unicast"),
+            ("vm1,storm-broadcast=-1", "not a number up to 10000000"),
+            ("vm1,storm-unknown=10000001", "0 to 10000000 frames per second"),
+            ("vm1,storm-brodcast=1", "did you mean \"storm-broadcast\""),
             ("vm1,mac=02:00", "not an Ethernet address"),
             ("vm1,mtu=1400,mtu=1500", "twice"),
             ("vm1,", "KEY=VALUE"),
             ("vm1,socket=", "KEY=VALUE"),
+            ("vm1,switch=a b", "name of a switch"),
+            ("vm1,swich=a", "did you mean \"switch\""),
             (",mode=listen", "name of a vnic"),
         ] {
             let message = parse(text).expect_err(text);

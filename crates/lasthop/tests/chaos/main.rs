@@ -10,6 +10,7 @@
 mod action;
 mod crew;
 mod frame;
+mod outsiders;
 mod random;
 mod storm;
 #[path = "../support/mod.rs"]

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::action::{Action, garbage, half};
 use crate::crew::{Count, Member, Setting, vnic};
+use crate::outsiders::{self, Outsiders};
 use crate::random::Random;
 use crate::support::{Switch, eventually, is_alive};
 use crate::watch::{Holding, fds, guest_mappings};
@@ -47,6 +48,8 @@ struct Place {
 /// A switch, its guests, and what has been done to them.
 pub(crate) struct Storm {
     plan: Plan,
+    /// They are sent home before their switch ends.
+    outsiders: Outsiders,
     switch: Switch,
     switch_pid: u32,
     places: Vec<Place>,
@@ -85,10 +88,13 @@ impl Storm {
         let workers = plan.workers.to_string();
         let mut words = vec!["--workers", &workers];
         words.extend(vnics.iter().flat_map(|vnic| ["--vnic", vnic]));
+        let outside = outsiders::words();
+        words.extend(outside.iter().map(String::as_str));
         let switch = Switch::start(&words);
         let switch_pid = switch.switch_pid().expect("a switch process");
         let setting = Setting { guests: plan.guests, seed: plan.seed, run_dir: switch.dir() };
         let fds_alone = fds(switch_pid);
+        let outsiders = Outsiders::start(&switch, plan.seed);
         let place = |guest| Place {
             member: Member::new(guest, setting.clone()),
             queues: 2,
@@ -100,6 +106,7 @@ impl Storm {
         let actions = BTreeMap::new();
         Self {
             plan,
+            outsiders,
             switch,
             switch_pid,
             places,
@@ -157,6 +164,7 @@ impl Storm {
             let (met, caused) = (place.member.hangups, place.removals);
             assert!(met <= caused, "a guest was hung up on {met} times, its vnic was removed {caused} times");
         }
+        self.outsiders.check();
         assert_eq!(self.switch.switch_pid(), Some(self.switch_pid), "{}", self.switch.log());
     }
 
@@ -276,6 +284,7 @@ impl Storm {
         for place in &mut self.places {
             assert!(place.member.end().success(), "a guest found something wrong, see above");
         }
+        let outsiders = self.outsiders.end();
         let pid = self.switch_pid;
         eventually("descriptors as before the first guest", || (fds(pid) == self.fds_alone).then_some(()));
         eventually("no guest's memory", || (guest_mappings(pid) == 0).then_some(()));
@@ -285,7 +294,7 @@ impl Storm {
         assert!(!is_alive(pid) && !self.switch.dir().exists(), "something is left");
         format!(
             "{} actions {:?}; {}; {} times a guest's counters were compared with its port's; drops since vnics were last \
-             added {drops:?}",
+             added {drops:?}; {outsiders}",
             self.actions.values().sum::<u64>(),
             self.actions,
             self.traffic(),

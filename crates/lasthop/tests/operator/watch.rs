@@ -72,6 +72,20 @@ fn packets_are_seen_in_one_interval_and_it_ends_when_nobody_reads() {
 }
 
 #[test]
+fn it_goes_on_when_the_switch_process_is_started_again() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    let mut watch = Watch::start(&switch, &["--watch", "0.1", "--json"]);
+    watch.line();
+    crate::support::signal(switch.switch_pid().expect("a switch process"), rustix::process::Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let ports =
+        |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["ports"].as_array().map(Vec::len);
+    // The internal port and the vnic.
+    eventually("its counters", || (ports(&watch.line()) == Some(2)).then_some(()));
+    eventually("and more", || (ports(&watch.line()) == Some(2)).then_some(()));
+}
+
+#[test]
 fn a_name_in_the_wrong_place_is_told() {
     let switch = Switch::start(&["--vnic", "one"]);
     let answer = switch.ask(&["stats", "--watch", "one"]);

@@ -1,6 +1,8 @@
 //! The built binary in a directory of its own.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod guests;
+
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};

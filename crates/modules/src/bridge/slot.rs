@@ -109,6 +109,12 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// Something of the slot, so that its cache line comes in.
+    #[inline]
+    pub(crate) fn touch(&self) -> u64 {
+        self.key.load(Ordering::Relaxed)
+    }
+
     /// What the slot holds; `None` if it is empty or being given away.
     pub(crate) fn read(&self) -> Option<(u64, Place)> {
         let before = Place(self.value.load(Ordering::Acquire));

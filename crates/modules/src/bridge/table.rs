@@ -19,6 +19,9 @@ use super::slot::{Place, Slot, Stamp};
 /// Slots of a bucket: what fits a cache line.
 const BUCKET_SLOTS: usize = 4;
 
+/// Bytes of a table that a core's own cache holds along with all else that it works on.
+const CACHED_BYTES_MAX: usize = 512 << 10;
+
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
@@ -124,6 +127,19 @@ impl Table {
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&Slot, u64, Place)> {
         let slots = self.buckets.iter().flat_map(|bucket| &bucket.slots);
         slots.filter_map(|slot| slot.read().map(|(key, place)| (slot, key, place)))
+    }
+
+    /// Whether look-ups are worth preparing: in a smaller table, the processor's own looking ahead is enough.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        size_of_val(&*self.buckets) > CACHED_BYTES_MAX
+    }
+
+    /// Has the home bucket of `key` come in; others may be asked for before it is there.
+    #[inline]
+    pub(crate) fn touch(&self, key: u64) {
+        let home = hash(key, self.secret) as usize & (self.buckets.len() - 1);
+        std::hint::black_box(self.buckets[home].slots[0].touch());
     }
 
     fn candidates(&self, key: u64) -> impl Iterator<Item = &Slot> {

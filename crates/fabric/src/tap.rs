@@ -1,0 +1,403 @@
+//! What a capture sees: frames as they come in, go out or are dropped, copied into rings that their capture drains.
+//!
+//! ```text
+//!   fetched ──in──┐
+//!   delivered ─out┼──> each tap that watches the port: head + frame, at most so many bytes ──> records ──> TapReader
+//!   dropped ──────┘                                    no room: counted as lost
+//! ```
+//!
+//! A fabric without taps pays one branch where a batch comes in, where it goes out, and where something is dropped. With
+//! taps each frame costs one more copy, of at most the bytes asked for; nothing waits, and nothing is allocated. The data
+//! path never looks at what a capture's reader does.
+
+use std::collections::TryReserveError;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use lasthop_exchange::{RecordReader, RecordWriter, records};
+use lasthop_guestmem::{Cursor, Segment};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
+
+use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX};
+use crate::frame::shape;
+use crate::receiver::Copy;
+use crate::reference::{Attempt, Outcome, PacketRef};
+use crate::sender::{Senders, Source};
+use crate::side_table::SegmentBuffer;
+use crate::{Fabric, RingId};
+
+/// An interface's number of a port that a tap does not watch.
+const UNWATCHED: u16 = u16::MAX;
+
+/// Time of day in ns since 1970, for a worker's records.
+pub type TapClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What a capture wants to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watch {
+    /// Its ports; interface number 0 is the first.
+    pub ports: Vec<PortId>,
+    /// Frames that the switch received from their guests.
+    pub inbound: bool,
+    /// Frames that it gave to their guests.
+    pub outbound: bool,
+    /// Frames from and to them that it dropped.
+    pub drops: bool,
+    /// Bytes of each frame, at most.
+    pub snap_len_bytes: u32,
+    /// Bytes of frames that may wait for the capture's reader, by worker; [`crate::bounds::TAP_BYTES`] as a rule.
+    pub buffer_bytes: usize,
+}
+
+/// Which way a frame went, as the switch sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the guest.
+    Inbound,
+    /// To the guest.
+    Outbound,
+}
+
+/// A frame in a capture; its bytes come beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sight {
+    /// When it was seen, on the tap's clock.
+    pub time_ns: u64,
+    /// The number of its port in [`Watch::ports`].
+    pub interface: u16,
+    /// Which way it went, or was to go.
+    pub direction: Direction,
+    /// Length of the whole frame.
+    pub len_bytes: u32,
+    /// Why it was dropped, if it was.
+    pub dropped: Option<DropReason>,
+}
+
+impl Sight {
+    /// Two words: time; and from the lowest bit length (32), interface (16), direction (1 of 8), reason + 1 (8).
+    fn words(self) -> [u64; 2] {
+        let outbound = u64::from(self.direction == Direction::Outbound);
+        let reason = self.dropped.map_or(0, |reason| reason as u64 + 1);
+        let rest =
+            u64::from(self.len_bytes) | u64::from(self.interface) << 32 | outbound << 48 | reason << 56;
+        [self.time_ns, rest]
+    }
+
+    fn of([time_ns, rest]: [u64; 2]) -> Self {
+        let direction = if rest >> 48 & 1 == 1 { Direction::Outbound } else { Direction::Inbound };
+        let dropped =
+            (rest >> 56).checked_sub(1).and_then(|index| DropReason::ALL.get(index as usize).copied());
+        Self { time_ns, interface: (rest >> 32) as u16, direction, len_bytes: rest as u32, dropped }
+    }
+}
+
+/// What both ends of a tap know.
+#[derive(Debug)]
+struct Shared {
+    /// Frames that found no room, by interface.
+    lost: Box<[AtomicU64]>,
+    /// Ports that are still there.
+    ports: AtomicUsize,
+}
+
+/// One worker's end of a capture.
+pub struct Tap {
+    id: u64,
+    watch: Watch,
+    /// By port.
+    interfaces: Box<[u16; PORTS_MAX]>,
+    clock: TapClock,
+    records: RecordWriter,
+    shared: Arc<Shared>,
+}
+
+/// The capture's end of a tap.
+#[derive(Debug)]
+pub struct TapReader {
+    records: RecordReader,
+    shared: Arc<Shared>,
+}
+
+/// A tap for one worker, and its reader. Taps of one capture have the same `id`, others have others.
+///
+/// # Errors
+/// When there is no memory for its records.
+pub fn tap(id: u64, watch: &Watch, clock: &TapClock) -> Result<(Tap, TapReader), TryReserveError> {
+    let mut interfaces = Box::new([UNWATCHED; PORTS_MAX]);
+    for (number, port) in (0..).zip(&watch.ports) {
+        if let Some(interface) = interfaces.get_mut(port.index()) {
+            *interface = number;
+        }
+    }
+    let (writer, reader) = records(watch.buffer_bytes)?;
+    let lost = watch.ports.iter().map(|_| AtomicU64::new(0)).collect();
+    let shared = Arc::new(Shared { lost, ports: AtomicUsize::new(watch.ports.len()) });
+    let reader = TapReader { records: reader, shared: Arc::clone(&shared) };
+    let (watch, clock) = (watch.clone(), Arc::clone(clock));
+    Ok((Tap { id, watch, interfaces, clock, records: writer, shared }, reader))
+}
+
+impl fmt::Debug for Tap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tap").field("id", &self.id).field("watch", &self.watch).finish_non_exhaustive()
+    }
+}
+
+impl TapReader {
+    /// When the oldest frame was seen.
+    #[must_use]
+    pub fn time_ns(&self) -> Option<u64> {
+        self.records.head().map(|head| Sight::of(head).time_ns)
+    }
+
+    /// Takes the oldest frame; its bytes replace those in `frame`.
+    pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<Sight> {
+        self.records.pop(frame).map(Sight::of)
+    }
+
+    /// Frames of an interface that found no room so far.
+    #[must_use]
+    pub fn lost(&self, interface: u16) -> u64 {
+        self.shared.lost.get(usize::from(interface)).map_or(0, |lost| lost.load(Ordering::Relaxed))
+    }
+
+    /// Watched ports that are still there.
+    #[must_use]
+    pub fn ports(&self) -> usize {
+        self.shared.ports.load(Ordering::Relaxed)
+    }
+}
+
+/// Something that happened to a frame at a port.
+#[derive(Clone, Copy)]
+struct Event {
+    port: PortId,
+    direction: Direction,
+    dropped: Option<DropReason>,
+}
+
+impl Tap {
+    /// The interface's number, if the event is to be seen.
+    fn interface(&self, event: Event) -> Option<u16> {
+        let wanted = match (event.dropped, event.direction) {
+            (Some(_), _) => self.watch.drops,
+            (None, Direction::Inbound) => self.watch.inbound,
+            (None, Direction::Outbound) => self.watch.outbound,
+        };
+        let interface = *self.interfaces.get(event.port.index())?;
+        (wanted && interface != UNWATCHED).then_some(interface)
+    }
+
+    fn record(&mut self, event: Event, interface: u16, len_bytes: u32, frame: &[u8]) {
+        let time_ns = (self.clock)();
+        let Event { direction, dropped, .. } = event;
+        let sight = Sight { time_ns, interface, direction, len_bytes, dropped };
+        let frame = &frame[..frame.len().min(self.watch.snap_len_bytes as usize)];
+        if !self.records.push(sight.words(), frame)
+            && let Some(lost) = self.shared.lost.get(usize::from(interface))
+        {
+            lost.store(lost.load(Ordering::Relaxed) + 1, Ordering::Relaxed); // its only writer
+        }
+    }
+}
+
+/// The taps of a worker.
+#[derive(Debug)]
+pub(crate) struct Taps {
+    taps: Vec<Tap>,
+    /// A frame on its way from its sender's memory into records.
+    frame: Box<[u8]>,
+    segments: Box<SegmentBuffer>,
+}
+
+impl Default for Taps {
+    fn default() -> Self {
+        Self {
+            taps: Vec::new(),
+            frame: vec![0; TAP_FRAME_BYTES_MAX].into_boxed_slice(),
+            segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
+        }
+    }
+}
+
+impl Taps {
+    fn see(&mut self, event: Event, source: Option<&Source<'_>>, copy: &Copy<'_>) {
+        let wanting = self.taps.iter().filter(|tap| tap.interface(event).is_some());
+        let Some(snap_len_bytes) = wanting.map(|tap| tap.watch.snap_len_bytes).max() else { return };
+        let (len, _) = shape(copy.header, copy.truncate_len_bytes);
+        let captured = self.gather(source, copy, len.min(snap_len_bytes) as usize);
+        let Self { taps, frame, .. } = self;
+        for tap in taps {
+            if let Some(interface) = tap.interface(event) {
+                tap.record(event, interface, len, &frame[..captured]);
+            }
+        }
+    }
+
+    /// Reads the first bytes of a frame, as it was handed over: its header image and the rest from its sender's memory, as far
+    /// as that is there. Returns how many there are.
+    fn gather(&mut self, source: Option<&Source<'_>>, copy: &Copy<'_>, len: usize) -> usize {
+        let len = len.min(self.frame.len());
+        let image = copy.header.bytes();
+        let image = &image[..image.len().min(len)];
+        let (head, rest) = self.frame[..len].split_at_mut(image.len());
+        head.copy_from_slice(image);
+        let Some(source) = source.filter(|_| !rest.is_empty()) else { return image.len() };
+        let Some(segments) = source.segments(copy.packet, &mut self.segments) else { return image.len() };
+        let mut cursor = Cursor::new(source.map(), segments);
+        cursor.advance(source.vnet_bytes() + copy.header.covers_bytes() as usize);
+        image.len() + cursor.read(rest).unwrap_or(0)
+    }
+
+    fn forget(&mut self, port: PortId) {
+        for tap in &mut self.taps {
+            let Some(interface) = tap.interfaces.get_mut(port.index()) else { continue };
+            if std::mem::replace(interface, UNWATCHED) != UNWATCHED {
+                tap.shared.ports.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// A packet of this batch as it came in.
+fn whole<'a>(packet: PacketRef, header: &'a Header) -> Copy<'a> {
+    Copy { packet, header, truncate_len_bytes: u32::MAX, image: 0 }
+}
+
+impl Senders {
+    /// Whether anybody captures here: asked before anything else of this file is called.
+    #[inline]
+    pub(crate) fn is_tapped(&self) -> bool {
+        self.taps.is_some()
+    }
+
+    fn tap(&mut self, event: Event, copy: &Copy<'_>) {
+        let Some(mut taps) = self.taps.take() else { return };
+        taps.see(event, self.source(copy.packet).as_ref(), copy);
+        self.taps = Some(taps);
+    }
+
+    /// A copy on its way to `to` was delivered or dropped. While it waits there is nothing to see.
+    #[cold]
+    pub(crate) fn tap_copy(&mut self, to: PortId, copy: &Copy<'_>, outcome: Outcome) {
+        let dropped = match outcome {
+            Outcome::Wait => return,
+            Outcome::Done => None,
+            Outcome::Drop(reason) => Some(reason),
+        };
+        if dropped.is_some() {
+            self.tap(Event { port: copy.packet.port(), direction: Direction::Inbound, dropped }, copy);
+        }
+        self.tap(Event { port: to, direction: Direction::Outbound, dropped }, copy);
+    }
+
+    /// Copies were delivered whole.
+    #[cold]
+    pub(crate) fn tap_delivered(&mut self, to: PortId, copies: &[Copy<'_>]) {
+        copies.iter().for_each(|copy| self.tap_copy(to, copy, Outcome::Done));
+    }
+
+    /// Copies were tried.
+    #[cold]
+    pub(crate) fn tap_attempts(&mut self, to: PortId, copies: &[Copy<'_>], attempts: &[Attempt]) {
+        copies.iter().zip(attempts).for_each(|(copy, attempt)| self.tap_copy(to, copy, attempt.outcome));
+    }
+
+    /// A packet was dropped before anybody knew where it goes.
+    fn tap_dropped(&mut self, copy: &Copy<'_>, reason: DropReason) {
+        let (direction, dropped) = (Direction::Inbound, Some(reason));
+        self.tap(Event { port: copy.packet.port(), direction, dropped }, copy);
+    }
+
+    /// The bytes of a frame whose headers were never read.
+    fn tap_refused(&mut self, packet: PacketRef, reason: DropReason) {
+        let mut header = Header::default();
+        let mut segments = [Segment::default(); CHAIN_SEGMENTS_MAX];
+        let len = self.source(packet).map_or(0, |source| {
+            let segments = source.segments(packet, &mut segments).unwrap_or_default();
+            let bytes = Cursor::new(source.map(), segments).remaining_bytes();
+            bytes.saturating_sub(source.vnet_bytes() as u64)
+        });
+        header.fill(u32::try_from(len).unwrap_or(u32::MAX), 0);
+        self.tap_dropped(&whole(packet, &header), reason);
+    }
+}
+
+impl Fabric {
+    /// From now on `tap` sees what happens here.
+    pub fn add_tap(&mut self, tap: Tap) {
+        self.senders.taps.get_or_insert_default().taps.push(tap);
+    }
+
+    /// The tap with this number sees nothing more.
+    pub fn remove_tap(&mut self, id: u64) {
+        let Some(taps) = &mut self.senders.taps else { return };
+        taps.taps.retain(|tap| tap.id != id);
+        if taps.taps.is_empty() {
+            self.senders.taps = None;
+        }
+    }
+
+    /// A port goes: who gets its number next is somebody else.
+    pub(crate) fn untap(&mut self, port: PortId) {
+        if let Some(taps) = &mut self.senders.taps {
+            taps.forget(port);
+        }
+    }
+
+    /// The chains that a visit took: frames, and what was refused at once, whose segments are there until the next visit.
+    #[cold]
+    pub(crate) fn tap_fetched(&mut self, ring: RingId, taken: usize) {
+        let RingId { port, queue } = ring;
+        let (home, epoch) = (self.senders.worker, self.senders.get(port).map_or(0, |sender| sender.epoch));
+        let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
+        let mut packets = packets.peekable();
+        for chain in &self.fetched.chains[..taken] {
+            if let Some((&packet, header)) = packets.next_if(|(packet, _)| packet.head == chain.head) {
+                let event = Event { port, direction: Direction::Inbound, dropped: None };
+                self.senders.tap(event, &whole(packet, header));
+            } else if let Some(reason) = self.senders.queue_mut(ring).map(|queue| queue.refusal(chain.head)) {
+                let packet = PacketRef { port: port.0, queue, head: chain.head, home, epoch };
+                self.senders.tap_refused(packet, reason);
+            }
+        }
+    }
+
+    /// What the module drops of this visit's packets, and of their copies. It reads the verdicts again, so that the usual way
+    /// need not keep what it has read where this finds it.
+    #[cold]
+    pub(crate) fn tap_decided(&mut self) {
+        let Self { senders, fetched, verdicts, .. } = self;
+        let mut has_copies = [false; BATCH_PACKETS_MAX];
+        verdicts.outputs().iter().for_each(|output| has_copies[usize::from(output.packet)] = true);
+        let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
+        let mut drop = |index: usize, reason| {
+            senders.tap_dropped(&whole(fetched.packets[index], &fetched.headers[index]), reason);
+        };
+        for &(packet, reason) in verdicts.drops() {
+            let index = usize::from(packet);
+            reasons[index] = reason;
+            if has_copies[index] {
+                drop(index, reason);
+            }
+        }
+        (0..fetched.len).filter(|index| !has_copies[*index]).for_each(|index| drop(index, reasons[index]));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sight_survives_its_words() {
+        for dropped in DropReason::ALL.iter().copied().map(Some).chain([None]) {
+            for (direction, interface) in [(Direction::Inbound, 0), (Direction::Outbound, 1023)] {
+                let sight =
+                    Sight { time_ns: u64::MAX - 5, interface, direction, len_bytes: u32::MAX, dropped };
+                assert_eq!(Sight::of(sight.words()), sight);
+            }
+        }
+    }
+}

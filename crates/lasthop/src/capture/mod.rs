@@ -1,0 +1,7 @@
+//! Captures: what all of `lasthop capture`, the supervisor and the switch process know of them (docs/capture.md).
+
+pub(crate) mod blocks;
+pub(crate) mod pcapng;
+mod spec;
+
+pub(crate) use spec::{CaptureSpec, Sighting};

@@ -1,0 +1,32 @@
+//! `lasthop switch`: the switches of a running process.
+
+use std::process::ExitCode;
+
+use serde_json::{Value, json};
+
+use crate::fault::Fault;
+use crate::report::{SwitchList, SwitchReport};
+use crate::show;
+
+use super::SwitchCommand;
+use super::ask::Asking;
+use super::client::ask;
+
+impl Asking {
+    pub(super) fn switch(&self, command: SwitchCommand) -> Result<ExitCode, Fault> {
+        match command {
+            SwitchCommand::Add { switch } => {
+                let made: SwitchReport = ask(&self.dir, "switch.add", &switch)?;
+                self.show(&made, show::switch_added)
+            }
+            SwitchCommand::Del { name } => {
+                let done: Value = ask(&self.dir, "switch.del", &json!({"name": name}))?;
+                self.show(&done, |_| format!("deleted switch {name}"))
+            }
+            SwitchCommand::List => {
+                let list: SwitchList = ask(&self.dir, "switch.list", &json!({}))?;
+                self.show(&list, show::switch_list)
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The switches: made, removed and listed. What the supervisor knows of them outlives the switch process.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::fault::{Fault, Kind};
+use crate::log::say;
+use crate::orders::Order;
+use crate::report::{SwitchInside, SwitchList, SwitchReport};
+use crate::switches::{self, SwitchName, SwitchSpec};
+use crate::vnic::VnicSpec;
+
+use super::Supervisor;
+use super::orders::{Asker, What, switch_down};
+use super::requests::{Question, to_json};
+
+/// For a name that is not close to that of any switch.
+const SEE_LIST: &str = "see the list: lasthop switch list";
+/// Vnics named at most in a refusal.
+const NAMED_MAX: usize = 3;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FdbParams {
+    switch: Option<String>,
+}
+
+impl Supervisor {
+    /// Makes a switch. None: the answer comes later.
+    pub(super) fn switch_add(&mut self, spec: SwitchSpec, asker: &Asker) -> Result<(), Fault> {
+        let name = spec.name.clone();
+        if self.switches.iter().any(|other| other.name == name) {
+            let why = format!("there is a switch \"{name}\" already; choose another name");
+            return Err(Fault::new(Kind::NameTaken, why));
+        }
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        self.switches.push(spec.clone());
+        if let Err(fault) = switches::check_all(&self.switches) {
+            self.switches.pop();
+            return Err(fault);
+        }
+        self.order(Order::AddSwitch(spec), What::SwitchAdded { name, is_new: true }, Some(asker.clone()));
+        Ok(())
+    }
+
+    /// Tells a fresh switch process of all switches but the default one, which it has.
+    pub(super) fn replay_switches(&mut self) {
+        for spec in self.switches.clone().into_iter().filter(|spec| !spec.name.is_default()) {
+            let name = spec.name.clone();
+            self.order(Order::AddSwitch(spec), What::SwitchAdded { name, is_new: false }, None);
+        }
+    }
+
+    /// The switch process has taken a switch, or has not. A new one that it refuses is gone as if it never was.
+    pub(super) fn switch_added(
+        &mut self,
+        name: &SwitchName,
+        is_new: bool,
+        result: Result<(), Fault>,
+    ) -> Result<Value, Fault> {
+        if result.is_err() && is_new {
+            self.forget_switch(name);
+        }
+        result?;
+        let spec = switches::find(&self.switches, name.as_str(), SEE_LIST)?;
+        if is_new {
+            say!("switch {name}: module {}", spec.module.as_str());
+        }
+        to_json(&SwitchReport { addresses: Some(0), ..self.describe_switch(spec, &[]) })
+    }
+
+    pub(super) fn forget_switch(&mut self, name: &SwitchName) {
+        self.switches.retain(|switch| switch.name != *name);
+    }
+
+    pub(super) fn switch_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let spec = switches::find(&self.switches, name, SEE_LIST)?.clone();
+        if spec.name.is_default() {
+            let why = format!("the switch \"{name}\" cannot be deleted; leave it without vnics");
+            return Err(Fault::refused(why));
+        }
+        let vnics = self.vnics_of(&spec.name);
+        if !vnics.is_empty() {
+            return Err(in_use(&spec.name, &vnics));
+        }
+        self.forget_switch(&spec.name);
+        if !self.lives.is_up() {
+            return Ok(Some(Value::Bool(true)));
+        }
+        let order = Order::RemoveSwitch { name: name.to_owned() };
+        self.order(order, What::SwitchRemoved { spec }, Some(asker.clone()));
+        Ok(None)
+    }
+
+    /// The switch process has let a switch go, or has not, and then it is still there.
+    pub(super) fn switch_removed(
+        &mut self,
+        spec: SwitchSpec,
+        result: Result<(), Fault>,
+    ) -> Result<Value, Fault> {
+        match &result {
+            Ok(()) => say!("switch {}: deleted", spec.name),
+            Err(_) => self.switches.push(spec),
+        }
+        result.map(|()| Value::Bool(true))
+    }
+
+    pub(super) fn switch_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if self.lives.is_up() {
+            return self.ask(Question::Switches, asker);
+        }
+        self.list_switches(&[]).map(Some)
+    }
+
+    pub(super) fn list_switches(&self, inside: &[SwitchInside]) -> Result<Value, Fault> {
+        let switches = self.switches.iter().map(|spec| self.describe_switch(spec, inside)).collect();
+        to_json(&SwitchList { switches })
+    }
+
+    pub(super) fn fdb_show(&mut self, params: FdbParams, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if let Some(name) = &params.switch {
+            let spec = switches::find(&self.switches, name, SEE_LIST)?;
+            if spec.table().is_none() {
+                let module = spec.module.as_str();
+                let why = format!("switch \"{name}\" has no forwarding table: its module is {module}");
+                return Err(Fault::refused(why));
+            }
+        }
+        self.ask(Question::Fdb { switch: params.switch }, asker)
+    }
+
+    /// Refuses a vnic of a switch that there is not.
+    pub(super) fn check_switch_of(&self, spec: &VnicSpec) -> Result<(), Fault> {
+        let remedy = format!("make it with: lasthop switch add {}", spec.switch);
+        switches::find(&self.switches, spec.switch.as_str(), &remedy).map(drop)
+    }
+
+    /// The vnics and what moves their frames, for the log.
+    pub(super) fn sizes_text(&self) -> String {
+        let vnics = self.ports.len();
+        match self.switches.as_slice() {
+            [only] => format!("{vnics} vnics, module {}", only.module.as_str()),
+            all => format!("{vnics} vnics in {} switches", all.len()),
+        }
+    }
+
+    fn vnics_of(&self, switch: &SwitchName) -> Vec<String> {
+        let specs = self.ports.values().map(|port| &port.spec).filter(|spec| spec.switch == *switch);
+        let mut names: Vec<String> = specs.map(|spec| spec.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    fn describe_switch(&self, spec: &SwitchSpec, inside: &[SwitchInside]) -> SwitchReport {
+        let inside = inside.iter().find(|inside| inside.name == spec.name);
+        SwitchReport {
+            name: spec.name.clone(),
+            module: spec.module.as_str().to_owned(),
+            fdb_entries: spec.table(),
+            vnics: self.vnics_of(&spec.name),
+            addresses: inside.map(|inside| inside.addresses),
+            counters: inside.map(|inside| inside.counters.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+fn in_use(name: &SwitchName, vnics: &[String]) -> Fault {
+    let mut named: Vec<String> = vnics.iter().take(NAMED_MAX).map(|vnic| format!("\"{vnic}\"")).collect();
+    if vnics.len() > NAMED_MAX {
+        named.push(format!("and {} more", vnics.len() - NAMED_MAX));
+    }
+    let named = named.join(", ");
+    Fault::refused(format!(
+        "switch \"{name}\" still has vnics ({named}); delete them first: lasthop vnic del NAME"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_in_use_names_some_of_its_vnics() {
+        let name = "red".parse().expect("a name");
+        let vnics = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        let message = |count: usize| in_use(&name, &vnics[..count]).message;
+        assert!(message(1).starts_with("switch \"red\" still has vnics (\"a\"); delete them first"));
+        assert!(message(5).contains("\"a\", \"b\", \"c\", and 2 more); delete"), "{}", message(5));
+    }
+}

@@ -1,0 +1,53 @@
+//! Guests of our own on the vnics of a running switch, and the frames that they send.
+
+use std::time::Duration;
+
+use lasthop_guest::{Guest, GuestOptions};
+use lasthop_wire::Offload;
+use serde_json::Value;
+
+use super::{Switch, eventually};
+
+pub(crate) const ONE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
+pub(crate) const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
+pub(crate) const WAIT: Duration = Duration::from_secs(20);
+
+/// A frame of a type that no protocol uses (IEEE 802 local experimental), with a number in it.
+pub(crate) fn frame(to: [u8; 6], from: [u8; 6], number: u32, len: usize) -> Vec<u8> {
+    let mut frame = [&to[..], &from, &[0x88, 0xb5], &number.to_be_bytes()].concat();
+    frame.resize(len, number as u8);
+    frame
+}
+
+pub(crate) fn guest(switch: &Switch, port: &str, mac: [u8; 6]) -> Guest {
+    let options = GuestOptions { mac, ..GuestOptions::default() };
+    let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
+    running(switch, port);
+    guest
+}
+
+pub(crate) fn running(switch: &Switch, port: &str) {
+    eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
+}
+
+pub(crate) fn send(guest: &mut Guest, frame: &[u8]) {
+    assert!(guest.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
+    guest.flush(0).expect("flushed");
+}
+
+pub(crate) fn receive(guest: &mut Guest) -> Vec<u8> {
+    let mut frame = Vec::new();
+    assert!(guest.wait(Some(WAIT)).expect("connected"), "no frame came");
+    guest.recv(0, &mut frame).expect("a sound ring").expect("a frame");
+    frame
+}
+
+fn sum(stats: &Value, key: &str) -> u64 {
+    stats["ports"].as_array().expect("ports").iter().filter_map(|port| port[key].as_u64()).sum()
+}
+
+pub(crate) fn check_balance(switch: &Switch) {
+    switch.ask(&["stats", "--check"]).ok();
+    let stats = switch.json(&["stats"]);
+    assert_eq!(sum(&stats, "forwarded"), sum(&stats, "tx_packets"), "{stats}");
+}
