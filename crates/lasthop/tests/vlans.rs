@@ -173,6 +173,34 @@ fn mistakes_on_the_command_line_are_named_before_anything_starts() {
 }
 
 #[test]
+fn a_file_is_applied_and_written_again_with_vlans_and_entries() {
+    let switch = start(FILE);
+    let path = switch.base.path().join("next.toml");
+    let next = FILE.replace("vlan = 6", "vlan = 7").replace("00:99\"", "00:98\"");
+    std::fs::write(&path, &next).expect("written");
+    let file = path.to_str().expect("text");
+    let said = switch.ask(&["apply", "-c", file]).ok();
+    for line in [
+        "~ vnic b vlan: 6 -> 7 (made anew: its guest attaches again)\n",
+        "- fdb 02:00:00:00:00:99 dev t vlan 5\n",
+        "+ fdb 02:00:00:00:00:98 dev t vlan 5\n",
+        "1 added, 1 removed, 1 changed\n",
+    ] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert_eq!(switch.ask(&["fdb", "show"]).ok(), "02:00:00:00:00:98 dev t vlan 5 static\n");
+    assert!(switch.ask(&["apply", "-c", file]).ok().contains("nothing to do"));
+    let written = switch.ask(&["config", "show"]).ok();
+    std::fs::write(&path, &written).expect("written");
+    assert!(switch.ask(&["apply", "-c", file]).ok().contains("nothing to do"), "{written}");
+    let said = switch.ask(&["vnic", "set", "t", "trunk=8+9"]).refused();
+    assert!(
+        said.contains("trunk of vnic \"t\" cannot change") && said.contains("native=20,trunk=8-9"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_module_without_vlans_refuses_them() {
     let switch = Switch::start(&["--module", "dummy"]);
     let said = switch.ask(&["vnic", "add", "a,vlan=5"]).refused();

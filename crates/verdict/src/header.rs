@@ -89,10 +89,11 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn ethernet(&self) -> Option<(u64, u64, u16)> {
-        let [d, e, f, g, h, i, s, t, u, v, w, x, kind, of_it] = *self.bytes().first_chunk::<14>()?;
-        let destination = u64::from_be_bytes([d, e, f, g, h, i, s, t]) >> 16;
-        let source = u64::from_be_bytes([h, i, s, t, u, v, w, x]) & 0xffff_ffff_ffff;
-        Some((destination, source, u16::from_be_bytes([kind, of_it])))
+        let head = self.bytes().first_chunk::<14>()?;
+        let [_, _, _, _, pair @ .., _, _] = head;
+        let destination = u64::from_be_bytes(*head.first_chunk()?) >> 16;
+        let source = u64::from_be_bytes(*pair) & 0xffff_ffff_ffff; // the last two bytes of the other are in front
+        Some((destination, source, u16::from_be_bytes(*head.last_chunk()?)))
     }
 
     /// Destination and source address; `None` for a frame shorter than an Ethernet header.

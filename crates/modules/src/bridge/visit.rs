@@ -45,8 +45,8 @@ pub(crate) struct Visit<'a> {
     now: Stamp,
     /// Key of the last source that was admitted.
     admitted: u64,
-    /// The last one that was not.
-    refused: Option<(u64, DropReason)>,
+    /// Key of the last one that was not, and why.
+    refused: (u64, DropReason),
     /// Key of the last destination, and where it is.
     destination: u64,
     target: Result<Target, DropReason>,
@@ -56,7 +56,16 @@ impl<'a> Visit<'a> {
     #[inline]
     pub(crate) fn new(bridge: &'a Bridge, port: PortId, now: Stamp) -> Self {
         let (standing, target) = (bridge.vlans.of(port), Ok(Target::All));
-        Self { bridge, port, standing, now, admitted: NOTHING, refused: None, destination: NOTHING, target }
+        Self {
+            bridge,
+            port,
+            standing,
+            now,
+            admitted: NOTHING,
+            refused: (NOTHING, DropReason::SourceInvalid),
+            destination: NOTHING,
+            target,
+        }
     }
 
     pub(crate) fn port(&self) -> PortId {
@@ -115,18 +124,19 @@ impl<'a> Visit<'a> {
         if is_carried { Ok((vid, tag)) } else { Err(DropReason::VlanNotCarried) }
     }
 
+    #[inline(always)]
     fn admit(&mut self, key: u64) -> Result<(), DropReason> {
-        if let Some((_, reason)) = self.refused.filter(|(last, _)| *last == key) {
-            return Err(reason);
+        if key == self.refused.0 {
+            return Err(self.refused.1);
         }
-        let admitted = if self.port == PortId::INTERNAL { Ok(()) } else { self.admit_new(key) };
-        match admitted {
-            Ok(()) => self.admitted = key,
-            Err(reason) => self.refused = Some((key, reason)),
+        if self.port != PortId::INTERNAL {
+            self.admit_new(key).inspect_err(|reason| self.refused = (key, *reason))?;
         }
-        admitted
+        self.admitted = key;
+        Ok(())
     }
 
+    #[inline(always)]
     fn admit_new(&mut self, key: u64) -> Result<(), DropReason> {
         if mac_bits(key) == 0 || key & GROUP != 0 {
             return Err(DropReason::SourceInvalid);
