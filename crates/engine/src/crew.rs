@@ -30,6 +30,8 @@ pub(crate) struct Crew {
     homes: Mutex<Homes>,
     /// Queue pairs that guests asked for through their control queues: kept when rings are started again.
     granted_pairs: Mutex<HashMap<PortId, u16>>,
+    /// Where rings would go on that a worker stopped by itself, until their session asks.
+    stopped: Mutex<HashMap<(PortId, u16), u16>>,
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
 }
@@ -44,6 +46,7 @@ impl Crew {
             mailboxes: (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?,
             homes: Mutex::new(Homes::new(workers)),
             granted_pairs: Mutex::default(),
+            stopped: Mutex::default(),
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
         })
@@ -100,11 +103,12 @@ impl Crew {
         (kick, call): (Option<OwnedFd>, Option<OwnedFd>),
         enabled: bool,
     ) -> Result<std::io::Result<()>, EngineError> {
-        if self.stop_ring(port, index)?.is_some() {
+        if self.recall_ring(port, index)?.is_some() {
             // Its session believes that it stopped before, at another position: what it would start now is not what is there.
             return Err(EngineError::RingBusy(port, index));
         }
         self.check_held(port)?;
+        lock(&self.stopped).remove(&(port, index));
         let home = self.settle(port, index / 2);
         let bells = Bells { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(Call::new(fd))) };
         let prepared = self.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
@@ -129,9 +133,20 @@ impl Crew {
         self.call(home, move |worker| worker.start_control(port, control, kick, bells))
     }
 
-    /// Stops a virtqueue: recalls all that refers to it, wherever it is, and then has everybody forget it. Returns where it
-    /// would go on.
+    /// A worker stopped a ring by itself, which would go on at `base`: its session does not know yet.
+    pub(crate) fn note_stopped(&self, port: PortId, index: u16, base: u16) {
+        lock(&self.stopped).insert((port, index), base);
+    }
+
+    /// Stops a virtqueue. Returns where it would go on, also if a worker has stopped it before.
     pub(crate) fn stop_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
+        let base = self.recall_ring(port, index)?;
+        let before = lock(&self.stopped).remove(&(port, index));
+        Ok(base.or(before))
+    }
+
+    /// Recalls all that refers to a virtqueue, wherever it is, and then has everybody forget it.
+    fn recall_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
         let Some(home) = self.home(port, index) else { return Ok(None) };
         for _ in 0..STOPS_MAX {
             match self.call(home, move |worker| worker.stop_ring(port, index))? {
@@ -245,6 +260,7 @@ impl Crew {
             lock(&self.homes).leave(port);
         }
         lock(&self.granted_pairs).remove(&port);
+        lock(&self.stopped).retain(|(of, _), _| *of != port);
         self.call_all(move |worker| worker.forget_guest(port))?;
         stopped.into_iter().collect()
     }

@@ -26,7 +26,6 @@
 //! ```
 #![deny(unsafe_code)] // sys.rs alone may have some
 
-mod active;
 mod bells;
 mod capture;
 mod control;
@@ -35,6 +34,7 @@ mod device;
 mod events;
 mod features;
 mod homes;
+mod inspect;
 mod mailbox;
 mod offences;
 mod port;
@@ -45,9 +45,11 @@ mod worker;
 
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
+pub use inspect::RingInspection;
 pub use lasthop_fabric::{Direction, Sight, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
+pub use sys::peer_process;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -56,7 +58,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_verdict::{FdbEntry, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
+use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
 use thiserror::Error;
 
 use crew::Crew;
@@ -152,7 +154,7 @@ impl Engine {
                 .map_err(|error| EngineError::System("set up a worker", error))?;
             let thread = std::thread::Builder::new()
                 .name(format!("worker{number}"))
-                .spawn(move || worker.run())
+                .spawn(move || run_or_abort(worker))
                 .map_err(|error| EngineError::System("start a worker thread", error))?;
             engine.workers.push(thread);
         }
@@ -182,7 +184,7 @@ impl Engine {
         Ok(port)
     }
 
-    /// Changes a port while its guest is attached. Its address and its link change at once; what a guest is told when it
+    /// Changes a port while its guest is attached. Its address, its limits and its link change at once; what a guest is told when it
     /// attaches (address, MTU, features), the next one is told.
     ///
     /// # Errors
@@ -253,6 +255,12 @@ impl Engine {
         Ok(Stats::collect(shares, records))
     }
 
+    /// Addresses that the module saw change ports lately.
+    #[must_use]
+    pub fn moves(&self) -> Vec<FdbMove> {
+        self.module.moves(worker::now_ns(self.started))
+    }
+
     /// Has `module` decide from now on. It knows the ports that there are already.
     ///
     /// # Errors
@@ -298,8 +306,23 @@ impl Engine {
 
 /// What the module is told of a port.
 fn settings(config: PortConfig) -> PortSettings {
-    let PortConfig { name, switch, mac, vlans, is_isolated, .. } = config;
-    PortSettings { name, switch, mac, macs_max: None, vlans, is_isolated }
+    let PortConfig { name, switch, mac, storm, vlans, is_isolated, .. } = config;
+    PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated }
+}
+
+/// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
+/// would hold up every guest for ever, one that has died is started again.
+fn run_or_abort(worker: Worker) {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _bomb = Bomb;
+    worker.run();
 }
 
 impl Drop for Engine {

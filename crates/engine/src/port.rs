@@ -1,6 +1,6 @@
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans, SwitchId};
+use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans, StormLimits, SwitchId};
 
 /// How a port is set up.
 #[derive(Clone, Debug)]
@@ -13,6 +13,8 @@ pub struct PortConfig {
     pub mac: Option<Mac>,
     /// Largest packet in bytes that the guest is told to send; `None`: its own choice.
     pub mtu: Option<u16>,
+    /// How much of what its guest sends may be flooded.
+    pub storm: StormLimits,
     /// Queue pairs offered.
     pub queue_pairs: u16,
     /// Virtio features that may be offered; all by default.
@@ -32,6 +34,7 @@ impl Default for PortConfig {
             switch: SwitchId::DEFAULT,
             mac: None,
             mtu: None,
+            storm: StormLimits::default(),
             queue_pairs: 1,
             features_mask: u64::MAX,
             link_up: true,

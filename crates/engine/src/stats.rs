@@ -1,4 +1,4 @@
-use lasthop_fabric::PortCounters;
+use lasthop_fabric::{CrewCounters, PortCounters};
 use lasthop_verdict::PortId;
 
 use crate::port::{PortRecord, PortState};
@@ -58,6 +58,10 @@ pub struct WorkerStats {
     pub visits: u64,
     /// Visits that found packets.
     pub batches: u64,
+    /// What it had to do with other workers.
+    pub crew: CrewCounters,
+    /// Times it woke another worker.
+    pub wakes: u64,
     /// Rings that are visited now; all others are armed and left alone.
     pub active_rings: usize,
 }

@@ -1,10 +1,12 @@
-//! Interrupting what one thread waits for in the kernel: neither std nor rustix has safe calls for that.
+//! System calls that neither std nor rustix has safe calls for: interrupting what one thread waits for in the kernel, and
+//! asking who is at the other end of a socket.
 //!
 //! The signal is SIGURG: ignored by default, so that it ends nobody wherever it goes astray, and sent by the kernel only
 //! for out-of-band data of sockets that asked for it, which none here does.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::thread::Pid;
 
@@ -44,4 +46,32 @@ pub(crate) fn interrupt(thread: Pid) {
     let process = rustix::process::getpid().as_raw_nonzero().get();
     // SAFETY: tgkill takes three numbers; it reaches threads of this process only, which all have the handler.
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread.as_raw_nonzero().get(), SIGNAL) };
+}
+
+/// The process that made the other end of a connected UNIX socket, unless it is in a PID namespace that is not seen from
+/// here: then the kernel says 0, which rustix's type for it cannot hold.
+#[must_use]
+pub fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len_bytes` to `peer`, any bytes of which are a ucred; both live here.
+    let result = unsafe {
+        let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len_bytes)
+    };
+    (result == 0 && peer.pid > 0).then_some(peer.pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn both_ends_of_a_pair_are_ours_and_a_file_has_no_other_end() {
+        let (one, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        assert_eq!(peer_process(one.as_fd()), i32::try_from(std::process::id()).ok());
+        let file = std::fs::File::open("/dev/null").expect("there");
+        assert_eq!(peer_process(file.as_fd()), None);
+    }
 }

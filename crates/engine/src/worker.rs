@@ -3,13 +3,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_fabric::{Fabric, RingId, RingPart, Stopping};
+use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
 use lasthop_guestmem::guard;
 use lasthop_ring::{DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
-use crate::active::ActiveRings;
 use crate::bells::{Bells, Blocked, Call};
 use crate::control::{Command, ControlQueue};
 use crate::crew::Crew;
@@ -43,6 +42,8 @@ struct RingFds {
     is_home: bool,
     /// At home only.
     kick: Option<OwnedFd>,
+    /// Kicks heard, at home.
+    kicks: u64,
 }
 
 /// A thread that owns one fabric of the crew.
@@ -51,7 +52,7 @@ pub(crate) struct Worker {
     stats: WorkerStats,
     crew: Arc<Crew>,
     events: Events,
-    active: ActiveRings,
+    active: Rota,
     fds: HashMap<(PortId, u16), RingFds>,
     controls: HashMap<PortId, ControlQueue>,
     failures: HashMap<PortId, String>,
@@ -79,7 +80,7 @@ impl Worker {
             stats,
             crew,
             events,
-            active: ActiveRings::default(),
+            active: Rota::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
             failures: HashMap::new(),
@@ -130,22 +131,14 @@ impl Worker {
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 
-    /// Visits each active ring once; true if one had packets.
+    /// Gives each port with active rings its turn; true if one had packets.
     fn round(&mut self, now: u64) -> bool {
         if self.fabric.take_returns() {
             self.send_signals();
         }
-        let mut worked = false;
-        for index in 0..self.active.len() {
-            let Some(active) = self.active.get(index) else { break };
-            self.stats.visits += 1;
-            if self.fabric.visit(active.ring, now) > 0 {
-                self.stats.batches += 1;
-                self.active.worked(index, now);
-                worked = true;
-            }
-            self.send_signals();
-        }
+        let mut active = std::mem::take(&mut self.active);
+        let mut worked = active.round(now, |ring| self.visit(ring, now));
+        self.active = active;
         if self.fabric.deadline_ns().is_some() {
             worked |= self.fabric.drain_waiting();
             self.fabric.expire(now);
@@ -156,6 +149,14 @@ impl Worker {
         }
         self.wake_unblocked(now); // last: what unblocks a ring behind it would be slept over
         worked
+    }
+
+    fn visit(&mut self, ring: RingId, now: u64) -> Visited {
+        self.stats.visits += 1;
+        let visited = self.fabric.visit_in_turn(ring, now);
+        self.stats.batches += u64::from(visited.packets > 0);
+        self.send_signals();
+        visited
     }
 
     fn wake_unblocked(&mut self, now: u64) {
@@ -258,6 +259,9 @@ impl Worker {
     }
 
     fn kicked(&mut self, port: PortId, index: u16, now: u64) {
+        if let Some(fds) = self.fds.get_mut(&(port, index)) {
+            fds.kicks += 1;
+        }
         if self.controls.get(&port).is_some_and(|control| control.index == index) {
             self.serve_control(port, index);
             return;
@@ -344,7 +348,7 @@ impl Worker {
         bells: Bells,
     ) -> std::io::Result<()> {
         let index = control.index;
-        self.fds.insert((port, index), RingFds { bells, is_home: true, kick: None });
+        self.fds.insert((port, index), RingFds { bells, is_home: true, kick: None, kicks: 0 });
         self.listen(port, index, kick)?;
         self.controls.insert(port, control);
         self.serve_control(port, index);
@@ -377,6 +381,7 @@ impl Worker {
         }
         *self.fabric.signals() = signals;
         let mut wakes = self.fabric.wakes();
+        self.stats.wakes += u64::from(wakes.count_ones());
         while wakes != 0 {
             self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
             wakes &= wakes - 1;
@@ -400,17 +405,26 @@ impl Worker {
         self.failures.insert(port, why.into());
     }
 
-    /// Stops what this worker is home to; its session stops it once more, for everybody. False if others are at it for long.
+    /// Stops what this worker is home to; its session stops it once more, for everybody, and is told then where the rings
+    /// stood. False if others are at it for long.
     fn stop_all(&mut self, port: PortId) -> bool {
         let at_home = self.fds.iter().filter(|((owner, _), fds)| *owner == port && fds.is_home);
         let indices: Vec<u16> = at_home.map(|((_, index), _)| *index).collect();
-        let busy = indices.into_iter().filter(|index| self.stop_ring(port, *index).is_none());
-        busy.count() == 0
+        let mut all = true;
+        for index in indices {
+            match self.stop_ring(port, index) {
+                Some(Some(base)) => self.crew.note_stopped(port, index, base),
+                Some(None) => {}
+                None => all = false,
+            }
+        }
+        all
     }
 
     /// A ring of this worker's is made; nothing passes yet.
     pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
-        let fds = RingFds { bells: Bells { call: None, is_polled: false }, is_home: true, kick: None };
+        let fds =
+            RingFds { bells: Bells { call: None, is_polled: false }, is_home: true, kick: None, kicks: 0 };
         let part = self.fabric.prepare_ring(port, index, ring)?;
         self.fds.insert((port, index), fds);
         Some(part)
@@ -421,7 +435,7 @@ impl Worker {
         self.failures.remove(&port);
         self.fabric.join_ring(port, index, part);
         let is_home = self.is_home(port, index);
-        self.fds.insert((port, index), RingFds { bells, is_home, kick: None });
+        self.fds.insert((port, index), RingFds { bells, is_home, kick: None, kicks: 0 });
     }
 
     /// A ring of this worker's starts: everybody knows it. It is looked at once without a kick.
@@ -451,6 +465,11 @@ impl Worker {
     /// Whether virtqueue `index` is this worker's.
     pub(crate) fn is_home(&self, port: PortId, index: u16) -> bool {
         self.fds.get(&(port, index)).is_some_and(|fds| fds.is_home)
+    }
+
+    /// Kicks of a ring of this worker's since it started.
+    pub(crate) fn kicks(&self, port: PortId, index: u16) -> u64 {
+        self.fds.get(&(port, index)).map_or(0, |fds| fds.kicks)
     }
 
     /// Stops a ring of this worker's, and returns where it would go on; `None` if others are at it for long: ask again.
@@ -515,7 +534,7 @@ impl Worker {
 
     /// What it counted, and how many rings are active.
     pub(crate) fn stats(&self) -> WorkerStats {
-        WorkerStats { active_rings: self.active.len(), ..self.stats }
+        WorkerStats { active_rings: self.active.len(), crew: self.fabric.crew_counters(), ..self.stats }
     }
 
     /// Why all rings of a port were stopped, if they were.

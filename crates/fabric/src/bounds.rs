@@ -28,8 +28,22 @@ pub const LONG_CHAINS_MAX: usize = 256;
 pub const PACKET_BUFFERS_MAX: usize = 64;
 /// Pieces of memory that those buffers may consist of.
 pub const PACKET_BUFFER_SEGMENTS_MAX: usize = 256;
-/// Bytes taken from a ring in one visit, so that other rings get their turn within some 100 us (floods take longer).
+/// Bytes taken from a ring in one visit: some 30 us where they go to one port as they are.
 pub const VISIT_BYTES_MAX: u32 = 256 << 10;
+/// Costs are in bytes that could be copied meanwhile, at about 10 per ns. A visit that finds packets: indices read and
+/// published, a signal.
+pub const VISIT_COST: u64 = 2048;
+/// Cost of a packet that is taken, decided on and put into one ring, besides its bytes.
+pub const PACKET_COST: u64 = 768;
+/// Cost of each further copy, or segment, besides its bytes.
+pub const COPY_COST: u64 = 512;
+/// Cost of a visit, some 100 us: if what is made of a batch costs more (floods, software segmentation), the port's next
+/// batches are smaller. A packet's copies are not divided, so one alone can cost more: 64 KiB to 1023 ports some 10 ms. What
+/// waited for buffers is delivered when they come, within its own bounds, and charged then.
+pub const VISIT_COST_MAX: u64 = 1 << 20;
+/// Cost of a port's turn at its worker, while others wait: some 30 us; a visit that was begun is finished, and what it
+/// cost too much is taken off the next turns.
+pub const TURN_COST: i64 = 256 << 10;
 /// Packets that wait in one internal receive queue: one large ring's worth of small ones.
 pub const WAITING_PACKETS_MAX: usize = 256;
 /// Bytes that wait in one internal receive queue: TCP's usual largest receive window.

@@ -1,5 +1,7 @@
 use lasthop_verdict::DropReason;
 
+use crate::reference::{Attempt, Outcome};
+
 /// Drop counters of one direction, one per [`DropReason`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drops([u64; DropReason::ALL.len()]);
@@ -59,6 +61,20 @@ impl Delivered {
     }
 }
 
+/// What a worker had to do with the others of its crew. All but wake-ups are counted per batch at most, on ways that a
+/// worker alone never goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CrewCounters {
+    /// Batches for one receive ring that found another worker at it, and for longer than a short look.
+    pub contended: u64,
+    /// References that were left for that worker.
+    pub left: u64,
+    /// Packets that were copied without the ring's claim, side by side with others.
+    pub leased: u64,
+    /// References that came back from other workers.
+    pub returned: u64,
+}
+
 /// What happened to the packets of one port. "rx" is what the switch received from the guest, "tx" what it gave the
 /// guest. Every packet is accounted to the port that it came from; what was delivered or lost on the way to a port is
 /// counted there too, outside the equation.
@@ -97,6 +113,21 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
+    /// Counts an attempt to deliver a copy; true if the copy needs its sender's memory no longer.
+    #[inline]
+    pub(crate) fn settle(&mut self, attempt: Attempt) -> bool {
+        let delivered = u64::from(attempt.delivered);
+        self.forwarded += delivered;
+        self.segments_added += delivered;
+        match attempt.outcome {
+            Outcome::Wait => return false,
+            // The copy itself was counted when it came in or was added; only the other segments are extra.
+            Outcome::Done => self.segments_added -= 1,
+            Outcome::Drop(reason) => self.rx_drops.count(reason),
+        }
+        true
+    }
+
     /// Adds what another worker counted for the port.
     ///
     /// Each worker changes its counters of both sides of a packet in one go, at the packet's home; so sums over workers

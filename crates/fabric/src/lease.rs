@@ -151,6 +151,12 @@ impl Leases {
         }
     }
 
+    /// One of the visit's packets: all are of one ring.
+    pub(crate) fn first_packet(&self) -> Option<PacketRef> {
+        let usual = self.usual.first().map(|usual| usual.packet);
+        usual.or_else(|| self.items.first().map(|item| item.packet))
+    }
+
     /// What was delivered where, or dropped.
     pub(crate) fn results(&self) -> impl Iterator<Item = (RingId, Result<Delivered, DropReason>)> + '_ {
         let usual = self.usual.iter().map(|usual| {

@@ -28,6 +28,8 @@
 
 mod board;
 pub mod bounds;
+mod chain;
+mod cost;
 mod counters;
 mod deliver;
 mod destinations;
@@ -38,17 +40,21 @@ mod lease;
 mod lifecycle;
 mod link;
 mod place;
+mod progress;
 mod receiver;
 mod reference;
 mod reservation;
+mod rota;
 mod sender;
 mod service;
 mod side_table;
 mod tap;
 
-pub use counters::{Drops, PortCounters};
+pub use counters::{CrewCounters, Drops, PortCounters};
 pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
+pub use progress::RingProgress;
+pub use rota::{ActiveRing, Rota, Visited};
 pub use tap::{Direction, Sight, Tap, TapClock, TapReader, Watch, tap};
 
 use std::sync::Arc;
@@ -160,6 +166,13 @@ impl Fabric {
             self.finish_visit();
         }
         taken
+    }
+
+    /// As `visit`, for a [`Rota`]: what came of it, and what the port's packets cost since the last time.
+    pub fn visit_in_turn(&mut self, ring: RingId, now_ns: u64) -> Visited {
+        let packets = self.visit(ring, now_ns);
+        let cost = self.senders.get_mut(ring.port).map_or(0, |sender| sender.charge.take());
+        Visited { packets, more: packets > 0 && self.fetched.more, cost }
     }
 
     /// The first of `visit`'s three parts: delivers what needs no others, and reserves buffers where others deliver too.
@@ -280,7 +293,9 @@ impl Fabric {
         let mut any = false;
         while let Some(reference) = self.senders.next_return() {
             any = true;
+            self.senders.crew.returned += 1;
             self.receivers.enter(&reference);
+            self.senders.charge(reference.packet, 1, &reference.delivered);
             let delivered = reference.delivered.packets as u32;
             let attempt = Attempt { outcome: reference.outcome, delivered };
             self.senders.settle_waiting(reference.packet, attempt);
@@ -305,6 +320,12 @@ impl Fabric {
     /// Workers to be woken, as bits; none afterwards.
     pub fn wakes(&mut self) -> u64 {
         std::mem::take(&mut self.wakes)
+    }
+
+    /// What this worker had to do with the others.
+    #[must_use]
+    pub fn crew_counters(&self) -> CrewCounters {
+        self.senders.crew
     }
 
     /// Number of this worker in its crew.

@@ -281,12 +281,20 @@ impl Receivers {
         if tools.senders.is_tapped() {
             leases.tap(tools.senders, headers);
         }
+        let mut all = Delivered::default();
         for (ring, result) in leases.results() {
             let Some(receiver) = slots[ring.port.index()].as_deref_mut() else { continue };
             match result {
-                Ok(delivered) => receiver.received.delivered.add(&delivered),
+                Ok(delivered) => {
+                    receiver.received.delivered.add(&delivered);
+                    all.add(&delivered);
+                }
                 Err(reason) => receiver.received.drops.count(reason),
             }
+        }
+        if let Some(first) = leases.first_packet() {
+            tools.senders.charge(first, all.packets as usize, &all);
+            tools.senders.crew.leased += all.packets;
         }
     }
 
@@ -358,12 +366,10 @@ fn leave(
     tools: &mut Tools<'_>,
     now_ns: u64,
 ) -> Duty {
+    tools.senders.crew.contended += 1;
     for copy in copies {
         let refused = if tools.senders.begin_waiting(copy.packet) {
-            place.desk.leave(copy.waiting(0, now_ns)).err().map(|waiting| {
-                tools.senders.end_waiting(waiting.packet);
-                DropReason::RxQueueFull
-            })
+            tools.senders.leave(place, copy.waiting(0, now_ns)).err()
         } else {
             Some(DropReason::RxShare)
         };

@@ -1,24 +1,21 @@
 use std::sync::Arc;
 
 use lasthop_exchange::full_fence;
-use lasthop_guestmem::{Cursor, MemoryMap, Segment};
+use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, Direction, RingError, walk_from,
 };
-use lasthop_verdict::{
-    BATCH_PACKETS_MAX, DropReason, Header, IMAGE_FETCH_BYTES, IMAGES_MADE_MAX, PORTS_MAX, PortId,
-};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
-use lasthop_wire::{Offload, check_partial};
 
 use crate::board::Board;
-use crate::bounds::{
-    CHAIN_SEGMENTS_MAX, FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX, LENT_PACKETS_MAX,
-    VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS,
-};
-use crate::counters::PortCounters;
+use crate::bounds::{CHAIN_SEGMENTS_MAX, LENT_PACKETS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
+use crate::chain::{Chain, read_one_piece, read_pieces};
+use crate::cost::Charge;
+use crate::counters::{CrewCounters, Delivered, PortCounters};
 use crate::frame::Frame;
-use crate::reference::{Attempt, Outcome, PacketRef, Return};
+use crate::place::ReceiveRing;
+use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
 use crate::tap::Taps;
 use crate::{Capabilities, RingId};
@@ -78,6 +75,7 @@ pub(crate) struct Sender {
     /// Chains of all its rings, since any worker may hold references to them.
     pub(crate) chains: Vec<Option<Arc<Chains>>>,
     pub(crate) counters: PortCounters,
+    pub(crate) charge: Charge,
 }
 
 /// The packets of one visit to one ring.
@@ -87,6 +85,8 @@ pub(crate) struct Fetched {
     pub(crate) headers: Box<[Header; BATCH_PACKETS_MAX + IMAGES_MADE_MAX]>,
     pub(crate) packets: [PacketRef; BATCH_PACKETS_MAX],
     pub(crate) len: usize,
+    /// Whether the ring has more. If it is blocked or broken, the next visit takes none of it.
+    pub(crate) more: bool,
     heads: [u16; BATCH_PACKETS_MAX],
     /// The chains as taken, before frames that are none are left out.
     pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
@@ -99,6 +99,7 @@ impl Default for Fetched {
             headers: Box::new([Header::default(); BATCH_PACKETS_MAX + IMAGES_MADE_MAX]),
             packets: [PacketRef::default(); BATCH_PACKETS_MAX],
             len: 0,
+            more: false,
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
@@ -165,23 +166,6 @@ impl<'a> Source<'a> {
     }
 }
 
-impl PortCounters {
-    /// Counts an attempt to deliver a copy; true if the copy needs its sender's memory no longer.
-    #[inline]
-    fn settle(&mut self, attempt: Attempt) -> bool {
-        let delivered = u64::from(attempt.delivered);
-        self.forwarded += delivered;
-        self.segments_added += delivered;
-        match attempt.outcome {
-            Outcome::Wait => return false,
-            // The copy itself was counted when it came in or was added; only the other segments are extra.
-            Outcome::Done => self.segments_added -= 1,
-            Outcome::Drop(reason) => self.rx_drops.count(reason),
-        }
-        true
-    }
-}
-
 /// All transmit sides, as one worker has them.
 #[derive(Debug)]
 pub(crate) struct Senders {
@@ -194,6 +178,8 @@ pub(crate) struct Senders {
     lent: usize,
     /// Workers that something was given back to since the last publication, as bits.
     returned: u64,
+    /// What it had to do with other workers.
+    pub(crate) crew: CrewCounters,
     /// What is captured here, if anything.
     pub(crate) taps: Option<Box<Taps>>,
 }
@@ -203,7 +189,8 @@ impl Senders {
         let mut slots = Vec::new();
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
-        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, taps: None }
+        let crew = CrewCounters::default();
+        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, crew, taps: None }
     }
 
     /// Whether this worker is the packet's home, which alone settles it.
@@ -328,15 +315,27 @@ impl Senders {
         }
     }
 
+    /// Charges the port of `first`, if this is its home, for what was made of it and the next ones, `packets` in all.
+    #[inline]
+    pub(crate) fn charge(&mut self, first: PacketRef, packets: usize, delivered: &Delivered) {
+        let sender = self.owns(first).then(|| self.get_mut(first.port())).flatten();
+        sender.into_iter().for_each(|sender| sender.charge.add_delivered(packets as u64, delivered));
+    }
+
     /// Enters that packets of one ring were delivered whole.
     #[inline]
-    pub(crate) fn settle_delivered(&mut self, packets: impl ExactSizeIterator<Item = PacketRef> + Clone) {
+    pub(crate) fn settle_delivered(
+        &mut self,
+        packets: impl ExactSizeIterator<Item = PacketRef> + Clone,
+        bytes: u64,
+    ) {
         let Some(first) = packets.clone().next() else { return };
         let ring = RingId { port: first.port(), queue: first.queue };
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
-        let Sender { queues, counters, .. } = sender;
+        let Sender { queues, counters, charge, .. } = sender;
+        charge.add_bytes(bytes);
         let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
         counters.forwarded += packets.len() as u64;
         let mut completed = false;
@@ -371,6 +370,7 @@ impl Senders {
             1 => {}
             _ => {
                 sender.counters.copies_added += u64::from(copies - 1);
+                sender.charge.add_copies(u64::from(copies - 1));
                 if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
                     queue.table.set_pending(packet.head, copies);
                 }
@@ -400,6 +400,18 @@ impl Senders {
         sender.counters.waiting += 1;
         self.lent += 1;
         true
+    }
+
+    /// Leaves a copy that began to wait for who has the ring's claim.
+    pub(crate) fn leave(&mut self, place: &ReceiveRing, waiting: Waiting) -> Result<(), DropReason> {
+        match place.desk.leave(waiting) {
+            Ok(()) => self.crew.left += 1,
+            Err(waiting) => {
+                self.end_waiting(waiting.packet);
+                return Err(DropReason::RxQueueFull);
+            }
+        }
+        Ok(())
     }
 
     /// A copy waits no more; `settle` follows.
@@ -442,10 +454,14 @@ impl Sender {
         discard: Option<DropReason>,
     ) -> (usize, Option<RingError>) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
-        let pending = match queue.ring.pending() {
-            Ok(pending) => usize::from(pending).min(BATCH_PACKETS_MAX),
+        let all = match queue.ring.pending() {
+            Ok(pending) => usize::from(pending),
             Err(error) => return (0, Some(error)),
         };
+        if all == 0 {
+            return (0, None);
+        }
+        let pending = all.min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
         let (readable, mut error) = read_heads(&queue.ring, &mut fetched.heads[..pending]);
         let (mut taken, mut bytes) = (0, 0_u32);
         let heads = fetched.heads[..readable].iter().zip(&mut fetched.chains);
@@ -462,6 +478,7 @@ impl Sender {
             taken += 1;
         }
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
+        fetched.more = taken < all;
         queue.ring.take(taken as u16);
         self.read_headers(ring, fetched, taken, (home, discard));
         (taken, error)
@@ -502,40 +519,10 @@ impl Sender {
             fetched.packets[fetched.len] = PacketRef { head: chain.head, ..packet };
             fetched.len += 1;
         }
+        self.charge.taken(taken);
         self.counters.rx_packets += taken as u64;
         self.counters.rx_bytes += bytes;
         self.counters.rx_gso_packets += gso_packets;
-    }
-}
-
-/// A chain as it was taken.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Chain {
-    pub(crate) head: u16,
-    /// Whether all segments were kept.
-    whole: bool,
-    bytes: u32,
-    /// Usually that is where the headers are.
-    first: Segment,
-}
-
-impl Chain {
-    #[inline]
-    fn is_one_piece(&self) -> bool {
-        self.bytes == self.first.len && self.whole
-    }
-
-    /// Bytes of the frame in it.
-    #[inline]
-    fn frame_bytes(&self, vnet_bytes: usize) -> Result<u32, DropReason> {
-        if !self.whole {
-            return Err(DropReason::ChainTooLong);
-        }
-        match self.bytes.checked_sub(vnet_bytes as u32) {
-            None | Some(..FRAME_BYTES_MIN) => Err(DropReason::TooShort),
-            Some(bytes) if bytes > FRAME_BYTES_MAX => Err(DropReason::TooLong),
-            Some(bytes) => Ok(bytes),
-        }
     }
 }
 
@@ -598,61 +585,4 @@ fn take_pieces(
     map.prefetch(first, 0);
     queue.table.enter(head, epoch, &segments);
     Ok(Chain { head, whole, bytes, first })
-}
-
-/// Reads the virtio-net header and the frame's head of a chain in one piece into `header`, and checks the metadata.
-#[inline]
-fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain) -> Result<(), DropReason> {
-    let frame_len = chain.frame_bytes(HEADER_BYTES)?;
-    let mut vnet = [0; HEADER_BYTES];
-    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
-    map.read_start(chain.first, &mut vnet, image).map_err(|_| DropReason::Recalled)?;
-    read_offload(header, &vnet)
-}
-
-/// Enters and checks what the sender left to be done.
-#[inline]
-fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
-    header.offload = Offload::default();
-    // No flags, no segmentation: the other fields mean nothing.
-    if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, vnet) }
-}
-
-#[inline(never)]
-fn parse_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
-    header.offload = Offload::parse(vnet);
-    check_offload(&header.offload, header.frame_len_bytes())
-}
-
-/// As [`read_one_piece`], for a chain in pieces.
-#[inline(never)]
-fn read_pieces(
-    (map, segments): (&MemoryMap, &[Segment]),
-    header: &mut Header,
-    chain: &Chain,
-    vnet_bytes: usize,
-) -> Result<(), DropReason> {
-    let frame_len = chain.frame_bytes(vnet_bytes)?;
-    let mut cursor = Cursor::new(map, segments);
-    let mut vnet = [0; HEADER_BYTES];
-    cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
-    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
-    cursor.read(image).map_err(|_| DropReason::Recalled)?;
-    read_offload(header, &vnet)
-}
-
-fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
-    use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
-    // Summing starts behind the addresses and the EtherType: what is decided on is not rewritten on the way.
-    let starts_behind = u32::from(offload.csum_start) >= FRAME_BYTES_MIN;
-    if offload.needs_csum() && !(starts_behind && check_partial(offload, frame_len_bytes)) {
-        return Err(DropReason::BadCsum);
-    }
-    if !offload.is_gso() {
-        return Ok(());
-    }
-    let kind = matches!(offload.gso_kind(), GSO_TCPV4 | GSO_TCPV6);
-    let size = offload.gso_size >= GSO_SIZE_BYTES_MIN
-        && frame_len_bytes.div_ceil(u32::from(offload.gso_size)) <= GSO_SEGMENTS_MAX;
-    if kind && size && offload.needs_csum() { Ok(()) } else { Err(DropReason::BadGso) }
 }

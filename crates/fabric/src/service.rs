@@ -142,11 +142,13 @@ impl<'a, 't> Service<'a, 't> {
         };
         let to = (&*self.place.map, self.place.capabilities);
         let delivered = &mut self.received.delivered;
+        let before = delivered.bytes;
         let done = self.tools.scratch.express.run(&mut self.claim, to, &source, copies, delivered);
+        let bytes = delivered.bytes - before;
         if self.tools.senders.is_tapped() {
             self.tools.senders.tap_delivered(self.place.id.port, &copies[..done]);
         }
-        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet));
+        self.tools.senders.settle_delivered(copies[..done].iter().map(|copy| copy.packet), bytes);
         done
     }
 
@@ -182,6 +184,7 @@ impl<'a, 't> Service<'a, 't> {
             }
             attempts.next_segment = 0;
         }
+        self.tools.senders.charge(copies[0].packet, copies.len(), delivered);
     }
 
     /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns how many copies
@@ -282,19 +285,25 @@ impl<'a, 't> Service<'a, 't> {
             return Ok(());
         }
         // Something of ours may still be among what was left: this may not overtake it.
-        self.place.desk.leave(waiting).map_err(|waiting| {
-            self.tools.senders.end_waiting(waiting.packet);
-            DropReason::RxQueueFull
-        })
+        self.tools.senders.leave(self.place, waiting)
     }
 
     /// Lets what others left wait with the rest.
     pub(crate) fn absorb(&mut self) {
         while let Some(waiting) = self.claim.take_left() {
-            match self.claim.full(waiting.header.frame_len_bytes()) {
-                Some(reason) => self.finish(waiting, Outcome::Drop(reason)),
-                None => self.claim.push(waiting),
-            }
+            let drop = self.full(&waiting);
+            self.wait_or_finish(waiting, drop);
+        }
+    }
+
+    fn full(&mut self, waiting: &Waiting) -> Option<DropReason> {
+        self.claim.full(waiting.header.frame_len_bytes())
+    }
+
+    fn wait_or_finish(&mut self, waiting: Waiting, drop: Option<DropReason>) {
+        match drop {
+            Some(reason) => self.finish(waiting, Outcome::Drop(reason)),
+            None => self.claim.push(waiting),
         }
     }
 
@@ -388,9 +397,6 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Drops what waits for which `gone` holds; the others keep their order.
     pub(crate) fn drop_those(&mut self, gone: impl Fn(PacketRef) -> bool, reason: DropReason) {
-        while let Some(waiting) = self.claim.take_left() {
-            self.claim.push(waiting);
-        }
         for _ in 0..self.claim.waiting() {
             let Some(waiting) = self.claim.pop() else { break };
             if gone(waiting.packet) {
@@ -398,6 +404,10 @@ impl<'a, 't> Service<'a, 't> {
             } else {
                 self.claim.push(waiting);
             }
+        }
+        while let Some(waiting) = self.claim.take_left() {
+            let drop = if gone(waiting.packet) { Some(reason) } else { self.full(&waiting) };
+            self.wait_or_finish(waiting, drop);
         }
     }
 

@@ -5,13 +5,17 @@ mod support;
 #[path = "support/tcp.rs"]
 mod tcp;
 
+use lasthop_fabric::Capabilities;
 use lasthop_fabric::bounds::WAITING_NS_MAX;
 use lasthop_verdict::PortId;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;
-use support::{TestGuest, assert_conserved, everything, flooding_fabric};
+use support::{Received, TestGuest, assert_conserved, everything, flooding_fabric};
 use tcp::{capabilities, judge, tcp_frame};
+
+/// Bytes that are read once, checked, and then used (`IMAGE_FETCH_BYTES`), behind the virtio-net header.
+const READ_ONCE: usize = 128;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
@@ -94,6 +98,44 @@ proptest! {
             prop_assert_eq!(got[0].offload.gso_size, gso_size, "metadata passes untouched");
             prop_assert!(got[0].frame == frame, "so does the frame");
         }
+        assert_conserved(&fabric, &[PortId(1), PortId(2)]);
+    }
+}
+
+#[test]
+fn headers_that_change_after_the_check_are_delivered_as_they_were_checked() {
+    for segmented in [false, true] {
+        let mut fabric = flooding_fabric(2);
+        let mut sender = TestGuest::attach(&mut fabric, 2, everything(), 64, 2048);
+        let takes = if segmented { Capabilities { tso4: false, ..everything() } } else { everything() };
+        let mut receiver = TestGuest::attach(&mut fabric, 1, takes, 64, 2048);
+        let (frame, csum_start) = tcp_frame(false, &[7; 3000]);
+        let offload = Offload {
+            flags: F_NEEDS_CSUM,
+            gso_type: GSO_TCPV4,
+            hdr_len: 54,
+            gso_size: 1000,
+            csum_start: csum_start as u16,
+            csum_offset: 16,
+        };
+        assert!(sender.queue(&frame, offload));
+        fabric.visit(sender.tx_ring(), 0);
+        assert_eq!(sender.counters(&fabric).waiting, 1, "checked, and there are no buffers yet");
+        // Addresses, lengths, the segment size and where the checksum is: everything that was looked at.
+        sender.overwrite(&[0xff; lasthop_wire::vnet::HEADER_BYTES + READ_ONCE]);
+        receiver.post(64);
+        assert!(fabric.drain(receiver.tx_ring()));
+        let received: Vec<Received> = std::iter::from_fn(|| receiver.receive()).collect();
+        assert_eq!(received.len(), if segmented { 3 } else { 1 });
+        for one in &received {
+            assert_eq!(one.frame[..14], frame[..14], "the addresses");
+            assert_eq!(
+                (one.frame[23], &one.frame[26..34]),
+                (frame[23], &frame[26..34]),
+                "protocol, IP addresses"
+            );
+        }
+        assert_eq!(received.iter().map(|one| one.frame.len() - 54).sum::<usize>(), 3000);
         assert_conserved(&fabric, &[PortId(1), PortId(2)]);
     }
 }

@@ -161,3 +161,16 @@ fn a_receive_chain_of_empty_buffers_stops_its_ring() {
     assert_eq!(sender.counters(&fabric).rx_drops.of(DropReason::RxRingBroken), 1);
     assert_conserved(&fabric, &PORTS);
 }
+
+#[test]
+fn a_head_that_is_made_available_twice_stops_its_ring() {
+    let (mut fabric, mut sender, _receiver) = pair(64);
+    let head = sender.tx.next_head().unwrap();
+    assert!(sender.queue(&frame(2, 1, 60), Offload::default()));
+    assert_eq!(fabric.visit(sender.tx_ring(), 0), 1);
+    sender.tx.publish_raw_head(head); // its packet still waits for buffers
+    assert_eq!(fabric.visit(sender.tx_ring(), 0), 0);
+    let error = fabric.ring_state(sender.port, 1).unwrap().error.unwrap();
+    assert_eq!(error.to_string(), format!("descriptor {head} is available twice"));
+    assert_conserved(&fabric, &PORTS);
+}

@@ -22,6 +22,7 @@
 //!                              +-----------------------> ^ Segment { region: 1, offset, len }
 //! ```
 
+mod backing;
 mod cursor;
 pub mod guard;
 mod map;
@@ -30,6 +31,7 @@ mod short;
 mod slots;
 mod sum;
 
+pub use backing::{Backing, MemoryKind};
 pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Rest, Segment, StaleSegment};
 pub use mapping::{FileRange, Mapping, MappingError, memfd};

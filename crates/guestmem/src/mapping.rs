@@ -4,25 +4,22 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{fstat, fstatfs};
+use rustix::fs::{fcntl_get_seals, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 #[cfg(not(miri))]
 use rustix::mm::{mmap_anonymous, munmap};
 use thiserror::Error;
 
-use crate::{REGION_BYTES_MAX, guard};
-
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+use crate::{Backing, REGION_BYTES_MAX, guard};
 
 /// Why a file range of a front end cannot be guest memory.
 #[derive(Debug, Error)]
 pub enum MappingError {
     /// Not memfd, tmpfs or hugetlbfs.
     #[error(
-        "guest memory lies in a file on a disk file system (type {0:#x}); use a memfd or hugetlbfs, for QEMU: -object memory-backend-memfd,share=on"
+        "guest memory lies in a file that is neither a memfd nor on tmpfs or hugetlbfs; use a memfd, for QEMU: -object memory-backend-memfd,share=on"
     )]
-    NotSharedMemory(i64),
+    NotSharedMemory,
     /// The range does not lie inside the file.
     #[error("memory region of {len} bytes at file offset {offset} goes beyond its file of {file_len} bytes")]
     BeyondFile {
@@ -69,9 +66,10 @@ impl FileRange {
         if len == 0 || len > REGION_BYTES_MAX {
             return Err(MappingError::BadLength(len));
         }
-        let kind = fstatfs(fd)?.f_type as i64;
-        if kind != TMPFS_MAGIC && kind != HUGETLBFS_MAGIC {
-            return Err(MappingError::NotSharedMemory(kind));
+        // Only memfds and files on tmpfs or hugetlbfs have seals (fcntl(2)). To ask is the one thing that no file system of
+        // a front end's own (FUSE) is involved in: even fstat and fstatfs may wait for its answer for ever.
+        if fcntl_get_seals(fd).is_err() {
+            return Err(MappingError::NotSharedMemory);
         }
         let stat = fstat(fd)?;
         let file_len = stat.st_size as u64;
@@ -92,6 +90,7 @@ pub struct Mapping {
     start: NonNull<u8>,
     len: usize,
     range: Option<FileRange>,
+    backing: Option<Backing>,
     dead: Arc<AtomicBool>,
     guard_slot: Option<usize>,
 }
@@ -120,6 +119,7 @@ impl Mapping {
         let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, fd, aligned)? };
         let mut mapping = Self::adopt(base, mapped_bytes, lead, len as usize, Some(range));
         let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
+        mapping.backing = Backing::of(fd);
         mapping.guard_slot = Some(slot.ok_or(MappingError::TooManyMappings)?);
         Ok(mapping)
     }
@@ -148,7 +148,7 @@ impl Mapping {
         // SAFETY: lead is less than a page and the mapping is longer than lead.
         let start = unsafe { base.add(lead) };
         let dead = Arc::new(AtomicBool::new(false));
-        Self { base, mapped_bytes, start, len, range, dead, guard_slot: None }
+        Self { base, mapped_bytes, start, len, range, backing: None, dead, guard_slot: None }
     }
 
     /// Bytes of the range.
@@ -167,6 +167,12 @@ impl Mapping {
     #[must_use]
     pub fn range(&self) -> Option<FileRange> {
         self.range
+    }
+
+    /// The file behind it when it was mapped; `None` for the switch's own memory.
+    #[must_use]
+    pub fn backing(&self) -> Option<Backing> {
+        self.backing
     }
 
     /// Whether the file was cut short under the mapping; the guest's memory now reads as zeroes.

@@ -52,6 +52,12 @@ fn only_shared_memory_inside_its_file_is_mapped() {
     let on_disk = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     let error = Mapping::of_file(on_disk.as_fd(), 0, 4096).unwrap_err();
     assert!(error.to_string().contains("memory-backend-memfd,share=on"), "{error}");
+    for other in [std::fs::File::open("/dev/zero").unwrap(), std::fs::File::open("/proc/self/mem").unwrap()] {
+        let error = Mapping::of_file(other.as_fd(), 0, 4096).unwrap_err();
+        assert!(matches!(error, MappingError::NotSharedMemory), "{error}");
+    }
+    let on_tmpfs = std::fs::File::open("/dev/shm").unwrap();
+    assert!(Mapping::of_file(on_tmpfs.as_fd(), 0, 4096).is_err(), "a directory");
 }
 
 #[test]

@@ -243,7 +243,7 @@ mod tests {
         let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
-                    mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\n";
+                    mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
         let config = parse(text).expect("a good file");
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(config.workers, Some(Workers(2)));
         let specs: Vec<VnicSpec> = [
             "a",
-            "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO",
+            "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",
         ]
         .map(|text| text.parse().expect("a vnic"))
         .into();

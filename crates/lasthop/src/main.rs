@@ -25,6 +25,7 @@ mod clock;
 mod config;
 mod cpus;
 mod descriptors;
+mod doctor;
 mod fault;
 mod fdb;
 mod ipc;

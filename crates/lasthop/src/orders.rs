@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::capture::CaptureSpec;
+use crate::doctor::facts::Inspection;
 use crate::fault::Fault;
 use crate::fdb::{Flush, StaticEntry};
 use crate::report::{FdbReport, StatsReport, SwitchInside};
@@ -38,6 +39,8 @@ pub(crate) enum Order {
     Capture { spec: CaptureSpec, greeting: String },
     /// All counters.
     Stats,
+    /// How far all guests have come, or the one of the named port.
+    Inspect { name: Option<String> },
     /// The forwarding tables, or that of one switch.
     Fdb { switch: Option<String> },
     /// Enter a static address.
@@ -73,6 +76,7 @@ pub(crate) enum Answer {
     },
     Stats(StatsReport),
     Fdb(FdbReport),
+    Inspection(Inspection),
     Switches(Vec<SwitchInside>),
     /// So many addresses were forgotten.
     Flushed(usize),

@@ -18,6 +18,12 @@ pub(crate) struct StatsReport {
     pub(crate) workers: Vec<WorkerReport>,
 }
 
+/// Counters of the workers alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WorkersReport {
+    pub(crate) workers: Vec<WorkerReport>,
+}
+
 /// Packets by the name of the reason for which they were dropped; reasons that did not occur are left out.
 pub(crate) type Drops = BTreeMap<String, u64>;
 
@@ -75,7 +81,7 @@ pub(crate) struct RingReport {
 }
 
 /// One worker thread since it started.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkerReport {
     pub(crate) index: usize,
     /// Times it went to sleep.
@@ -86,6 +92,21 @@ pub(crate) struct WorkerReport {
     pub(crate) visits: u64,
     /// Visits that found packets.
     pub(crate) batches: u64,
+    /// Batches that found another worker at their receive ring for longer than a short look.
+    #[serde(default)]
+    pub(crate) contended: u64,
+    /// References that were left for that worker.
+    #[serde(default)]
+    pub(crate) left: u64,
+    /// Packets that were copied side by side with another worker.
+    #[serde(default)]
+    pub(crate) leased: u64,
+    /// References that came back from other workers.
+    #[serde(default)]
+    pub(crate) returned: u64,
+    /// Times it woke another worker.
+    #[serde(default)]
+    pub(crate) wakes: u64,
 }
 
 /// The forwarding tables, by switch and then by address.
@@ -202,6 +223,13 @@ pub(crate) struct VnicReport {
     pub(crate) queues: u16,
     pub(crate) mtu: Option<u16>,
     pub(crate) features_off: FeatureSet,
+    /// Frames per second from its guest that may be flooded; 0 is no limit.
+    #[serde(default)]
+    pub(crate) storm_broadcast: u32,
+    #[serde(default)]
+    pub(crate) storm_multicast: u32,
+    #[serde(default)]
+    pub(crate) storm_unknown: u32,
     #[serde(default, with = "vid_number")]
     pub(crate) vlan: Option<Vid>,
     #[serde(default, with = "vlan_list")]
@@ -243,6 +271,9 @@ impl VnicReport {
             queues: spec.queues,
             mtu: spec.mtu,
             features_off: spec.features_off.clone(),
+            storm_broadcast: spec.storm_broadcast,
+            storm_multicast: spec.storm_multicast,
+            storm_unknown: spec.storm_unknown,
             vlan: spec.vlan,
             trunk: spec.trunk.clone(),
             native: spec.native,

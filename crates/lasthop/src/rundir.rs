@@ -24,6 +24,11 @@ pub(crate) fn choose(dir: Option<&Path>) -> Result<PathBuf, Fault> {
     })
 }
 
+/// Where somebody else's switch is that was not told a directory.
+pub(crate) fn default_of(is_root: bool, runtime_dir: Option<&str>) -> Option<PathBuf> {
+    default_dir(None, is_root, runtime_dir.map(OsString::from)).ok()
+}
+
 /// What a command needs to find the switch in `dir`: nothing if it looks there anyway.
 pub(crate) fn option(dir: &Path) -> String {
     match choose(None) {

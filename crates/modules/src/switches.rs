@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use lasthop_verdict::{
-    Batch, DropReason, FdbEntry, Mac, Module, PORTS_MAX, PortId, PortSettings, SWITCHES_MAX, SwitchId,
-    Verdicts, Vid,
+    Batch, DropReason, FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SWITCHES_MAX,
+    SwitchId, Verdicts, Vid,
 };
 
 /// In the place of a switch's number, for a port that is in none. No switch ever has it.
@@ -178,6 +178,14 @@ impl Module for Switches {
             (Err(why), Err(_)) => Err(why),
         };
         flushed.reduce(sum).unwrap_or(Ok(0))
+    }
+
+    /// Of all switches, the most restless first.
+    fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
+        let mut moves: Vec<_> =
+            self.modules.iter().flatten().flat_map(|module| module.moves(now_ns)).collect();
+        moves.sort_by_key(|moved| std::cmp::Reverse(moved.count));
+        moves
     }
 
     /// Those of all switches together, by name.

@@ -36,6 +36,9 @@ drop_reasons! {
     LinkLocal = "link_local", "A link-local control frame (01-80-C2-00-00-0x), which a bridge does not forward.";
     SourceSpoofed = "source_spoofed", "The source address is not the one configured for the port.";
     SourceInvalid = "source_invalid", "The source address is a group address or zero.";
+    StormBroadcast = "storm_broadcast", "More broadcasts from the port than its limit (storm-broadcast) allows.";
+    StormMulticast = "storm_multicast", "More multicasts from the port than its limit (storm-multicast) allows.";
+    StormUnknown = "storm_unknown", "More frames to unknown addresses from the port than its limit (storm-unknown) allows.";
     VlanTagged = "vlan_tagged", "A frame with a VLAN tag from a port that takes untagged ones only.";
     VlanUntagged = "vlan_untagged", "An untagged frame from a trunk port without a native VLAN.";
     VlanNotCarried = "vlan_not_carried", "The frame's VLAN is none of those that its port carries.";
@@ -45,8 +48,8 @@ drop_reasons! {
     PortDown = "port_down", "The destination port has no running guest.";
     LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";
     QueueDisabled = "queue_disabled", "The sender's queue is disabled; its packets are discarded.";
-    RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full.";
-    RxShare = "rx_share", "Too much of the sender's ring already waits for slow receivers.";
+    RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full; or another worker was at its ring, with as much left for it as may be.";
+    RxShare = "rx_share", "Too much of the sender's ring already waits for slow receivers, or too many packets of its worker do.";
     RxTimeout = "rx_timeout", "The receiver gave no buffers in time.";
     RxStalled = "rx_stalled", "The receiver let its queue expire and has not moved since.";
     RxBufferSmall = "rx_buffer_small", "A receive buffer is too small and the receiver does not merge buffers.";

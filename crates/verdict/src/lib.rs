@@ -118,6 +118,23 @@ pub struct Batch<'a> {
     pub headers: &'a [Header],
 }
 
+/// Frames per second that are taken from one port to be flooded; 0 is no limit. Up to a tenth of that, and at least a
+/// batch, may come at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StormLimits {
+    /// To ff:ff:ff:ff:ff:ff.
+    pub broadcast: u32,
+    /// To any other group address.
+    pub multicast: u32,
+    /// To a unicast address that is not in the forwarding table.
+    pub unknown: u32,
+}
+
+impl StormLimits {
+    /// Largest limit: more is none.
+    pub const RATE_MAX: u32 = 10_000_000;
+}
+
 /// What a module is told of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSettings {
@@ -127,6 +144,8 @@ pub struct PortSettings {
     pub switch: SwitchId,
     /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing).
     pub mac: Option<Mac>,
+    /// How much of what comes from the port may be flooded.
+    pub storm: StormLimits,
     /// Addresses that may be learned from the port; `None` is the module's default.
     pub macs_max: Option<u32>,
     /// Which VLANs it carries.
@@ -148,6 +167,21 @@ pub struct FdbEntry {
     pub age_ns: u64,
     /// Set by configuration; neither ages nor moves.
     pub is_static: bool,
+}
+
+/// A learned address that was seen on another port than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FdbMove {
+    /// The address.
+    pub mac: Mac,
+    /// Where it was, the last time that it moved.
+    pub from: PortId,
+    /// Where it is since.
+    pub to: PortId,
+    /// Times that it moved since it is watched: once is a guest that moved, again and again are two guests.
+    pub count: u32,
+    /// Time since the last move, in nanoseconds.
+    pub age_ns: u64,
 }
 
 /// A forwarding policy. Implementations keep shared state in atomics: `decide` runs on every worker at once.
@@ -177,6 +211,11 @@ pub trait Module: Send + Sync {
     }
     /// The forwarding table, if the module has one; ordered by address and VLAN.
     fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
+        let _ = now_ns;
+        Vec::new()
+    }
+    /// Addresses that changed ports lately, as far as the module keeps them; the most restless first.
+    fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
         let _ = now_ns;
         Vec::new()
     }

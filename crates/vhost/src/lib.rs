@@ -48,8 +48,9 @@ mod state;
 pub use device::{Device, Offer, RingStart};
 pub use error::{ProtocolError, Refusal, SessionEnd};
 pub use message::{MemoryRegionMessage, RingAddressMessage};
+pub use rings::RingView;
 pub use session::Session;
-pub use state::{Protocol, Refusals};
+pub use state::{Protocol, Refusals, SessionView};
 
 /// Memory regions of one front end that adds them one by one: what QEMU asks for at most.
 pub const MEMORY_SLOTS_MAX: usize = lasthop_guestmem::REGIONS_MAX;

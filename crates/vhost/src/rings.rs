@@ -80,6 +80,25 @@ impl Ring {
     }
 }
 
+/// What a front end told of a ring, for people who look why a guest has no network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingView {
+    /// Entries; 0 if it told none.
+    pub entries: u16,
+    /// It told where the ring lies.
+    pub is_placed: bool,
+    /// It started the ring: SET_VRING_KICK came.
+    pub is_kicked: bool,
+    /// It gave no kick descriptor, so the device polls.
+    pub is_polled: bool,
+    /// It gave a descriptor to be signalled by.
+    pub has_call: bool,
+    /// The ring is to pass packets.
+    pub enabled: bool,
+    /// The device runs it.
+    pub running: bool,
+}
+
 /// All rings of a session. A ring runs whenever it has memory, size, place and kick; indices are checked by the caller.
 #[derive(Debug)]
 pub(crate) struct Rings(Vec<Ring>);
@@ -91,6 +110,19 @@ impl Rings {
 
     pub(crate) fn count(&self) -> u16 {
         self.0.len() as u16 // made of a u16
+    }
+
+    pub(crate) fn views(&self, shared: &Shared) -> Vec<RingView> {
+        let view = |ring: &Ring| RingView {
+            entries: ring.layout.entries,
+            is_placed: ring.layout.addresses.is_some(),
+            is_kicked: !matches!(ring.kick, Kick::NotSet),
+            is_polled: matches!(ring.kick, Kick::Polled),
+            has_call: ring.call.is_some(),
+            enabled: ring.enabled(shared),
+            running: ring.running,
+        };
+        self.0.iter().map(view).collect()
     }
 
     fn ring(&mut self, index: u16) -> &mut Ring {

@@ -2,7 +2,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::socket::Link;
-use crate::{Device, MESSAGES_PER_TURN, Protocol, Refusals, SessionEnd};
+use crate::{Device, MESSAGES_PER_TURN, Protocol, Refusals, SessionEnd, SessionView};
 
 /// One connected front end and the device that it drives. Dropping it stops the rings, in order.
 #[derive(Debug)]
@@ -58,6 +58,12 @@ impl<D: Device> Session<D> {
     /// The device that the front end drives.
     pub fn device(&mut self) -> &mut D {
         self.protocol.device()
+    }
+
+    /// How far the front end has come.
+    #[must_use]
+    pub fn view(&self) -> SessionView {
+        self.protocol.view()
     }
 
     /// As [`Protocol::set_link`].

@@ -13,7 +13,7 @@ use crate::message::{
     CONFIG_BYTES_MAX, ConfigMessage, FLAG_REPLY, Message, RingStateMessage, VRING_INDEX_MASK, VRING_NO_FD,
     request,
 };
-use crate::rings::{Kick, Rings, Shared};
+use crate::rings::{Kick, RingView, Rings, Shared};
 use crate::{Device, MEMORY_SLOTS_MAX, MTU_BYTES_MIN, Offer, ProtocolError, Refusal, SessionEnd, memory};
 
 /// What a session did not do, for those who look why a guest has no network.
@@ -25,6 +25,29 @@ pub struct Refusals {
     pub ignored: u64,
     /// Why the last one was refused, or why a ring waits.
     pub last: Option<Refusal>,
+}
+
+/// How far a front end has come, for people who look why a guest has no network.
+#[derive(Clone, Debug, Default)]
+pub struct SessionView {
+    /// Messages that it sent.
+    pub messages: u64,
+    /// Virtio features that it was offered.
+    pub offered: u64,
+    /// Virtio features that it acknowledged last; 0 before its driver has.
+    pub features: u64,
+    /// Protocol features that it acknowledged.
+    pub protocol_features: u64,
+    /// The device status (virtio 1.2, 2.1), for those that tell it.
+    pub status: u8,
+    /// The guest's memory, once there is any.
+    pub memory: Option<Arc<MemoryMap>>,
+    /// All rings of the device, the control ring last if there is one.
+    pub rings: Vec<RingView>,
+    /// Requests refused.
+    pub refused: u64,
+    /// Requests passed over.
+    pub ignored: u64,
 }
 
 /// One front end's state, without its socket. Dropping it stops all rings, in order.
@@ -39,6 +62,7 @@ pub struct Protocol<D: Device> {
     link_up: bool,
     backend_channel: BackendChannel,
     refusals: Refusals,
+    messages: u64,
 }
 
 /// How a request was served.
@@ -72,6 +96,23 @@ impl<D: Device> Protocol<D> {
             link_up,
             backend_channel: BackendChannel::default(),
             refusals: Refusals::default(),
+            messages: 0,
+        }
+    }
+
+    /// How far the front end has come.
+    #[must_use]
+    pub fn view(&self) -> SessionView {
+        SessionView {
+            messages: self.messages,
+            offered: self.offer.features,
+            features: self.shared.features & !PROTOCOL_FEATURES,
+            protocol_features: self.protocol_features,
+            status: self.status,
+            memory: self.shared.map.clone(),
+            rings: self.rings.views(&self.shared),
+            refused: self.refusals.refused,
+            ignored: self.refusals.ignored,
         }
     }
 
@@ -100,6 +141,7 @@ impl<D: Device> Protocol<D> {
     /// # Errors
     /// Ends the session: a [`ProtocolError`], or a [`Refusal`] that the front end did not ask to be told of.
     pub fn handle(&mut self, message: &Message, fds: Vec<OwnedFd>) -> Result<Option<Message>, SessionEnd> {
+        self.messages += 1;
         if message.flags & FLAG_REPLY != 0 {
             return Err(ProtocolError::UnexpectedReply(request::name(message.request)).into());
         }

@@ -30,6 +30,10 @@ impl TestSwitch {
     pub fn start(module: &str, workers: usize) -> Self {
         let module: Arc<dyn Module> =
             lasthop_modules::by_name(module, &lasthop_modules::BridgeSettings::default()).unwrap().into();
+        Self::with(module, workers)
+    }
+
+    pub fn with(module: Arc<dyn Module>, workers: usize) -> Self {
         let settings = EngineSettings { workers, ..EngineSettings::default() };
         Self { engine: Engine::start(module, &settings).unwrap(), sessions: Vec::new() }
     }

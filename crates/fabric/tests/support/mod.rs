@@ -163,6 +163,13 @@ impl TestGuest {
         self.queue_cut(frame, offload, &[])
     }
 
+    /// Writes over the start of every transmit buffer, whoever has it.
+    pub fn overwrite(&self, bytes: &[u8]) {
+        for buffer in 0..u64::from(TX_BUFFERS_COUNT) {
+            self.write(self.base + TX_BUFFERS + buffer * TX_BUFFER_BYTES, bytes);
+        }
+    }
+
     /// Takes back completed transmit chains.
     pub fn reclaim(&mut self) -> usize {
         let mut count = 0;

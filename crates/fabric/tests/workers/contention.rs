@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lasthop_fabric::bounds::WAITING_NS_MAX;
-use lasthop_fabric::{Fabric, PortCounters};
+use lasthop_fabric::bounds::{WAITING_BYTES_MAX, WAITING_NS_MAX};
+use lasthop_fabric::{CrewCounters, Fabric, PortCounters, Stopping};
 use lasthop_verdict::{DropReason, Module, PortId};
 use lasthop_wire::Offload;
 
@@ -74,6 +74,8 @@ fn what_is_left_is_delivered_by_the_holder_and_completed_at_home() {
     assert!(crew[1].take_returns());
     assert_eq!(senders[0].reclaim(), 1);
     assert_eq!((counters(&crew, PortId(2)).forwarded, counters(&crew, RECEIVER).tx_packets), (1, 1));
+    let seen = CrewCounters { contended: 1, left: 1, leased: 0, returned: 1 };
+    assert_eq!((crew[0].crew_counters(), crew[1].crew_counters()), (CrewCounters::default(), seen));
 }
 
 #[test]
@@ -105,6 +107,7 @@ fn copies_are_made_side_by_side_and_shown_in_the_order_of_reservation() {
     assert_eq!(arrived(&mut receiver), []);
     crew[0].finish_visit();
     assert_eq!(arrived(&mut receiver), [(2, 0), (2, 1), (3, 0), (3, 1)]);
+    assert_eq!((crew[0].crew_counters().leased, crew[1].crew_counters().leased), (2, 2));
 }
 
 #[test]
@@ -178,4 +181,52 @@ fn a_holder_hands_over_after_a_while_and_nothing_is_forgotten() {
     assert_eq!(before + rest.len(), 240);
     assert!(others[0].take_returns());
     assert!(senders.iter_mut().all(|sender| sender.reclaim() == 48));
+}
+
+#[test]
+fn a_kick_that_finds_the_claim_taken_is_not_lost() {
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[0], 32);
+    send(&mut senders[0], 32);
+    crew[0].visit(senders[0].tx_ring(), 0);
+    senders[0].reclaim();
+    send(&mut senders[0], 2);
+    crew[0].visit(senders[0].tx_ring(), 0);
+    assert!(!crew[0].arm_waiting(), "two wait, and there are no buffers: it sleeps");
+    let ring = receiver.tx_ring();
+    let (first, others) = crew.split_first_mut().unwrap();
+    others[0].while_serving(ring, || {
+        // It has looked for buffers in vain, and has still the claim, when the guest posts them and kicks.
+        assert_eq!(arrived(&mut receiver).len(), 32);
+        first.receive_kick(ring);
+        assert_eq!(first.deadline_ns(), Some(0), "who heard the kick looks again");
+    });
+    assert!(first.drain_waiting());
+    assert_eq!(arrived(&mut receiver), [(2, 0), (2, 1)]);
+    // The other one let them wait on, so it has the ring in its care: it finds that nothing is left to do there.
+    assert_eq!(first.deadline_ns(), None);
+    assert!(!others[0].arm_waiting());
+}
+
+#[test]
+fn what_was_left_does_not_exceed_the_bounds_when_a_sender_stops() {
+    const FRAME_BYTES: usize = 60_000;
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[1; 5], 1024);
+    let large = |sender: &mut TestGuest, crew: &mut Fabric| {
+        while sender.queue(&frame(2, 1, FRAME_BYTES), Offload::default()) {}
+        while crew.visit(sender.tx_ring(), 0) > 0 {}
+    };
+    let (first, others) = crew.split_first_mut().unwrap();
+    senders[..3].iter_mut().for_each(|sender| large(sender, &mut others[0]));
+    first.while_serving(receiver.tx_ring(), || {
+        senders[3..].iter_mut().for_each(|sender| large(sender, &mut others[0]));
+        // There are buffers, so the holder stops when it has done enough for others: some remain left.
+        while receiver.receive().is_some() {}
+    });
+    while crew[1].stop_step(senders[0].port, 1) == Stopping::Busy {
+        crew[1].take_returns();
+    }
+    crew[1].take_returns();
+    let waiting: u64 = senders.iter().map(|sender| counters(&crew, sender.port).waiting).sum();
+    let bytes = waiting * FRAME_BYTES as u64;
+    assert!(waiting > 100 && bytes <= WAITING_BYTES_MAX, "{waiting} frames wait, {bytes} bytes");
 }

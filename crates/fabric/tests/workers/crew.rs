@@ -174,7 +174,10 @@ impl Crew {
             25 => self.on(worker, |fabric, _| fabric.drain_waiting()),
             26 => {
                 let ring = self.pairs[pair].guest.tx_ring();
-                self.on(usize::from(how) % self.workers.len(), |fabric, _| fabric.drain(ring));
+                let worker = usize::from(how) % self.workers.len();
+                self.on(worker, |fabric, _| fabric.drain(ring));
+                // To look at a ring changes nothing, whoever does it.
+                self.on(worker, |fabric, _| fabric.ring_progress(ring.port, 2 * ring.queue + how % 2));
             }
             27 => self.receive(pair),
             28 if how % 4 == 0 => {

@@ -6,11 +6,13 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::doctor::{self, facts::Facts};
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
 use crate::output::{print, print_json};
 use crate::report::{
     FdbReport, FlushReport, SetReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    WorkersReport,
 };
 use crate::show;
 use crate::vnic::{Name, VnicSpec, change};
@@ -96,6 +98,16 @@ impl Asking {
         if check { self.check(&stats) } else { self.show(&stats, show::stats) }
     }
 
+    /// With `--json` what is asked for only, too.
+    pub(super) fn workers(&self) -> Result<ExitCode, Fault> {
+        let stats: StatsReport = ask(&self.dir, "stats", &json!({}))?;
+        if self.json {
+            print_json(&WorkersReport { workers: stats.workers })?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        self.show(&stats, show::workers)
+    }
+
     /// With `--json` the counters are shown in any case; the exit status tells.
     fn check(&self, stats: &StatsReport) -> Result<ExitCode, Fault> {
         if self.json {
@@ -107,6 +119,15 @@ impl Asking {
             Err(message) => return Err(Fault::new(Kind::Internal, message)),
         }
         Ok(ExitCode::SUCCESS)
+    }
+
+    /// 1 if something is broken.
+    pub(super) fn doctor(&self, name: Option<&Name>) -> Result<ExitCode, Fault> {
+        let params = name.map_or_else(|| json!({}), |name| json!({"name": name}));
+        let look = || ask::<Facts>(&self.dir, "doctor", &params);
+        let diagnosis = doctor::examine(&self.dir, name.map(Name::as_str), look)?;
+        self.show(&diagnosis, doctor::Diagnosis::text)?;
+        Ok(ExitCode::from(u8::from(!diagnosis.ok)))
     }
 
     pub(super) fn version(&self) -> Result<ExitCode, Fault> {

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::fault::{Fault, Kind};
 use crate::rpc;
-use crate::rundir::control_socket;
+use crate::rundir::{control_socket, option};
 
 /// Longest wait for an answer; longer than the supervisor's for the switch, which has the better message.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -48,10 +48,10 @@ pub(super) fn begin<T: DeserializeOwned>(
 fn connect(dir: &Path) -> Result<UnixStream, Fault> {
     let path = control_socket(dir);
     UnixStream::connect(&path).map_err(|error| {
-        let (shown, dir) = (path.display(), dir.display());
+        let (shown, option, dir) = (path.display(), option(dir), dir.display());
         let message = match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
-                "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run --dir {dir}"
+                "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
             ),
             ErrorKind::PermissionDenied => {
                 format!("permission denied at {shown}; do this as the user who started the switch")

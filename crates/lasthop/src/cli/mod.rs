@@ -91,12 +91,23 @@ enum Command {
         /// Exit with 1 unless every packet that came in is delivered, dropped for a reason, or waiting
         #[arg(long)]
         check: bool,
+        /// Show what the worker threads did instead
+        #[arg(long, conflicts_with_all = ["check", "name", "watch"])]
+        workers: bool,
         /// Show packets, bits and drops per second, again and again [default: every second]
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
         watch: Option<watch::Interval>,
     },
     /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
     Capture(capture::CaptureArgs),
+    /// Say why a guest has no network
+    ///
+    /// Looks at each link from the vnic's socket to its drops, at the switch and its host, and shows what is broken first,
+    /// with the remedy. Exits with 1 if something is broken, else with 0.
+    Doctor {
+        /// Only this vnic
+        name: Option<Name>,
+    },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
     /// Show the version of this program and of the running switch
@@ -133,6 +144,7 @@ struct RunArgs {
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
     /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
+    /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
     /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID][,isolated=true][,link=down][,socket-mode=0660][,socket-owner=USER]
     /// [,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
@@ -159,7 +171,8 @@ enum VnicCommand {
         /// Its name, and options: switch=NAME [default: default], socket=PATH, mode=listen (the switch makes the socket)
         /// or connect (the VMM does), mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not
         /// offered to the guest), vlan=VID (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk),
-        /// isolated=true (talks to others only), link=down (nothing passes), socket-mode=0660, socket-owner=USER,
+        /// isolated=true (talks to others only), storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second
+        /// from the guest that may be flooded; 0, the default, is no limit), link=down (nothing passes), socket-mode=0660, socket-owner=USER,
         /// socket-group=GROUP (who may attach)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
@@ -283,9 +296,11 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
+        Command::Stats { workers: true, .. } => question.workers(),
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
+        Command::Doctor { name } => question.doctor(name.as_ref()),
         // The others went elsewhere.
         _ => question.version(),
     }

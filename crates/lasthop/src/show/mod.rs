@@ -23,7 +23,7 @@ pub(crate) use libvirt::libvirt;
 pub(crate) use plan::{plan, plan_sum};
 pub(crate) use qemu::{qemu, qemu_hint};
 pub(crate) use rates::rates;
-pub(crate) use stats::{conservation, stats};
+pub(crate) use stats::{conservation, stats, workers};
 pub(crate) use switch::{switch_added, switch_list};
 pub(crate) use testpmd::{TESTPMD_HINT, testpmd};
 pub(crate) use vlan::{fdb, vlans};

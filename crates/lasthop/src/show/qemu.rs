@@ -29,10 +29,12 @@ pub(crate) fn qemu(vnic: &VnicReport) -> String {
 pub(crate) fn qemu_hint(vnic: &VnicReport) -> &'static str {
     match vnic.mode {
         Mode::Listen => {
-            "size= and -m are the guest's memory; since QEMU 9.2 write reconnect-ms=1000 instead of reconnect=1"
+            "size= and -m are the guest's memory; since QEMU 9.2 write reconnect-ms=1000 instead of reconnect=1; QEMU 7.2 \
+             without KVM crashes unless ,vectors=0 is added to -device"
         }
         Mode::Connect => {
-            "size= and -m are the guest's memory; QEMU waits for the switch before it starts the guest"
+            "size= and -m are the guest's memory; QEMU waits for the switch before it starts the guest; QEMU 7.2 without KVM \
+             crashes unless ,vectors=0 is added to -device"
         }
     }
 }

@@ -33,6 +33,39 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
     table.text() + &drops
 }
 
+/// What workers did since they started.
+pub(crate) fn workers(stats: &StatsReport) -> String {
+    let headings = [
+        "WORKER",
+        ">SLEEPS",
+        ">POLLS",
+        ">VISITS",
+        ">BATCHES",
+        ">CONTENDED",
+        ">LEFT",
+        ">LEASED",
+        ">RETURNED",
+        ">WAKE-UPS",
+    ];
+    let mut table = Table::new(&headings);
+    for worker in &stats.workers {
+        let numbers = [
+            worker.sleeps,
+            worker.polls,
+            worker.visits,
+            worker.batches,
+            worker.contended,
+            worker.left,
+            worker.leased,
+            worker.returned,
+            worker.wakes,
+        ];
+        let numbers = numbers.map(|number| number.to_string());
+        table.row(std::iter::once(worker.index.to_string()).chain(numbers));
+    }
+    table.text()
+}
+
 /// The switch's own port is shown once it was used.
 fn is_of_interest(port: &PortReport) -> bool {
     port.name != INTERNAL || port.taken_in() + port.tx_packets > 0
@@ -101,6 +134,7 @@ fn broken_line(port: &PortReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::WorkerReport;
 
     fn port(name: &str, rx_packets: u64, forwarded: u64, conserved: bool) -> PortReport {
         let drops = |reasons: &[(&str, u64)]| {
@@ -128,6 +162,16 @@ mod tests {
         assert_eq!(lines.next(), Some("vm1 dropped from guest: too_short 30, no_destination 2"));
         assert_eq!(lines.next(), Some("vm1 dropped to guest: rx_timeout 1"));
         assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn workers_have_a_line_each() {
+        let worker =
+            |index| WorkerReport { index, sleeps: 4, contended: 12, wakes: 3, ..WorkerReport::default() };
+        let text = workers(&StatsReport { ports: vec![], workers: vec![worker(0), worker(1)] });
+        let row: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
+        assert_eq!(row, ["1", "4", "0", "0", "0", "12", "0", "0", "0", "3"]);
+        assert_eq!(text.lines().count(), 3);
     }
 
     #[test]

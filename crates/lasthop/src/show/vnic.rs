@@ -58,6 +58,9 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     if !vnic.features_off.is_empty() {
         line("features off", vnic.features_off.joined());
     }
+    if let Some(limits) = storm_text(vnic) {
+        line("storm limits", limits);
+    }
     if !vnic.features.is_empty() {
         line("negotiated", vnic.features.join(" "));
     }
@@ -122,6 +125,18 @@ fn ring_text(ring: &RingReport) -> String {
     format!("{direction}, {} entries, {state}", ring.entries)
 }
 
+/// Limits of floods, unless there are none.
+fn storm_text(vnic: &VnicReport) -> Option<String> {
+    let limits = [
+        ("broadcast", vnic.storm_broadcast),
+        ("multicast", vnic.storm_multicast),
+        ("unknown", vnic.storm_unknown),
+    ];
+    let limits = limits.iter().filter(|(_, rate)| *rate > 0);
+    let texts: Vec<String> = limits.map(|(kind, rate)| format!("{kind} {rate}/s")).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
 fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
@@ -168,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_vnic_is_shown_with_its_rings() {
-        let mut report = report("vm1,features-off=TSO4");
+        let mut report = report("vm1,features-off=TSO4,storm-broadcast=1000,storm-unknown=50");
         report.features = vec!["CSUM".into(), "MQ".into()];
         report.rings = vec![RingReport { index: 1, entries: 256, enabled: false, error: None }];
         report.last_refusal = Some("front end sent nothing".into());
@@ -177,6 +192,7 @@ mod tests {
             "switch        default",
             "mac           any (learned)",
             "features off  TSO4",
+            "storm limits  broadcast 1000/s, unknown 50/s\n",
             "negotiated    CSUM MQ",
             "last refusal  front end sent nothing\n",
         ] {

@@ -89,11 +89,41 @@ pub(crate) struct Lives {
     /// When the next one is started, if there is none.
     next: Option<Instant>,
     pause: Pause,
+    starts: u64,
+    /// How the last one ended, and when.
+    last_end: Option<(String, Instant)>,
 }
 
 impl Lives {
     pub(crate) fn new(settings: SwitchSettings) -> Self {
-        Self { settings, current: None, next: None, pause: Pause::new(PAUSE_MIN, PAUSE_MAX) }
+        Self {
+            settings,
+            current: None,
+            next: None,
+            pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
+            starts: 0,
+            last_end: None,
+        }
+    }
+
+    /// The process that runs now.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.current.as_ref().map(Switch::pid)
+    }
+
+    /// For how long it has been running.
+    pub(crate) fn up(&self) -> Option<Duration> {
+        self.current.as_ref().map(|switch| switch.started.elapsed())
+    }
+
+    /// Times that it was started again.
+    pub(crate) fn restarts(&self) -> u64 {
+        self.starts.saturating_sub(1)
+    }
+
+    /// How the last one ended, and how long ago.
+    pub(crate) fn last_end(&self) -> Option<(String, Duration)> {
+        self.last_end.as_ref().map(|(how, when)| (how.clone(), when.elapsed()))
     }
 
     pub(crate) fn settings(&self) -> &SwitchSettings {
@@ -117,6 +147,7 @@ impl Lives {
     pub(crate) fn start(&mut self) -> Result<&mut Switch, Fault> {
         self.next = None;
         let switch = Switch::start(&self.settings)?;
+        self.starts += 1;
         Ok(self.current.insert(switch))
     }
 
@@ -126,7 +157,9 @@ impl Lives {
         if switch.started.elapsed() >= SOUND_LIFE {
             self.pause.reset();
         }
-        switch.end()
+        let how = switch.end();
+        self.last_end = Some((how.clone(), Instant::now()));
+        how
     }
 
     /// Plans the next start; returns the pause until then.

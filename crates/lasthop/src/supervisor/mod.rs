@@ -9,6 +9,7 @@ mod change;
 mod child;
 mod client;
 mod control;
+mod doctor;
 mod fdb;
 mod lifecycle;
 mod orders;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::clock::{Pause, earlier};
+use crate::doctor::facts::{ConnectionFacts, Ended};
 use crate::fault::Fault;
 use crate::log::say_of_others;
 use crate::vnic::{Mode, VnicSpec};
@@ -78,6 +79,13 @@ pub(super) struct Port {
     role: Role,
     /// What the front end was refused last, until the next one attaches.
     refusal: Option<String>,
+    /// How the last connection ended, and when.
+    last_end: Option<(String, Instant)>,
+    /// The process at the other end, as far as the system tells.
+    peer_pid: Option<i32>,
+    /// Guests sent away, and when the last one was.
+    refused_guests: u64,
+    last_refused: Option<Instant>,
 }
 
 impl Port {
@@ -93,7 +101,19 @@ impl Port {
             }
             Mode::Connect => Role::Connect { next: Instant::now(), pause, said: None },
         };
-        Ok(Self { spec, path, is_watched: false, is_changing: false, life: Life::Down, role, refusal: None })
+        Ok(Self {
+            spec,
+            path,
+            is_watched: false,
+            is_changing: false,
+            life: Life::Down,
+            role,
+            refusal: None,
+            last_end: None,
+            peer_pid: None,
+            refused_guests: 0,
+            last_refused: None,
+        })
     }
 
     /// Gives the socket's file the owner, group and mode of `to`.
@@ -154,6 +174,41 @@ impl Port {
         if matches!(self.life, Life::Attached { .. }) {
             self.refusal = Some(why);
         }
+    }
+
+    /// For those who look why a guest has no network.
+    pub(super) fn connection(&self) -> ConnectionFacts {
+        let millis = |since: Instant| since.elapsed().as_millis() as u64;
+        let attached_ms = match self.life {
+            Life::Attached { since, .. } => Some(millis(since)),
+            Life::Down | Life::Idle => None,
+        };
+        let waits = match &self.role {
+            Role::Connect { said, .. } if attached_ms.is_none() => *said,
+            _ => None,
+        };
+        ConnectionFacts {
+            attached_ms,
+            peer_pid: self.peer_pid.filter(|_| attached_ms.is_some()),
+            waits_because: waits.map(|error| error.to_string()),
+            waits_errno: waits.map(Errno::raw_os_error),
+            last_end: self
+                .last_end
+                .as_ref()
+                .map(|(why, when)| Ended { why: why.clone(), ago_ms: millis(*when) }),
+            refused_guests: self.refused_guests,
+            refused_ago_ms: self.last_refused.map(millis),
+        }
+    }
+
+    /// Notes who is at the other end of a connection.
+    pub(super) fn meet(&mut self, fd: &OwnedFd) {
+        self.peer_pid = lasthop_engine::peer_process(fd.as_fd());
+    }
+
+    /// Notes how a connection ended.
+    pub(super) fn end(&mut self, why: &str) {
+        self.last_end = Some((why.to_owned(), Instant::now()));
     }
 
     /// What the present front end, or else the last one, was refused last.
@@ -219,7 +274,11 @@ impl Port {
             match (is_idle, until > now) {
                 (true, _) => return Some(fd),
                 (false, true) => *held = Some((fd, until)),
-                (false, false) => say_refused(&self.spec, is_refusal_said),
+                (false, false) => {
+                    self.refused_guests += 1;
+                    self.last_refused = Some(now);
+                    say_refused(&self.spec, is_refusal_said);
+                }
             }
         }
         if paused_until.is_some() {
@@ -233,6 +292,8 @@ impl Port {
                 None
             }
             Ok(Some(_)) => {
+                self.refused_guests += 1;
+                self.last_refused = Some(now);
                 say_refused(&self.spec, is_refusal_said);
                 None
             }

@@ -103,6 +103,7 @@ impl Supervisor {
             self.next_attachment += 1;
             let attachment = self.next_attachment;
             port.attached(attachment, now);
+            port.meet(&fd);
             let name = port.spec.name.to_string();
             say_of_others!("vnic {name}: a guest is connected");
             self.attach(name, attachment, fd);
@@ -133,6 +134,9 @@ impl Supervisor {
         let Ok(number) = self.find(name) else { return };
         if self.ports.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
             say_of_others!("vnic {name}: its guest is gone: {why}");
+            if let Some(port) = self.ports.get_mut(&number) {
+                port.end(why);
+            }
             self.advance_port(number);
         }
     }

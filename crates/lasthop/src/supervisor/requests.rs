@@ -37,6 +37,7 @@ const METHODS: &[&str] = &[
     "fdb.flush",
     "stats",
     "capture",
+    "doctor",
     "config.show",
     "version",
 ];
@@ -52,6 +53,7 @@ pub(super) enum Question {
     Switches,
     List,
     Show { name: String },
+    Doctor { name: Option<String> },
 }
 
 #[derive(Deserialize)]
@@ -130,6 +132,7 @@ impl Supervisor {
             "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
+            "doctor" => self.doctor(rpc::params::<MaybeNamed>(params)?.name, asker),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.version().map(Some)),
             _ => Err(no_such_method(method)),
@@ -222,6 +225,7 @@ impl Supervisor {
         }
         let order = match question {
             Question::Fdb { ref switch } => Order::Fdb { switch: switch.clone() },
+            Question::Doctor { ref name } => Order::Inspect { name: name.clone() },
             Question::Switches => Order::Switches,
             // A flush comes with an order of its own.
             _ => Order::Stats,
@@ -237,6 +241,9 @@ impl Supervisor {
             (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
             (Question::Switches, Answer::Switches(inside)) => self.list_switches(&inside),
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
+            (Question::Doctor { name }, Answer::Inspection(inside)) => {
+                self.facts(name.as_deref(), Some(inside))
+            }
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
@@ -280,7 +287,7 @@ fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
     stats
 }
 
-fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) -> VnicReport {
+pub(super) fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) -> VnicReport {
     let name = port.spec.name.as_str();
     let inside = stats.ports.iter().find(|inside| inside.name == name);
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::fault::Fault;
 
@@ -107,10 +107,7 @@ fn clear(path: &Path) -> Result<(), Fault> {
             "the socket \"{shown}\" belongs to another user (permission denied); remove it, or use another path"
         ))),
         Err(_) => Err(in_use(path, None)),
-        Ok(probe) => Err(in_use(
-            path,
-            sockopt::socket_peercred(&probe).ok().map(|peer| peer.pid.as_raw_nonzero().get()),
-        )),
+        Ok(probe) => Err(in_use(path, lasthop_engine::peer_process(probe.as_fd()))),
     }
 }
 

@@ -14,18 +14,26 @@ const NAMES_MAX: usize = 3;
 /// What has to be known of all vnics to warn of one: looked up once, however many there are.
 pub(super) struct Warner<'a> {
     inside: HashMap<&'a str, &'a PortReport>,
-    /// MTU and name of each vnic, the smallest first.
-    mtus: Vec<(u16, &'a str)>,
+    /// MTU and name of each vnic of a switch, the smallest first.
+    mtus: HashMap<&'a str, Vec<(u16, &'a str)>>,
 }
 
 impl<'a> Warner<'a> {
     /// Given all ports, and what the switch knows of them.
     pub(super) fn new(ports: impl Iterator<Item = &'a Port>, stats: &'a StatsReport) -> Self {
         let inside = stats.ports.iter().map(|inside| (inside.name.as_str(), inside)).collect();
-        let mut warner = Self { inside, mtus: Vec::new() };
-        warner.mtus = ports.map(|port| (warner.mtu(port), port.spec.name.as_str())).collect();
-        warner.mtus.sort_unstable();
+        let mut warner = Self { inside, mtus: HashMap::new() };
+        for port in ports {
+            let entry = (warner.mtu(port), port.spec.name.as_str());
+            warner.mtus.entry(port.spec.switch.as_str()).or_default().push(entry);
+        }
+        warner.mtus.values_mut().for_each(|mtus| mtus.sort_unstable());
         warner
+    }
+
+    /// What the switch knows of one of them.
+    pub(super) fn inside(&self, port: &Port) -> Option<&'a PortReport> {
+        self.inside.get(port.spec.name.as_str()).copied()
     }
 
     /// The warnings for one of them.
@@ -43,7 +51,8 @@ impl<'a> Warner<'a> {
 
     fn mtu_larger(&self, port: &Port) -> Option<String> {
         let own = self.mtu(port);
-        let smaller = &self.mtus[..self.mtus.partition_point(|(mtu, _)| *mtu < own)];
+        let mtus = self.mtus.get(port.spec.switch.as_str()).map(Vec::as_slice).unwrap_or_default();
+        let smaller = &mtus[..mtus.partition_point(|(mtu, _)| *mtu < own)];
         if smaller.is_empty() {
             return None;
         }
@@ -119,5 +128,15 @@ mod tests {
         assert_eq!(warnings(0), [text]);
         assert_eq!(warnings(1).len(), 1, "the usual size is larger than 1400");
         assert_eq!(warnings(2), Vec::<String>::new());
+    }
+
+    #[test]
+    fn vnics_of_other_switches_do_not_matter() {
+        let ports =
+            ["a,mtu=9000", "b,switch=red", "c,switch=blue,mtu=9000", "d,switch=red,mtu=1501"].map(port);
+        let stats = StatsReport::default();
+        let warner = Warner::new(ports.iter(), &stats);
+        let count = |index: usize| warner.warnings(&ports[index]).len();
+        assert_eq!([0, 1, 2, 3].map(count), [0, 0, 0, 1]);
     }
 }

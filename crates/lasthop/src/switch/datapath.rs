@@ -3,15 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use lasthop_engine::{
-    Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats, RingStats, Watch,
-    WorkerStats,
+    Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats, RingInspection,
+    RingStats, Watch, WorkerStats,
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
-use lasthop_verdict::{FdbEntry, PortId};
+use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 
 use crate::capture::{CaptureSpec, Sighting};
 use crate::config::SwitchSettings;
+use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
 use crate::report::{
@@ -103,6 +104,29 @@ impl Datapath {
         FdbReport { entries: self.engine.fdb().into_iter().filter_map(named).collect() }
     }
 
+    /// The rings that run of each of the named ports.
+    pub(super) fn rings(&self, names: &[&str]) -> Result<Vec<Vec<RingInspection>>, Fault> {
+        let ports: Vec<PortId> = names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?;
+        self.engine.inspect(&ports).map_err(refused)
+    }
+
+    pub(super) fn moves(&self) -> Vec<MoveFacts> {
+        let told = |moved: FdbMove| MoveFacts {
+            mac: moved.mac.to_string(),
+            from: self.name_of(moved.from),
+            to: self.name_of(moved.to),
+            count: moved.count,
+            age_ms: moved.age_ns / 1_000_000,
+        };
+        self.engine.moves().into_iter().map(told).collect()
+    }
+
+    /// The port's name. What is told of it may be older than its end.
+    fn name_of(&self, port: PortId) -> String {
+        let named = self.ports.iter().find(|(_, (known, _))| *known == port);
+        named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
+    }
+
     pub(super) fn fdb_add(&self, entry: &StaticEntry) -> Result<(), Fault> {
         self.engine.fdb_add(entry.mac, entry.vlan, self.find(entry.vnic.as_str())?).map_err(refused)
     }
@@ -123,6 +147,7 @@ impl Datapath {
             name: spec.name.to_string(),
             mac: spec.mac,
             mtu: spec.mtu,
+            storm: spec.storm(),
             queue_pairs: spec.queues,
             features_mask: spec.features_off.mask_without(),
             link_up: spec.link.is_up(),
@@ -215,5 +240,10 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         polls: worker.polls,
         visits: worker.visits,
         batches: worker.batches,
+        contended: worker.crew.contended,
+        left: worker.crew.left,
+        leased: worker.crew.leased,
+        returned: worker.crew.returned,
+        wakes: worker.wakes,
     }
 }

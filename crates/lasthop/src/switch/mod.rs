@@ -5,6 +5,7 @@
 
 mod captures;
 mod datapath;
+mod inspection;
 mod sessions;
 mod switches;
 
@@ -142,6 +143,9 @@ impl Switch {
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
+            Order::Inspect { name } => {
+                inspection::inspect(&self.datapath, &self.sessions, name.as_deref()).map(Answer::Inspection)
+            }
             Order::Fdb { switch } => Ok(Answer::Fdb(self.datapath.fdb(switch.as_deref()))),
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),

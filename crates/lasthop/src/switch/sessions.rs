@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use lasthop_engine::PortDevice;
-use lasthop_vhost::{Device, Session};
+use lasthop_vhost::{Device, Session, SessionView};
 
 use crate::fault::Fault;
 use crate::poller::{Interest, Poller};
@@ -67,6 +67,11 @@ impl Sessions {
             }
             None => guest.new_refusal().map_or(Served::On, |why| Served::Refused { port, why }),
         }
+    }
+
+    /// How far each port's guest has come.
+    pub(super) fn views(&self) -> impl Iterator<Item = (&str, SessionView)> {
+        self.0.values().map(|guest| (guest.port.as_str(), guest.session.view()))
     }
 
     /// Tells the guest of a port that its link is up or down now; whether it learns of it. None if that is no news, or there

@@ -24,6 +24,9 @@ pub(crate) enum When {
 const WHEN: &[(&str, When)] = &[
     ("mac", When::Now),
     ("link", When::Now),
+    ("storm_broadcast", When::Now),
+    ("storm_multicast", When::Now),
+    ("storm_unknown", When::Now),
     ("socket_mode", When::Now),
     ("socket_owner", When::Now),
     ("socket_group", When::Now),

@@ -1,6 +1,8 @@
 //! Ranges of a vnic's numbers, checked wherever they come from, and its address as text.
 
-use lasthop_verdict::Mac;
+use std::fmt::Display;
+
+use lasthop_verdict::{Mac, StormLimits};
 use serde::{Deserialize, Deserializer};
 
 use crate::fault::Fault;
@@ -41,6 +43,33 @@ pub(crate) fn check_mac(text: &str) -> Result<Mac, Fault> {
     Ok(mac)
 }
 
+pub(super) fn check_storm(key: &str, rate: u32) -> Result<u32, Fault> {
+    if rate <= StormLimits::RATE_MAX {
+        return Ok(rate);
+    }
+    Err(Fault::params(format!(
+        "{key}={rate} is out of range; a limit is 0 to {} frames per second, and 0 is none",
+        StormLimits::RATE_MAX
+    )))
+}
+
+fn storm<'de, D: Deserializer<'de>>(key: &str, from: D) -> Result<u32, D::Error> {
+    let rate = u32::deserialize(from).map_err(|_| not_whole(key, 0, StormLimits::RATE_MAX))?;
+    check_storm(key, rate).map_err(serde::de::Error::custom)
+}
+
+pub(super) fn storm_broadcast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    storm("storm_broadcast", from)
+}
+
+pub(super) fn storm_multicast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    storm("storm_multicast", from)
+}
+
+pub(super) fn storm_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    storm("storm_unknown", from)
+}
+
 pub(super) fn queues<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
     let queues = u16::deserialize(from).map_err(|_| not_whole("queues", 1, QUEUE_PAIRS_MAX))?;
     check_queues(queues).map_err(serde::de::Error::custom)
@@ -52,7 +81,7 @@ pub(super) fn mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::
 }
 
 /// For a text, a fraction, or a number beyond all bounds.
-fn not_whole<E: serde::de::Error>(key: &str, min: u16, max: u16) -> E {
+fn not_whole<E: serde::de::Error>(key: &str, min: impl Display, max: impl Display) -> E {
     E::custom(format_args!("{key} must be a whole number from {min} to {max}, without quotes"))
 }
 

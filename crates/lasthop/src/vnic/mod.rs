@@ -19,7 +19,7 @@ pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
 
-use lasthop_verdict::{Mac, Vid, VlanSet};
+use lasthop_verdict::{Mac, StormLimits, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
@@ -70,6 +70,13 @@ pub(crate) struct VnicSpec {
     /// Virtio features that are not offered.
     #[serde(default, alias = "features-off")]
     pub(crate) features_off: FeatureSet,
+    /// Frames per second from its guest that may be flooded, by kind; 0 is no limit.
+    #[serde(default, alias = "storm-broadcast", deserialize_with = "limits::storm_broadcast")]
+    pub(crate) storm_broadcast: u32,
+    #[serde(default, alias = "storm-multicast", deserialize_with = "limits::storm_multicast")]
+    pub(crate) storm_multicast: u32,
+    #[serde(default, alias = "storm-unknown", deserialize_with = "limits::storm_unknown")]
+    pub(crate) storm_unknown: u32,
     /// Whether packets pass.
     #[serde(default)]
     pub(crate) link: Link,
@@ -106,6 +113,9 @@ impl VnicSpec {
         "queues",
         "mtu",
         "features-off",
+        "storm-broadcast",
+        "storm-multicast",
+        "storm-unknown",
         "vlan",
         "trunk",
         "native",
@@ -127,6 +137,9 @@ impl VnicSpec {
             queues: limits::one_queue(),
             mtu: None,
             features_off: FeatureSet::default(),
+            storm_broadcast: 0,
+            storm_multicast: 0,
+            storm_unknown: 0,
             link: Link::default(),
             socket_mode: None,
             socket_owner: None,
@@ -135,6 +148,15 @@ impl VnicSpec {
             trunk: None,
             native: None,
             isolated: false,
+        }
+    }
+
+    /// How much of what its guest sends may be flooded.
+    pub(crate) fn storm(&self) -> StormLimits {
+        StormLimits {
+            broadcast: self.storm_broadcast,
+            multicast: self.storm_multicast,
+            unknown: self.storm_unknown,
         }
     }
 

@@ -1,13 +1,16 @@
 //! `NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B][,vlan=VID]
-//! [,trunk=VID+VID-VID][,native=VID][,isolated=true|false]`.
+//! [,trunk=VID+VID-VID][,native=VID][,isolated=true|false][,storm-broadcast=N]
+//! [,storm-multicast=N][,storm-unknown=N]`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use lasthop_verdict::StormLimits;
+
 use crate::fault::Fault;
 use crate::names;
 
-use super::limits::{check_mac, check_mtu, check_queues};
+use super::limits::{check_mac, check_mtu, check_queues, check_storm};
 use super::vlans::{check_flag, check_trunk, check_vid};
 use super::{FeatureSet, Mode, VnicSpec};
 
@@ -61,6 +64,9 @@ fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
         "socket-owner" => spec.socket_owner = Some(value.to_owned()),
         "socket-group" => spec.socket_group = Some(value.to_owned()),
         "features-off" => spec.features_off = FeatureSet::of(value.split('+'))?,
+        "storm-broadcast" => spec.storm_broadcast = check_storm(key, number(key, value)?)?,
+        "storm-multicast" => spec.storm_multicast = check_storm(key, number(key, value)?)?,
+        "storm-unknown" => spec.storm_unknown = check_storm(key, number(key, value)?)?,
         "vlan" => spec.vlan = Some(check_vid(key, value)?),
         "trunk" => spec.trunk = Some(check_trunk(value)?),
         "native" => spec.native = Some(check_vid(key, value)?),
@@ -78,8 +84,21 @@ fn mode(value: &str) -> Result<Mode, Fault> {
     }
 }
 
-fn number(key: &str, value: &str) -> Result<u16, Fault> {
-    value.parse().map_err(|_| Fault::params(format!("{key}={value} is not a number up to {}", u16::MAX)))
+fn number<N: FromStr + Bounded>(key: &str, value: &str) -> Result<N, Fault> {
+    value.parse().map_err(|_| Fault::params(format!("{key}={value} is not a number up to {}", N::MAX)))
+}
+
+/// A type of numbers, for the words of a refusal.
+trait Bounded {
+    const MAX: u32;
+}
+
+impl Bounded for u16 {
+    const MAX: u32 = u16::MAX as u32;
+}
+
+impl Bounded for u32 {
+    const MAX: u32 = StormLimits::RATE_MAX;
 }
 
 fn unknown(key: &str) -> Fault {
@@ -115,6 +134,9 @@ mod tests {
         assert_eq!(spec.mac.map(|mac| mac.to_string()), Some("02:00:00:00:00:01".to_owned()));
         assert_eq!(spec.features_off.joined(), "CSUM+TSO4");
         assert_eq!(spec.switch.as_str(), "red");
+        let spec = parse("vm1,storm-broadcast=1,storm-multicast=20,storm-unknown=10000000").expect("limits");
+        assert_eq!(spec.storm(), StormLimits { broadcast: 1, multicast: 20, unknown: 10_000_000 });
+        assert_eq!(parse("vm1").expect("a name").storm(), StormLimits::default());
     }
 
     #[test]
@@ -126,6 +148,9 @@ mod tests {
             ("vm1,queues=x", "not a number"),
             ("vm1,mtu=67", "68 to 65535"),
             ("vm1,mac=03:00:00:00:00:01", "unicast"),
+            ("vm1,storm-broadcast=-1", "not a number up to 10000000"),
+            ("vm1,storm-unknown=10000001", "0 to 10000000 frames per second"),
+            ("vm1,storm-brodcast=1", "did you mean \"storm-broadcast\""),
             ("vm1,mac=02:00", "not an Ethernet address"),
             ("vm1,mtu=1400,mtu=1500", "twice"),
             ("vm1,", "KEY=VALUE"),

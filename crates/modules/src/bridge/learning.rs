@@ -69,7 +69,7 @@ impl Bridge {
     }
 
     fn learn_news(&self, key: u64, port: PortId, now: Stamp) -> Lesson {
-        let Some(control) = self.control_soon() else {
+        let Some(mut control) = self.control_soon() else {
             self.counts.busy.raise();
             return Lesson::Nothing;
         };
@@ -85,7 +85,10 @@ impl Bridge {
         match self.table.find(key) {
             Some((_, place)) if place.is_static() => static_lesson(place, port),
             Some((slot, place)) if place.port() == port => self.refresh(slot, place, now),
-            Some((slot, place)) => self.relocate(&control, slot, place, Place::learned(port, now)),
+            Some((slot, place)) => {
+                control.moves.note(key, (place.port(), port), now.as_ns());
+                self.relocate(&control, slot, place, Place::learned(port, now))
+            }
             None => match self.find_everywhere(key) {
                 Some(place) => static_lesson(place, port),
                 None => self.insert(&control, key, Place::learned(port, now)),

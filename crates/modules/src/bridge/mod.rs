@@ -4,6 +4,8 @@
 //! group addresses go to all other ports. Ageing is lazy: an entry that was not refreshed for 300 s counts as
 //! absent, its slot is used again when needed, and no timer runs.
 //!
+//! What one port has flooded can be limited (`storm.rs`); by default it is not.
+//!
 //! A port with a static address (`mac`) may send from that address only, and no other port may. Nothing is
 //! learned from the internal port and nothing is flooded to it.
 //!
@@ -15,9 +17,11 @@ mod configured;
 mod flood;
 mod hash;
 mod learning;
+mod moves;
 mod ports;
 mod slot;
 mod stats;
+mod storm;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -29,19 +33,21 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_verdict::{
-    Batch, DropReason, FdbEntry, Header, Mac, Module, PortId, PortSettings, Verdicts, Vid,
+    Batch, DropReason, FdbEntry, FdbMove, Header, Mac, Module, PortId, PortSettings, Verdicts, Vid,
 };
 
 pub use hash::random_key;
 pub use stats::BridgeStats;
 
 use flood::{Flooded, output_edited};
+use moves::Moves;
 use ports::Ports;
 use slot::{Place, Stamp};
 use stats::Counts;
+use storm::{Flood, Storms};
 use table::{EVERYWHERE, Table, key_of, mac_of, vid_of};
 use visit::{Route, Target, Visit};
-use vlans::{NO_VID, Vlans};
+use vlans::{NO_VID, Tag, Vlans};
 
 /// Time without a frame from a learned address after which it counts as absent, in nanoseconds
 /// (IEEE 802.1D-2004, table 7-5: 300 s).
@@ -89,6 +95,7 @@ impl BridgeSettings {
 pub struct Bridge {
     table: Table,
     ports: Ports,
+    storms: Storms,
     vlans: Vlans,
     counts: Counts,
     port_macs_max: u32,
@@ -102,6 +109,7 @@ pub struct Bridge {
 #[derive(Debug, Default)]
 struct Control {
     names: BTreeMap<PortId, String>,
+    moves: Moves,
 }
 
 impl Bridge {
@@ -112,6 +120,7 @@ impl Bridge {
         Self {
             table: Table::new(entries, settings.hash_key, settings.ageing_ns),
             ports: Ports::default(),
+            storms: Storms::default(),
             vlans: Vlans::default(),
             counts: Counts::default(),
             port_macs_max: settings.port_macs_max,
@@ -136,6 +145,30 @@ impl Bridge {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Floods a frame that is in no VLAN. Kept out of the way of frames to known addresses.
+    #[inline(never)]
+    fn flood_plain(
+        &self,
+        (packet, header): (usize, &Header),
+        from: PortId,
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+    ) {
+        let (vid, tag) = (NO_VID, Tag::None);
+        self.flood_within_limits(&Flooded { packet, from, vid, tag, header }, now_ns, verdicts);
+    }
+
+    /// Floods a frame, unless its port has had so many flooded lately that this is one too many.
+    fn flood_within_limits(&self, flooded: &Flooded<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+        let &Flooded { packet, from, vid, header, .. } = flooded;
+        let admitted = self.storms.admit(from, Flood::of(header), now_ns);
+        match admitted {
+            Err(reason) => verdicts.drop_packet(packet, reason),
+            Ok(()) if vid == NO_VID => self.flood_as_it_is(packet, from, verdicts),
+            Ok(()) => self.flood(flooded, verdicts),
+        }
+    }
+
     #[inline(never)]
     /// Has the buckets of a batch's addresses come in side by side, unless all frames have the same. Those in VLANs have other
     /// buckets, and are waited for one after the other.
@@ -155,14 +188,15 @@ impl Bridge {
         visit: &mut Visit<'_>,
         (packet, header): (usize, &Header),
         ethernet: (u64, u64, u16),
+        now_ns: u64,
         verdicts: &mut Verdicts,
     ) {
         match visit.route(header, ethernet) {
             Ok(Route::To(port, None)) => verdicts.output(packet, port),
             Ok(Route::To(port, Some(edit))) => output_edited(packet, port, header, edit, verdicts),
-            Ok(Route::Flood { vid: NO_VID, .. }) => self.flood_as_it_is(packet, visit.port(), verdicts),
             Ok(Route::Flood { vid, tag }) => {
-                self.flood(&Flooded { packet, from: visit.port(), vid, tag, header }, verdicts);
+                let flooded = Flooded { packet, from: visit.port(), vid, tag, header };
+                self.flood_within_limits(&flooded, now_ns, verdicts);
             }
             Err(reason) => verdicts.drop_packet(packet, reason),
         }
@@ -186,12 +220,12 @@ impl Module for Bridge {
             };
             if !visit.is_plain(ethertype) {
                 let ethernet = (destination, source, ethertype);
-                self.decide_in_vlan(&mut visit, (packet, header), ethernet, verdicts);
+                self.decide_in_vlan(&mut visit, (packet, header), ethernet, now_ns, verdicts);
                 continue;
             }
             match visit.direct(source, destination) {
                 Ok(Target::Port(port)) => verdicts.output(packet, port),
-                Ok(Target::All) => self.flood_as_it_is(packet, batch.port, verdicts),
+                Ok(Target::All) => self.flood_plain((packet, header), batch.port, now_ns, verdicts),
                 Err(reason) => verdicts.drop_packet(packet, reason),
             }
         }
@@ -210,6 +244,7 @@ impl Module for Bridge {
         if let Some(mac) = settings.mac {
             self.configure(&control, (mac, None), port, &settings.name)?;
         }
+        self.storms.open(port, settings.storm);
         let macs_max = settings.macs_max.unwrap_or(self.port_macs_max);
         self.vlans.set_static_mac(port, settings.mac.map_or(0, key_of));
         self.ports.open(port, macs_max, self.vlans.of(port));
@@ -222,11 +257,13 @@ impl Module for Bridge {
         let control = self.control();
         let (old, new) = (self.vlans.of(port).static_mac(), settings.mac.map_or(0, key_of));
         if new == old {
+            self.storms.change(port, settings.storm);
             return Ok(());
         }
         if let Some(mac) = settings.mac {
             self.configure(&control, (mac, None), port, &settings.name)?;
         }
+        self.storms.change(port, settings.storm);
         self.vlans.set_static_mac(port, new);
         self.forget_static(&control, self.static_key(old, None, port), port);
         self.forget_learned(&control, Some(port), None);
@@ -262,6 +299,10 @@ impl Module for Bridge {
             place(later) == place(kept) && (!kept.is_static || later.port == kept.port)
         });
         entries
+    }
+
+    fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
+        self.control().moves.list(now_ns)
     }
 
     fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {

@@ -80,7 +80,7 @@ impl<'a> Visit<'a> {
 
     /// Where a frame goes that is in no VLAN, or why nowhere; the key of its addresses is that of its VLAN. Learns from its
     /// source first, whatever its destination.
-    #[inline]
+    #[inline(always)] // for every frame; left to itself the compiler calls it
     pub(crate) fn direct(&mut self, source: u64, destination: u64) -> Result<Target, DropReason> {
         if source != self.admitted {
             self.admit(source)?;

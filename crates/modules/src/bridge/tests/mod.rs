@@ -3,6 +3,7 @@
 mod limits;
 mod model;
 mod static_entries;
+mod storms;
 mod threads;
 mod vlan_model;
 mod vlans;

@@ -1,0 +1,96 @@
+//! A transmit chain as it was taken, and its headers: read once, checked, then used.
+
+use lasthop_guestmem::{Cursor, MemoryMap, Segment};
+use lasthop_verdict::{DropReason, Header, IMAGE_FETCH_BYTES};
+use lasthop_wire::vnet::HEADER_BYTES;
+use lasthop_wire::{Offload, check_partial};
+
+use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX};
+
+/// A chain as it was taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Chain {
+    pub(crate) head: u16,
+    /// Whether all segments were kept.
+    pub(crate) whole: bool,
+    pub(crate) bytes: u32,
+    /// Usually that is where the headers are.
+    pub(crate) first: Segment,
+}
+
+impl Chain {
+    #[inline]
+    pub(crate) fn is_one_piece(&self) -> bool {
+        self.bytes == self.first.len && self.whole
+    }
+
+    /// Bytes of the frame in it.
+    #[inline]
+    pub(crate) fn frame_bytes(&self, vnet_bytes: usize) -> Result<u32, DropReason> {
+        if !self.whole {
+            return Err(DropReason::ChainTooLong);
+        }
+        match self.bytes.checked_sub(vnet_bytes as u32) {
+            None | Some(..FRAME_BYTES_MIN) => Err(DropReason::TooShort),
+            Some(bytes) if bytes > FRAME_BYTES_MAX => Err(DropReason::TooLong),
+            Some(bytes) => Ok(bytes),
+        }
+    }
+}
+
+/// Reads the virtio-net header and the frame's head of a chain in one piece into `header`, and checks the metadata.
+#[inline]
+pub(crate) fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain) -> Result<(), DropReason> {
+    let frame_len = chain.frame_bytes(HEADER_BYTES)?;
+    let mut vnet = [0; HEADER_BYTES];
+    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
+    map.read_start(chain.first, &mut vnet, image).map_err(|_| DropReason::Recalled)?;
+    read_offload(header, &vnet)
+}
+
+/// Enters and checks what the sender left to be done.
+#[inline]
+fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
+    header.offload = Offload::default();
+    // No flags, no segmentation: the other fields mean nothing.
+    if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, vnet) }
+}
+
+#[inline(never)]
+fn parse_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
+    header.offload = Offload::parse(vnet);
+    check_offload(&header.offload, header.frame_len_bytes())
+}
+
+/// As [`read_one_piece`], for a chain in pieces.
+#[inline(never)]
+pub(crate) fn read_pieces(
+    (map, segments): (&MemoryMap, &[Segment]),
+    header: &mut Header,
+    chain: &Chain,
+    vnet_bytes: usize,
+) -> Result<(), DropReason> {
+    let frame_len = chain.frame_bytes(vnet_bytes)?;
+    let mut cursor = Cursor::new(map, segments);
+    let mut vnet = [0; HEADER_BYTES];
+    cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
+    let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
+    cursor.read(image).map_err(|_| DropReason::Recalled)?;
+    read_offload(header, &vnet)
+}
+
+fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
+    use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
+    // Summing starts behind the addresses and the EtherType: what is decided on is not rewritten on the way.
+    let starts_behind = u32::from(offload.csum_start) >= FRAME_BYTES_MIN;
+    if offload.needs_csum() && !(starts_behind && check_partial(offload, frame_len_bytes)) {
+        return Err(DropReason::BadCsum);
+    }
+    if !offload.is_gso() {
+        return Ok(());
+    }
+    let kind = matches!(offload.gso_kind(), GSO_TCPV4 | GSO_TCPV6);
+    let size = offload.gso_size >= GSO_SIZE_BYTES_MIN
+        && frame_len_bytes.div_ceil(u32::from(offload.gso_size)) <= GSO_SEGMENTS_MAX;
+    if kind && size && offload.needs_csum() { Ok(()) } else { Err(DropReason::BadGso) }
+}

@@ -1,0 +1,125 @@
+//! What a port's packets cost its worker, counted per visit and per list, not per packet.
+//!
+//! The unit is the byte: those that are written count as they are, everything else as many as could be written
+//! meanwhile. What is written when, and where the time goes, does not matter: a port is charged for what it caused.
+
+use lasthop_verdict::BATCH_PACKETS_MAX;
+
+use crate::bounds::{COPY_COST, PACKET_COST, VISIT_COST, VISIT_COST_MAX};
+use crate::counters::Delivered;
+
+/// The account of one port's transmit side at its worker.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    total: u64,
+    /// `total` when it was asked for last.
+    told: u64,
+    /// `total` when the last visit began, and the packets that it took.
+    visited: u64,
+    taken: usize,
+    /// Packets that the next visit may take.
+    packets_max: usize,
+    /// Cost of a visit after which that changes; 0 as long as it is to grow.
+    cost_max: u64,
+}
+
+impl Default for Charge {
+    fn default() -> Self {
+        Self {
+            total: 0,
+            told: 0,
+            visited: 0,
+            taken: 0,
+            packets_max: BATCH_PACKETS_MAX,
+            cost_max: VISIT_COST_MAX,
+        }
+    }
+}
+
+impl Charge {
+    /// A visit begins: how many packets it may take. If those of the last one caused more than a visit may cost, so many
+    /// that they would not; else up to twice as many as then.
+    #[inline]
+    pub(crate) fn begin_visit(&mut self) -> usize {
+        let cost = self.total - self.visited;
+        self.visited = self.total;
+        if cost > self.cost_max {
+            self.resize(cost);
+        }
+        self.packets_max
+    }
+
+    #[cold]
+    fn resize(&mut self, cost: u64) {
+        self.packets_max = if cost > VISIT_COST_MAX {
+            ((self.taken as u64 * VISIT_COST_MAX / cost) as usize).max(1)
+        } else {
+            BATCH_PACKETS_MAX.min(2 * self.packets_max)
+        };
+        self.cost_max = if self.packets_max < BATCH_PACKETS_MAX { 0 } else { VISIT_COST_MAX };
+    }
+
+    /// The visit took `packets`, at least one: they are fetched, and decided on, and go to one port each.
+    #[inline]
+    pub(crate) fn taken(&mut self, packets: usize) {
+        self.taken = packets;
+        self.total += VISIT_COST + PACKET_COST * packets as u64;
+    }
+
+    /// Packets go to more ports than one, or become more than one.
+    #[inline]
+    pub(crate) fn add_copies(&mut self, copies: u64) {
+        self.total += COPY_COST * copies;
+    }
+
+    /// Bytes were written as they are.
+    #[inline]
+    pub(crate) fn add_bytes(&mut self, bytes: u64) {
+        self.total += bytes;
+    }
+
+    /// `delivered` was made of `packets`. Bytes that are summed count twice.
+    #[inline]
+    pub(crate) fn add_delivered(&mut self, packets: u64, delivered: &Delivered) {
+        self.add_copies(delivered.packets.saturating_sub(packets));
+        self.add_bytes(delivered.bytes << u32::from(delivered.csum_completed > 0));
+    }
+
+    /// What came together since it was asked for last.
+    #[inline]
+    pub(crate) fn take(&mut self) -> u64 {
+        self.total - std::mem::replace(&mut self.told, self.total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_visit_that_cost_too_much_is_followed_by_a_smaller_one() {
+        let mut charge = Charge::default();
+        assert_eq!(charge.begin_visit(), BATCH_PACKETS_MAX);
+        charge.taken(32);
+        charge.add_bytes(8 * VISIT_COST_MAX);
+        assert_eq!(charge.begin_visit(), 3, "32 cost 8 times as much as they may, and a little");
+        charge.taken(3);
+        assert_eq!(charge.begin_visit(), 6);
+        charge.taken(1);
+        charge.add_bytes(100 * VISIT_COST_MAX);
+        assert_eq!(charge.begin_visit(), 1, "a packet is not divided");
+    }
+
+    #[test]
+    fn everything_is_told_once() {
+        let mut charge = Charge::default();
+        charge.begin_visit();
+        assert_eq!(charge.take(), 0, "a look costs nothing");
+        charge.taken(2);
+        charge.add_copies(3);
+        let segments = Delivered { packets: 4, bytes: 5000, gso_packets: 0, csum_completed: 4 };
+        charge.add_delivered(1, &segments);
+        assert_eq!(charge.take(), VISIT_COST + 2 * PACKET_COST + 6 * COPY_COST + 10_000);
+        assert_eq!(charge.take(), 0);
+    }
+}

@@ -1,0 +1,55 @@
+//! How far a ring is, for people who look why a guest has no network.
+
+use crate::{Fabric, RingId, Tools, tools};
+use lasthop_verdict::PortId;
+
+/// Positions of a ring, all modulo 65536. Two looks some time apart tell whether it moves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingProgress {
+    /// The driver's available index: heads that it made available.
+    pub available: u16,
+    /// Heads that the switch took of them.
+    pub taken: u16,
+    /// The used index: heads that the switch gave back.
+    pub used: u16,
+    /// Packets that wait for this receive ring's buffers, or chains of this transmit ring that were taken and not given back.
+    pub waiting: usize,
+    /// A receive ring whose guest let packets expire and has not moved since.
+    pub is_stalled: bool,
+}
+
+impl Fabric {
+    /// How far virtqueue `index` of `port` is. Transmit rings are known at home only. `None` if it does not run here, or
+    /// another worker is at it just now: then it moves.
+    pub fn ring_progress(&mut self, port: PortId, index: u16) -> Option<RingProgress> {
+        let queue = index / 2;
+        if index % 2 == 1 {
+            return self.transmit_progress(port, queue);
+        }
+        let progress = self.receivers.with_claim(RingId { port, queue }, &mut tools!(self), |service| {
+            let claim = &mut service.claim;
+            RingProgress {
+                available: claim.ring.available_index(),
+                taken: claim.ring.base(),
+                used: claim.ring.published_position(),
+                waiting: claim.waiting(),
+                is_stalled: claim.is_stalled(),
+            }
+        });
+        // What others left there meanwhile was seen to.
+        self.publish();
+        progress
+    }
+
+    fn transmit_progress(&self, port: PortId, queue: u16) -> Option<RingProgress> {
+        let sender = self.senders.get(port)?;
+        let tx = sender.queues.get(usize::from(queue))?.as_ref()?;
+        Some(RingProgress {
+            available: tx.ring.available_index(),
+            taken: tx.ring.base(),
+            used: tx.ring.published_position(),
+            waiting: usize::from(tx.taken()),
+            is_stalled: false,
+        })
+    }
+}

@@ -1,0 +1,177 @@
+//! Whose turn it is at a worker: deficit round robin (Shreedhar and Varghese, 1995) among ports.
+//!
+//! ```text
+//!   round:   port 1 | port 2            | port 3 | port 1 | ...
+//!   turn:    ring a | ring a  b  b  c   |  (owes)         visits, until the port's credit is spent or its rings are empty
+//! ```
+//!
+//! Each round gives each port the same credit; its turn lasts until what its visits cost exceeds that, and what they cost
+//! too much is taken off its next turns. So ports that always have packets get the same of a worker, however many rings
+//! they have and whatever is made of their packets. Credit is not saved, debts are not forgiven while others work.
+
+use lasthop_verdict::PortId;
+
+use crate::RingId;
+use crate::bounds::TURN_COST;
+
+/// Rounds after which every debt is paid: when nobody was there who had to wait.
+const ROUNDS_FOR_ALL: u64 = 1 << 32;
+
+/// What came of a visit to a ring.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Visited {
+    /// Packets taken.
+    pub packets: usize,
+    /// Whether the ring has more that could be taken at once.
+    pub more: bool,
+    /// What the port's packets cost since it was asked last; see [`crate::bounds`] for the unit.
+    pub cost: u64,
+}
+
+/// A transmit ring that is visited without being kicked.
+#[derive(Clone, Copy, Debug)]
+pub struct ActiveRing {
+    /// The ring.
+    pub ring: RingId,
+    /// When it last yielded a packet.
+    pub worked_ns: u64,
+}
+
+/// What a port may still cost, as of a round.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    credit: i64,
+    round: u64,
+    /// Which of its rings is first.
+    first: usize,
+}
+
+/// The rings that a worker visits, those of one port side by side. A ring is either here or armed.
+#[derive(Debug, Default)]
+pub struct Rota {
+    rings: Vec<ActiveRing>,
+    /// By port; as many as ever were needed.
+    accounts: Vec<Account>,
+    round: u64,
+}
+
+impl Rota {
+    /// Adds a ring; true if it was not here.
+    pub fn add(&mut self, ring: RingId, now_ns: u64) -> bool {
+        let is_of_port = |active: &ActiveRing| active.ring.port == ring.port;
+        if self.rings.iter().any(|active| active.ring == ring) {
+            return false;
+        }
+        if self.accounts.len() <= ring.port.index() {
+            self.accounts.resize(ring.port.index() + 1, Account::default());
+        }
+        let behind = self.rings.iter().rposition(is_of_port).map_or(self.rings.len(), |last| last + 1);
+        self.rings.insert(behind, ActiveRing { ring, worked_ns: now_ns });
+        true
+    }
+
+    /// Takes a ring off; what its port owes stays as long as others are here.
+    pub fn remove(&mut self, ring: RingId) {
+        self.rings.retain(|active| active.ring != ring);
+        if self.rings.is_empty() {
+            self.round += ROUNDS_FOR_ALL;
+        }
+    }
+
+    /// Rings here.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.rings.len()
+    }
+
+    /// Whether no ring is here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rings.is_empty()
+    }
+
+    /// Ring number `index`.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<ActiveRing> {
+        self.rings.get(index).copied()
+    }
+
+    /// Gives each port its turn, as far as it has credit: `visit` visits a ring. Returns whether there was a packet, or
+    /// may be.
+    pub fn round(&mut self, now_ns: u64, mut visit: impl FnMut(RingId) -> Visited) -> bool {
+        self.round += 1;
+        let (mut worked, mut least_debt) = (false, None);
+        let mut from = 0;
+        while let Some(port) = self.rings.get(from).map(|active| active.ring.port) {
+            let rings = self.rings[from..].iter().take_while(|active| active.ring.port == port).count();
+            let turn = from..from + rings;
+            from = turn.end;
+            if rings == self.rings.len() {
+                return self.turn_alone(port, now_ns, visit); // the usual case: nobody waits
+            }
+            let credit = self.credit(port);
+            if credit > 0 {
+                worked |= self.turn(port, turn, now_ns, &mut visit);
+            } else {
+                least_debt = least_debt.max(Some(credit));
+            }
+        }
+        match least_debt {
+            // Nobody has anything but those who owe: time passes faster.
+            Some(debt) if !worked => self.round += debt.unsigned_abs() / TURN_COST as u64,
+            _ => {}
+        }
+        worked || least_debt.is_some()
+    }
+
+    /// Brings a port's credit up to this round.
+    fn credit(&mut self, port: PortId) -> i64 {
+        let account = &mut self.accounts[port.index()];
+        let rounds = i64::try_from(self.round - account.round).unwrap_or(i64::MAX);
+        account.credit = account.credit.saturating_add(rounds.saturating_mul(TURN_COST)).min(TURN_COST);
+        account.round = self.round;
+        account.credit
+    }
+
+    fn turn(
+        &mut self,
+        port: PortId,
+        turn: std::ops::Range<usize>,
+        now_ns: u64,
+        visit: &mut impl FnMut(RingId) -> Visited,
+    ) -> bool {
+        let rings = &mut self.rings[turn];
+        let account = &mut self.accounts[port.index()];
+        let (first, mut worked) = (account.first % rings.len(), false);
+        for step in 0..rings.len() {
+            let at = (first + step) % rings.len();
+            let mut more = true;
+            while more && account.credit > 0 {
+                let visited = visit(rings[at].ring);
+                // Nobody writes as much as would be too much for the type.
+                account.credit -= visited.cost as i64;
+                more = visited.more;
+                if visited.packets > 0 {
+                    (worked, rings[at].worked_ns) = (true, now_ns);
+                }
+            }
+            if account.credit <= 0 {
+                account.first = at + 1;
+                break;
+            }
+        }
+        worked
+    }
+
+    /// Visits each ring of the only port once; nobody asks what it costs.
+    fn turn_alone(&mut self, port: PortId, now_ns: u64, mut visit: impl FnMut(RingId) -> Visited) -> bool {
+        self.accounts[port.index()] = Account { credit: TURN_COST, round: self.round, first: 0 };
+        let mut worked = false;
+        for active in &mut self.rings {
+            if visit(active.ring).packets > 0 {
+                (worked, active.worked_ns) = (true, now_ns);
+            }
+        }
+        worked
+    }
+}

@@ -1,0 +1,257 @@
+//! What ports get of a worker that all of them want: the same, whatever they send and however many rings they have.
+
+mod support;
+
+use std::collections::HashMap;
+
+use lasthop_fabric::bounds::{TURN_COST, VISIT_COST_MAX};
+use lasthop_fabric::{Capabilities, Fabric, RingId, Rota};
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_wire::Offload;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
+use support::{TestGuest, assert_conserved, everything, frame, memory};
+
+/// Costs that a worker spends on each test: a hundred turns.
+const WORK: u64 = 100 * TURN_COST as u64;
+
+/// Sends to the port that the last byte of the destination names; 0xff is ports 3 to 10.
+struct ByLastByte;
+
+impl Module for ByLastByte {
+    fn name(&self) -> &'static str {
+        "by-last-byte"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        for (index, header) in batch.headers.iter().enumerate() {
+            match header.bytes()[5] {
+                0xff => (3..=10).for_each(|port| verdicts.output(index, PortId(port))),
+                0 => verdicts.drop_packet(index, DropReason::NoDestination),
+                port => verdicts.output(index, PortId(u16::from(port))),
+            }
+        }
+    }
+
+    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn port_removed(&self, _: PortId) {}
+}
+
+/// A guest that always has something to send.
+struct Greedy {
+    pairs: Vec<TestGuest>,
+    frame: Vec<u8>,
+    offload: Offload,
+}
+
+impl Greedy {
+    fn new(fabric: &mut Fabric, port: u16, pairs: u16, (frame, offload): (Vec<u8>, Offload)) -> Self {
+        let map = memory(usize::from(pairs));
+        fabric.add_port(PortId(port), pairs);
+        fabric.set_capabilities(PortId(port), everything());
+        fabric.set_memory(PortId(port), &map);
+        let pairs = (0..pairs).map(|queue| {
+            let guest = TestGuest::pair(PortId(port), queue, map.clone(), everything(), 64, 2048);
+            fabric.start_ring(PortId(port), 2 * queue + 1, guest.device_ring(1, 0), true);
+            guest
+        });
+        Self { pairs: pairs.collect(), frame, offload }
+    }
+
+    fn fill(&mut self, ring: RingId) {
+        let pair = &mut self.pairs[usize::from(ring.queue)];
+        while pair.queue(&self.frame, self.offload) {}
+    }
+}
+
+/// One worker between greedy guests and receivers that take everything.
+struct Bench {
+    fabric: Fabric,
+    rota: Rota,
+    senders: Vec<Greedy>,
+    receivers: Vec<TestGuest>,
+    costs: HashMap<PortId, u64>,
+    packets: HashMap<PortId, u64>,
+    /// Most that one port cost in one round.
+    dearest_turn: u64,
+}
+
+impl Bench {
+    /// Receivers are ports 3 to 10 and have neither segmentation nor checksum offload.
+    fn new() -> Self {
+        let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+        let plain = Capabilities { csum: false, tso4: false, tso6: false, ..everything() };
+        let receivers =
+            (3..=10).map(|port| TestGuest::attach(&mut fabric, port, plain, 1024, 2048)).collect();
+        Self {
+            fabric,
+            rota: Rota::default(),
+            senders: Vec::new(),
+            receivers,
+            costs: HashMap::new(),
+            packets: HashMap::new(),
+            dearest_turn: 0,
+        }
+    }
+
+    fn greedy(&mut self, port: u16, pairs: u16, what: (Vec<u8>, Offload)) {
+        self.senders.push(Greedy::new(&mut self.fabric, port, pairs, what));
+        for queue in 0..pairs {
+            self.rota.add(RingId { port: PortId(port), queue }, 0);
+        }
+    }
+
+    fn run(&mut self, work: u64) {
+        self.receivers.iter_mut().for_each(|receiver| receiver.post(1024));
+        let mut spent = 0;
+        while spent < work {
+            let mut turn = (PortId(0), 0);
+            let Self { fabric, rota, senders, receivers, costs, packets, dearest_turn } = self;
+            let worked = rota.round(0, |ring| {
+                let sender = senders.iter_mut().find(|sender| sender.pairs[0].port == ring.port);
+                sender.unwrap().fill(ring);
+                let visited = fabric.visit_in_turn(ring, 0);
+                fabric.signals().clear();
+                receivers.iter_mut().for_each(|receiver| while receiver.receive().is_some() {});
+                fabric.drain_waiting();
+                turn = (ring.port, if turn.0 == ring.port { turn.1 + visited.cost } else { visited.cost });
+                *dearest_turn = turn.1.max(*dearest_turn);
+                *costs.entry(ring.port).or_default() += visited.cost;
+                *packets.entry(ring.port).or_default() += visited.packets as u64;
+                spent += visited.cost;
+                visited
+            });
+            assert!(worked, "there always is something to send");
+        }
+    }
+
+    fn share(&self, port: u16) -> f64 {
+        self.costs[&PortId(port)] as f64 / self.costs.values().sum::<u64>() as f64
+    }
+
+    fn assert_even(&self) {
+        let ports: Vec<u16> = self.senders.iter().map(|sender| sender.pairs[0].port.0).collect();
+        let even = 1.0 / ports.len() as f64;
+        for &port in &ports {
+            let share = self.share(port);
+            assert!((share / even - 1.0).abs() < 0.05, "port {port} gets {share:.3}: {:?}", self.costs);
+        }
+    }
+}
+
+fn small(to: u8) -> (Vec<u8>, Offload) {
+    (frame(to, 1, 64), Offload::default())
+}
+
+/// A TCP frame of `len` bytes over IPv4 that its receiver has to have in pieces of 1448 bytes, with checksums.
+fn tso(to: u8, len: usize) -> (Vec<u8>, Offload) {
+    let mut frame = frame(to, 1, len);
+    frame[12..14].copy_from_slice(&[0x08, 0x00]);
+    frame[14] = 0x45;
+    frame[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
+    frame[20..22].fill(0);
+    (frame[23], frame[46], frame[47]) = (6, 0x50, 0x10);
+    let offload = Offload {
+        flags: F_NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 1448,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    (frame, offload)
+}
+
+#[test]
+fn a_flood_of_frames_to_be_segmented_costs_its_sender_alone() {
+    let mut bench = Bench::new();
+    bench.greedy(1, 1, tso(0xff, 60_000));
+    bench.greedy(2, 1, small(3));
+    bench.run(WORK);
+    bench.assert_even();
+    let counters = bench.fabric.counters(PortId(1)).unwrap();
+    assert!(counters.segments_added > 1000, "segmented and flooded: {counters:?}");
+    let ports: Vec<PortId> = (1..=10).map(PortId).collect();
+    assert_conserved(&bench.fabric, &ports);
+}
+
+#[test]
+fn eight_rings_get_no_more_than_one() {
+    let mut bench = Bench::new();
+    bench.greedy(1, 8, small(3));
+    bench.greedy(2, 1, small(4));
+    bench.run(WORK);
+    bench.assert_even();
+    let (many, one) = (bench.packets[&PortId(1)], bench.packets[&PortId(2)]);
+    assert!(many.abs_diff(one) < one / 10, "{many} packets of eight rings, {one} of one");
+}
+
+#[test]
+fn large_frames_small_ones_and_dropped_ones_share_evenly() {
+    let mut bench = Bench::new();
+    bench.greedy(1, 1, (frame(3, 1, 60_000), Offload::default()));
+    bench.greedy(2, 1, small(4));
+    bench.greedy(11, 1, small(0));
+    bench.greedy(12, 2, tso(5, 9000));
+    bench.run(WORK);
+    bench.assert_even();
+}
+
+#[test]
+fn every_ring_of_a_port_gets_its_turn() {
+    let mut bench = Bench::new();
+    bench.greedy(1, 8, small(3));
+    bench.greedy(2, 1, small(4));
+    bench.run(WORK);
+    for pair in &bench.senders[0].pairs {
+        let done = pair.tx.used_position();
+        assert!(done > 300, "ring {} is not served: {done}", pair.queue);
+    }
+}
+
+#[test]
+fn no_turn_costs_much_more_than_it_may() {
+    let mut bench = Bench::new();
+    bench.greedy(1, 1, tso(0xff, 60_000));
+    bench.greedy(2, 1, small(3));
+    bench.run(TURN_COST as u64 * 20); // until the first visits have told what the frames cost
+    bench.dearest_turn = 0;
+    bench.run(WORK);
+    // One frame to eight receivers, summed and segmented, is the least that can be done.
+    let frame = 8 * (2 * 60_000 + 42 * (54 * 2 + 512) + 4096);
+    let most = TURN_COST as u64 + VISIT_COST_MAX.max(frame);
+    assert!(bench.dearest_turn <= most, "a turn of {} instead of {most}", bench.dearest_turn);
+}
+
+#[test]
+fn who_is_alone_waits_for_nobody_and_owes_nothing_afterwards() {
+    let mut bench = Bench::new();
+    bench.greedy(1, 1, tso(0xff, 60_000));
+    bench.run(WORK);
+    bench.greedy(2, 1, small(3));
+    bench.costs.clear();
+    bench.run(WORK);
+    bench.assert_even();
+}
+
+#[test]
+fn an_idle_port_saves_nothing_and_a_debt_is_not_lost_by_a_nap() {
+    let mut bench = Bench::new();
+    bench.greedy(1, 1, tso(0xff, 60_000));
+    bench.greedy(2, 1, small(4));
+    bench.greedy(11, 1, small(5));
+    let (idle, dear) = (RingId { port: PortId(2), queue: 0 }, RingId { port: PortId(1), queue: 0 });
+    bench.rota.remove(idle);
+    bench.run(WORK);
+    assert!(bench.rota.add(idle, 0));
+    bench.costs.clear();
+    for _ in 0..WORK / TURN_COST as u64 {
+        // It leaves after each round, and comes back.
+        bench.rota.remove(dear);
+        assert!(bench.rota.add(dear, 0));
+        bench.run(1);
+    }
+    bench.assert_even();
+}

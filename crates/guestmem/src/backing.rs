@@ -1,0 +1,86 @@
+//! What kind of file guest memory lies in; for people who look why a guest has no network, never for packets.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::OnceLock;
+
+use rustix::fs::{Stat, fstat, fstatfs};
+
+use crate::memfd;
+
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
+/// What st_blocks counts in, whatever the file system (stat(3type)).
+const STAT_BLOCK_BYTES: u64 = 512;
+
+/// Where the file of a mapping lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// memfd_create(2).
+    Memfd,
+    /// A file in a tmpfs, as in /dev/shm.
+    Tmpfs,
+    /// Huge pages, by a file or a memfd.
+    HugeTlb,
+}
+
+impl MemoryKind {
+    /// The name in output.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memfd => "memfd",
+            Self::Tmpfs => "tmpfs",
+            Self::HugeTlb => "hugetlbfs",
+        }
+    }
+}
+
+/// The file behind a mapping, at the time when it was mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backing {
+    /// Where it lives.
+    pub kind: MemoryKind,
+    /// Bytes of the file that had memory. A guest that has booted in it has filled some; one whose memory is a private
+    /// copy has left it empty.
+    pub filled_bytes: u64,
+}
+
+impl Backing {
+    /// The file behind `fd`, which is known to be shared memory. None if the system does not say.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> Option<Self> {
+        let stat = fstat(fd).ok()?;
+        let is_huge = fstatfs(fd).ok()?.f_type as i64 == HUGETLBFS_MAGIC;
+        let kind = match (is_huge, is_of_memfds(&stat)) {
+            (true, _) => MemoryKind::HugeTlb,
+            (false, true) => MemoryKind::Memfd,
+            (false, false) => MemoryKind::Tmpfs,
+        };
+        Some(Self { kind, filled_bytes: stat.st_blocks as u64 * STAT_BLOCK_BYTES })
+    }
+}
+
+/// Whether a file is on the device that the kernel makes memfds on, which nobody can mount.
+fn is_of_memfds(stat: &Stat) -> bool {
+    static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
+    let of_probe = || Some(fstat(memfd("lasthop-probe", 0).ok()?.as_fd()).ok()?.st_dev);
+    *DEVICE.get_or_init(of_probe) == Some(stat.st_dev)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use rustix::fs::{Mode, OFlags, open};
+
+    #[test]
+    fn memfds_are_told_from_files_and_what_was_written_is_counted() {
+        let file = memfd("t", 1 << 20).expect("a memfd");
+        let fresh = Backing::of(file.as_fd()).expect("known");
+        assert_eq!(fresh, Backing { kind: MemoryKind::Memfd, filled_bytes: 0 });
+        rustix::io::pwrite(&file, &[1; 8192], 0).expect("written");
+        assert_eq!(Backing::of(file.as_fd()).expect("known").filled_bytes, 8192);
+        // tmpfs is not everywhere, /dev/shm is on any Linux with a usual set-up.
+        let unnamed = OFlags::TMPFILE | OFlags::RDWR;
+        if let Ok(file) = open("/dev/shm", unnamed, Mode::RUSR | Mode::WUSR) {
+            assert_eq!(Backing::of(file.as_fd()).expect("known").kind, MemoryKind::Tmpfs);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! A vnic's chain, one file for what belongs together: each link is judged by what is known of it.
+
+mod driver;
+mod drops;
+mod learning;
+mod memory;
+mod outside;
+mod rings;
+mod vlans;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+
+use crate::report::VnicReport;
+
+use super::facts::{Facts, VnicFacts};
+use super::finding::{Finding, Link, State, Verdict};
+use super::processes::{self, Process, Sharing};
+
+/// What a vnic is judged by: two looks, some time apart, and the machine around it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case<'a> {
+    pub(super) before: &'a VnicFacts,
+    pub(super) now: &'a VnicFacts,
+    pub(super) facts: &'a Facts,
+    pub(super) processes: &'a [Process],
+    pub(super) sockets: &'a Sockets<'a>,
+}
+
+/// Sockets of this machine's front ends, by their command lines.
+#[derive(Debug)]
+pub(super) struct Sockets<'a> {
+    all: Vec<(&'a Process, PathBuf)>,
+    /// Those that are no vnic's, and at which nobody listens: another switch's guest is no stray.
+    strays: Vec<(&'a Process, PathBuf)>,
+}
+
+impl<'a> Sockets<'a> {
+    pub(super) fn of(processes: &'a [Process], facts: &Facts) -> Self {
+        let listened_at = processes::listened_at();
+        let known = facts.vnics.iter().map(|vnic| &vnic.vnic.socket).chain(&listened_at);
+        let known: HashSet<&PathBuf> = known.collect();
+        let of_process =
+            |process: &'a Process| process.sockets().into_iter().map(move |path| (process, path));
+        let all: Vec<_> = processes.iter().flat_map(of_process).collect();
+        let strays = all.iter().filter(|(_, path)| !known.contains(path)).cloned().collect();
+        Self { all, strays }
+    }
+}
+
+impl<'a> Case<'a> {
+    /// The other vnics of its switch.
+    fn neighbours(&self) -> impl Iterator<Item = &'a VnicReport> {
+        let own = &self.now.vnic;
+        let vnics = self.facts.vnics.iter().map(|vnic| &vnic.vnic);
+        vnics.filter(move |other| other.switch == own.switch && other.name != own.name)
+    }
+
+    /// The process at the other end of the socket.
+    fn peer(&self) -> Option<&'a Process> {
+        let pid = self.now.connection.peer_pid?;
+        self.processes.iter().find(|process| process.pid == pid)
+    }
+
+    /// The peer's command line says that its guest's memory is its own.
+    fn has_private_memory(&self) -> bool {
+        self.peer().is_some_and(|peer| matches!(peer.sharing(), Sharing::Private(_)))
+    }
+
+    /// The last refusal, if what came of it is not there, by words that it must have.
+    fn refusal(&self, words: &[&str]) -> Option<&'a str> {
+        let refusal = self.now.vnic.last_refusal.as_deref()?;
+        words.iter().any(|word| refusal.contains(word)).then_some(refusal)
+    }
+}
+
+/// All links of a vnic, in order.
+pub(super) fn chain(case: &Case<'_>) -> Vec<Finding> {
+    let mut is_whole = true;
+    let judged = Link::CHAIN.map(|link| {
+        let verdict = match (link, is_whole) {
+            (Link::Socket, _) => outside::socket(case),
+            (Link::Peer, true) => outside::peer(case),
+            (Link::Negotiation, true) => driver::negotiation(case),
+            (Link::Memory, true) => memory::memory(case),
+            (Link::Rings, true) => rings::rings(case),
+            (Link::Cable, true) => driver::link(case),
+            (Link::Learning, true) => learning::learning(case),
+            (Link::Drops, _) => drops::drops(case, is_whole),
+            _ => Verdict::not_reached(),
+        };
+        is_whole &= verdict.state != State::NotOk;
+        verdict.about(Some(case.now.name()), link)
+    });
+    judged.into()
+}

@@ -1,0 +1,112 @@
+//! `lasthop doctor`: why a guest has no network, link by link.
+//!
+//! The switch tells facts (`facts`), twice and some time apart, so that what moves is told from what stands. Judging
+//! them is done here, in the asking process, which also looks at the machine: sockets in the file system, command lines
+//! of front ends, limits.
+//!
+//! ```text
+//!   socket - peer - negotiation - memory - rings - link - learning - drops      for each vnic (link/)
+//!   switch, host                                                                once (host.rs)
+//! ```
+
+pub(crate) mod facts;
+mod finding;
+mod host;
+mod link;
+mod processes;
+mod show;
+mod words;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::fault::Fault;
+use crate::rundir;
+
+use facts::{Facts, VnicFacts};
+use finding::{Finding, State};
+use link::{Case, Sockets};
+use processes::Process;
+
+/// Between two looks: a guest that sends or receives at all does it several times meanwhile, and nobody minds the wait.
+const PAUSE: Duration = Duration::from_millis(400);
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Diagnosis {
+    /// Nothing is broken.
+    pub(crate) ok: bool,
+    /// The switch and the host first, then each vnic's chain in its order.
+    findings: Vec<Finding>,
+    /// What it was judged by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    facts: Option<Facts>,
+}
+
+/// Examines the switch in `dir`, or one of its vnics; `look` asks it for its facts.
+///
+/// # Errors
+/// When there is no such vnic. That there is no switch is a finding.
+pub(crate) fn examine(
+    dir: &Path,
+    name: Option<&str>,
+    look: impl Fn() -> Result<Facts, Fault>,
+) -> Result<Diagnosis, Fault> {
+    let first = look();
+    std::thread::sleep(if first.is_ok() { PAUSE } else { Duration::ZERO });
+    let mut processes = Process::of_interest();
+    match first.and_then(|before| Ok((before, look()?))) {
+        Ok((before, now)) => {
+            let peers = now.vnics.iter().filter_map(|vnic| Process::read(vnic.connection.peer_pid?));
+            processes.extend(peers.collect::<Vec<_>>());
+            let mut diagnosis = judge(&before, now, name, &processes);
+            diagnosis.address(dir);
+            Ok(diagnosis)
+        }
+        Err(fault) => match host::unanswered(dir, &fault, &processes) {
+            Some(finding) => Ok(Diagnosis { ok: false, findings: vec![finding], facts: None }),
+            None => Err(fault),
+        },
+    }
+}
+
+fn judge(before: &Facts, now: Facts, name: Option<&str>, processes: &[Process]) -> Diagnosis {
+    let sockets = Sockets::of(processes, &now);
+    let earlier: HashMap<&str, &VnicFacts> = before.vnics.iter().map(|vnic| (vnic.name(), vnic)).collect();
+    let mut findings = host::findings(&now);
+    for vnic in now.vnics.iter().filter(|vnic| name.is_none_or(|name| vnic.name() == name)) {
+        let before = earlier.get(vnic.name()).copied().unwrap_or(vnic);
+        let case = Case { before, now: vnic, facts: &now, processes, sockets: &sockets };
+        findings.extend(link::chain(&case));
+    }
+    let ok = findings.iter().all(|finding| finding.state != State::NotOk);
+    Diagnosis { ok, findings, facts: Some(now) }
+}
+
+impl Diagnosis {
+    /// What is broken, then what is not as it could be; each in the order of the chain.
+    fn complaints(&self) -> Vec<&Finding> {
+        let mut complaints: Vec<&Finding> =
+            self.findings.iter().filter(|finding| finding.state < State::Unknown).collect();
+        complaints.sort_by_key(|finding| finding.state);
+        complaints
+    }
+
+    /// Remedies are for copying: they name the switch that was asked.
+    fn address(&mut self, dir: &Path) {
+        let option = rundir::option(dir);
+        for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
+            for command in ["vnic", "stats"] {
+                *remedy =
+                    remedy.replace(&format!("lasthop {command}"), &format!("lasthop{option} {command}"));
+            }
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        show::text(self)
+    }
+}

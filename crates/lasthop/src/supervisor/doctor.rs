@@ -1,0 +1,86 @@
+//! The method "doctor": what the supervisor knows, with what the switch process told.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+use crate::doctor::facts::{Ended, Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
+use crate::fault::Fault;
+use crate::report::{PortReport, StatsReport, VnicReport};
+
+use super::Supervisor;
+use super::orders::Asker;
+use super::requests::{Question, describe, to_json};
+use super::warnings::Warner;
+
+impl Supervisor {
+    /// Without a switch process the answer comes at once: that it is missing is what the asker wants to know.
+    pub(super) fn doctor(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if let Some(name) = &name {
+            self.find(name)?;
+        }
+        if self.lives.is_up() {
+            return self.ask(Question::Doctor { name }, asker);
+        }
+        self.facts(name.as_deref(), None).map(Some)
+    }
+
+    /// All facts together.
+    pub(super) fn facts(&self, name: Option<&str>, inside: Option<Inspection>) -> Result<Value, Fault> {
+        let is_asked = |vnic: &VnicFacts| name.is_none_or(|name| vnic.name() == name);
+        let mut vnics: Vec<VnicFacts> = self.vnic_facts(inside.as_ref());
+        // Others' addresses and settings are facts about this one, too: they may be the same.
+        if name.is_some() {
+            for vnic in vnics.iter_mut().filter(|vnic| !is_asked(vnic)) {
+                vnic.session = None;
+            }
+        }
+        vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
+        let (fdb, moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
+        to_json(&Facts { switch: self.switch_facts(), vnics, fdb, moves })
+    }
+
+    fn switch_facts(&self) -> SwitchFacts {
+        let settings = self.lives.settings();
+        SwitchFacts {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            switch_pid: self.lives.pid(),
+            up_ms: self.lives.up().map(|up| up.as_millis() as u64),
+            restarts: self.lives.restarts(),
+            last_end: self
+                .lives
+                .last_end()
+                .map(|(how, ago)| Ended { why: how, ago_ms: ago.as_millis() as u64 }),
+            module: settings.module.as_str().to_owned(),
+            workers: settings.workers.0,
+            cpus: settings.cpus.as_ref().map(ToString::to_string),
+        }
+    }
+
+    fn vnic_facts(&self, inside: Option<&Inspection>) -> Vec<VnicFacts> {
+        let stats = inside.map(|inside| StatsReport { ports: inside.ports.clone(), workers: Vec::new() });
+        let stats = stats.unwrap_or_default();
+        let sessions = inside.map(|inside| inside.sessions.as_slice()).unwrap_or_default();
+        let sessions: HashMap<&str, &SessionFacts> =
+            sessions.iter().map(|(name, session)| (name.as_str(), session)).collect();
+        let warner = Warner::new(self.ports.values(), &stats);
+        let facts = self.ports.values().map(|port| {
+            let name = port.spec.name.as_str();
+            // What the session tells is more.
+            let bare = |counted: &PortReport| PortReport {
+                features: Vec::new(),
+                rings: Vec::new(),
+                ..counted.clone()
+            };
+            let vnic =
+                VnicReport { features: Vec::new(), rings: Vec::new(), ..describe(port, &stats, &warner) };
+            let session = sessions.get(name).map(|session| (*session).clone());
+            let counters = warner.inside(port).map(bare);
+            let switch = self.switches.iter().find(|switch| switch.name == port.spec.switch);
+            let module = switch.map(|switch| switch.module.as_str().to_owned()).unwrap_or_default();
+            VnicFacts { vnic, module, connection: port.connection(), session, counters }
+        });
+        facts.collect()
+    }
+}

@@ -1,0 +1,97 @@
+//! The switch process's answer to "doctor": its sessions, and how far their rings are.
+
+use lasthop_engine::RingInspection;
+use lasthop_guestmem::MemoryMap;
+use lasthop_vhost::features::protocol;
+use lasthop_vhost::{RingView, SessionView};
+
+use crate::doctor::facts::{Inspection, MemoryFacts, ProgressFacts, RingFacts, SessionFacts};
+use crate::fault::Fault;
+use crate::vnic::describe_features;
+
+use super::datapath::Datapath;
+use super::sessions::Sessions;
+
+/// What is known of all guests, or of the one of port `name`.
+pub(super) fn inspect(
+    datapath: &Datapath,
+    sessions: &Sessions,
+    name: Option<&str>,
+) -> Result<Inspection, Fault> {
+    let mut views: Vec<_> =
+        sessions.views().filter(|(port, _)| name.is_none_or(|name| name == *port)).collect();
+    views.sort_by_key(|(port, _)| *port);
+    let names: Vec<&str> = views.iter().map(|(port, _)| *port).collect();
+    let rings = datapath.rings(&names)?;
+    let facts = views.into_iter().zip(rings);
+    Ok(Inspection {
+        sessions: facts.map(|((port, view), rings)| (port.to_owned(), session(&view, &rings))).collect(),
+        ports: datapath.stats()?.ports,
+        fdb: datapath.fdb(None).entries,
+        moves: datapath.moves(),
+    })
+}
+
+fn session(view: &SessionView, running: &[RingInspection]) -> SessionFacts {
+    let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
+    let ring = |(index, told): (usize, &RingView)| {
+        ring(index as u16, told, running.iter().find(|ring| usize::from(ring.index) == index))
+    };
+    SessionFacts {
+        messages: view.messages,
+        offered: describe_features(view.offered),
+        features: describe_features(view.features),
+        protocol_features: words(protocol::names(view.protocol_features)),
+        status: view.status,
+        refused: view.refused,
+        ignored: view.ignored,
+        memory: view.memory.as_deref().map(memory).unwrap_or_default(),
+        rings: view.rings.iter().enumerate().map(ring).collect(),
+    }
+}
+
+fn ring(index: u16, told: &RingView, running: Option<&RingInspection>) -> RingFacts {
+    let progress = running.and_then(|ring| ring.progress).map(|progress| ProgressFacts {
+        available: progress.available,
+        taken: progress.taken,
+        used: progress.used,
+        waiting: progress.waiting,
+        stalled: progress.is_stalled,
+    });
+    RingFacts {
+        index,
+        entries: told.entries,
+        placed: told.is_placed,
+        started: told.is_kicked,
+        polled: told.is_polled,
+        has_call: told.has_call,
+        // A guest without a VMM in between says how many pairs it uses by its control queue.
+        enabled: running.map_or(told.enabled, |ring| ring.enabled),
+        running: told.running,
+        error: running.and_then(|ring| ring.error.clone()),
+        worker: running.map(|ring| ring.worker),
+        kicks: running.map_or(0, |ring| ring.kicks),
+        progress,
+    }
+}
+
+fn memory(map: &MemoryMap) -> MemoryFacts {
+    let backings = || {
+        map.regions().iter().filter_map(|region| Some((region.mapping.range()?, region.mapping.backing()?)))
+    };
+    let mut kinds: Vec<String> = backings().map(|(_, backing)| backing.kind.name().to_owned()).collect();
+    kinds.sort();
+    kinds.dedup();
+    // A file is counted once, however many regions lie in it.
+    let mut files: Vec<_> =
+        backings().map(|(range, backing)| ((range.device, range.inode), backing.filled_bytes)).collect();
+    files.sort_unstable();
+    files.dedup_by_key(|(file, _)| *file);
+    MemoryFacts {
+        regions: map.regions().len(),
+        bytes: map.regions().iter().map(|region| region.mapping.len() as u64).sum(),
+        kinds,
+        filled_bytes: files.iter().map(|(_, bytes)| bytes).sum(),
+        is_dead: map.is_dead(),
+    }
+}

@@ -1,0 +1,131 @@
+//! Guests that run, and whose packets do not arrive, or arrive slower than they could.
+
+use lasthop_guest::GuestOptions;
+use lasthop_vhost::features;
+
+use crate::support::{Switch, eventually};
+use crate::{ONE, TWO, blames, diagnosed, guest, guest_with, send, warns};
+
+#[test]
+fn two_guests_with_one_address_are_told() {
+    let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
+    let (mut one, mut two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", ONE));
+    let place = || {
+        let fdb = switch.json(&["fdb", "show"]);
+        fdb["entries"][0]["port"].as_str().map(str::to_owned)
+    };
+    for _ in 0..2 {
+        send(&mut one, [0xff; 6], ONE, 60);
+        eventually("vm1's frame", || (place().as_deref() == Some("vm1")).then_some(()));
+        send(&mut two, [0xff; 6], ONE, 60);
+        eventually("vm2's frame", || (place().as_deref() == Some("vm2")).then_some(()));
+    }
+    blames(&switch, &["duplicate MAC address 02:00:00:00:00:01", "vm1", "vm2"]);
+}
+
+#[test]
+fn a_guest_with_another_address_than_its_vnic_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1,mac=02:00:00:00:00:01", "--vnic", "vm2"]);
+    let (mut one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    send(&mut one, [0xff; 6], [0x02, 0, 0, 0, 0, 9], 60);
+    warns(&switch, &["vm1 drops", "another address than the vnic's mac=", "source_spoofed"]);
+}
+
+#[test]
+fn a_guest_that_goes_on_with_another_address_is_broken() {
+    let switch = Switch::start(&["--vnic", "vm1,mac=02:00:00:00:00:01", "--vnic", "vm2"]);
+    let (mut one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    let answer = eventually("a diagnosis during traffic", || {
+        // Sends for as long as the two looks of the doctor take.
+        std::thread::scope(|scope| {
+            let doctor = scope.spawn(|| switch.ask(&["doctor"]));
+            while !doctor.is_finished() {
+                send(&mut one, [0xff; 6], [0x02, 0, 0, 0, 0, 9], 60);
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            Some(doctor.join().expect("asked")).filter(|answer| answer.out.starts_with("not ok: vm1 drops"))
+        })
+    });
+    assert_eq!(answer.code, Some(1), "{}", answer.out);
+    assert!(answer.out.contains("source_spoofed (now)"), "{}", answer.out);
+}
+
+#[test]
+fn mtus_that_differ_are_told() {
+    let switch = Switch::start(&["--vnic", "vm1,mtu=9000", "--vnic", "vm2"]);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    warns(&switch, &["vm1 link", "MTU mismatch", "9000", "1500"]);
+}
+
+#[test]
+fn a_vlan_that_nobody_else_has_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1,vlan=10", "--vnic", "vm2"]);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    warns(&switch, &["vm1 link", "VLAN mismatch", "VLAN 10", "vlan=10"]);
+}
+
+#[test]
+fn tags_that_a_vnic_does_not_take_are_told() {
+    let switch = Switch::start(&["--vnic", "vm1,vlan=10", "--vnic", "vm2,vlan=10"]);
+    let (mut one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    let tagged = [&TWO[..], &ONE, &[0x81, 0, 0, 20, 0x88, 0xb5], &[0; 50]].concat();
+    assert!(one.send(0, &tagged, lasthop_wire::Offload::default()).expect("sent"));
+    one.flush(0).expect("flushed");
+    warns(&switch, &["vm1 drops", "VLAN mismatch", "tagged", "trunk="]);
+}
+
+#[test]
+fn vnics_that_are_all_isolated_are_told() {
+    let switch = Switch::start(&["--vnic", "vm1,isolated=true", "--vnic", "vm2,isolated=true"]);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    warns(&switch, &["vm1 link", "all others are isolated"]);
+}
+
+#[test]
+fn a_link_that_was_set_down_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    switch.ask(&["vnic", "set", "vm2", "link=down"]).ok();
+    blames(&switch, &["vm2 link", "link is down", "vnic set vm2 link=up"]);
+}
+
+#[test]
+fn frames_that_do_not_fit_into_buffers_are_told() {
+    let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
+    let mut one = guest(&switch, "vm1", ONE);
+    let small = GuestOptions { mac: TWO, rx_buffer_bytes: 400, ..GuestOptions::default() };
+    let offloads = features::MRG_RXBUF | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_ECN;
+    let _two = guest_with(&switch, "vm2", small.without(offloads));
+    send(&mut one, TWO, ONE, 1000);
+    eventually("the drop", || (switch.port("vm2")["tx_drops"]["rx_buffer_small"] == 1).then_some(()));
+    let answer = diagnosed(&switch, &["vm2 negotiation", "MRG_RXBUF"]);
+    assert!(
+        answer.out.contains("vm2 drops: MTU mismatch: frames are larger than the guest's receive buffers"),
+        "{}",
+        answer.out
+    );
+}
+
+#[test]
+fn offloads_that_are_off_are_told_with_their_cost() {
+    let switch = Switch::start(&["--vnic", "vm1,features-off=TSO"]);
+    let _one = guest(&switch, "vm1", ONE);
+    warns(&switch, &["vm1 negotiation", "offloads are off", "HOST_TSO4", "45 times", "features-off=TSO"]);
+}
+
+#[test]
+fn a_guest_that_is_alone_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let mut one = guest(&switch, "vm1", ONE);
+    send(&mut one, [0xff; 6], ONE, 60);
+    warns(&switch, &["vm1 drops", "nobody to talk to", "only vnic", "vnic add"]);
+}
+
+#[test]
+fn a_guest_whose_only_neighbour_is_in_another_switch_is_told() {
+    let vnics = ["--vnic", "vm1,mtu=9000", "--vnic", "vm2,switch=two"];
+    let switch = Switch::start(&[&["--switch", "two"], &vnics[..]].concat());
+    let (mut one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    send(&mut one, [0xff; 6], ONE, 60);
+    warns(&switch, &["warning: vm1 drops", "nobody to talk to", "only vnic of its switch"]);
+}

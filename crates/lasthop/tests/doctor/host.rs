@@ -1,0 +1,119 @@
+//! No switch, another one, one that crashed, one of another version, one that may not be asked.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::support::{Answer, Switch, eventually, lasthop, signal};
+use crate::{diagnosed, first_lines, has_all};
+
+fn doctor_in(dir: &Path) -> Answer {
+    lasthop(&["--dir", dir.to_str().expect("text"), "doctor"])
+}
+
+fn check(answer: &Answer, words: &[&str]) {
+    assert_eq!(answer.code, Some(1), "{}{}", answer.out, answer.err);
+    assert!(
+        has_all(&first_lines(&answer.out), words),
+        "{words:?} are not in the first three lines of:\n{}",
+        answer.out
+    );
+}
+
+#[test]
+fn a_switch_that_is_not_running_is_told_with_how_to_start_it() {
+    let base = tempfile::tempdir().expect("a directory");
+    check(&doctor_in(&base.path().join("run")), &["no switch is running in", "lasthop run --dir"]);
+}
+
+#[test]
+fn a_switch_in_another_directory_is_named() {
+    let switch = Switch::start(&[]);
+    let answer = doctor_in(&switch.base.path().join("ran"));
+    let named = format!("but in {} (process {})", switch.dir().display(), switch.pid());
+    check(&answer, &["no switch is running in", &named, "ask that one"]);
+}
+
+#[test]
+fn a_switch_that_was_killed_leaves_a_socket_that_is_no_switch() {
+    let mut switch = Switch::start(&["--vnic", "vm1"]);
+    signal(switch.pid(), Signal::KILL);
+    switch.wait();
+    check(&doctor_in(&switch.dir()), &["no switch is running in"]);
+}
+
+#[test]
+fn a_control_socket_that_was_removed_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    std::fs::remove_file(switch.path("control.sock")).expect("removed");
+    let process = format!("process {}", switch.pid());
+    check(&doctor_in(&switch.dir()), &["cannot be asked", &process, "control socket", "restart"]);
+}
+
+#[test]
+fn two_switches_in_one_directory_are_told() {
+    let first = Switch::start(&["--vnic", "vm1"]);
+    let dir = first.dir();
+    let second = lasthop(&["run", "--dir", dir.to_str().expect("text")]).refused();
+    let process = format!("process {}", first.pid());
+    assert!(has_all(&first_lines(&second), &["another switch", &process, "--dir"]), "{second}");
+}
+
+#[test]
+fn a_switch_process_that_crashed_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let answer = eventually("the crash", || {
+        let answer = switch.ask(&["doctor"]);
+        answer.out.contains("crashed").then_some(answer)
+    });
+    assert!(has_all(&answer.out, &["warning: switch", "1 restarts", "killed by signal 9"]), "{}", answer.out);
+}
+
+#[test]
+fn a_switch_without_vnics_is_told() {
+    let switch = Switch::start(&[]);
+    assert_eq!(diagnosed(&switch, &["no vnics", "vnic add"]).code, Some(1));
+}
+
+#[test]
+fn a_switch_of_another_version_is_told() {
+    let base = tempfile::tempdir().expect("a directory");
+    let listener = UnixListener::bind(base.path().join("control.sock")).expect("bound");
+    let old = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().expect("asked");
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line).expect("a question");
+        let answer =
+            r#"{"id":1,"jsonrpc":"2.0","error":{"code":-32601,"message":"there is no method \"doctor\""}}"#;
+        writeln!(&stream, "{answer}").expect("answered");
+    });
+    check(&doctor_in(base.path()), &["version mismatch", "restart the switch"]);
+    old.join().expect("asked once");
+}
+
+#[test]
+fn a_switch_of_another_user_is_told() {
+    if !rustix::process::geteuid().is_root() {
+        return; // nobody else to be
+    }
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    // Where nobody may go, to a program that nobody may run.
+    let (base, program) = (switch.base.path(), switch.base.path().join("lasthop"));
+    std::fs::copy(env!("CARGO_BIN_EXE_lasthop"), &program).expect("copied");
+    for path in [base, &program] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("opened");
+    }
+    let output =
+        Command::new(&program).arg("--dir").arg(switch.dir()).arg("doctor").uid(65534).gid(65534).output();
+    let output = output.expect("run");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(has_all(&first_lines(&text), &["permission denied", "user who started the switch"]), "{text}");
+    assert_eq!(output.status.code(), Some(1));
+}

@@ -1,0 +1,49 @@
+//! Memory that is not there, not shared, not usable, or gone.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use lasthop_vhost::MemoryRegionMessage;
+
+use crate::fake::{Fake, STATUS_RUNNING};
+use crate::support::Switch;
+use crate::{ONE, blames, guest, has_all};
+
+#[test]
+fn memory_without_a_file_is_not_shared() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let mut fake = Fake::negotiated(&switch, "vm1");
+    fake.front.set_status(STATUS_RUNNING).expect("status");
+    blames(&switch, &["vm1 memory", "shared memory", "share=on"]);
+}
+
+#[test]
+fn a_guest_that_writes_elsewhere_does_not_share_its_memory() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let mut fake = Fake::negotiated(&switch, "vm1");
+    fake.share();
+    fake.start_rings();
+    fake.kick();
+    blames(&switch, &["vm1 memory", "most likely not shared", "share=on"]);
+}
+
+#[test]
+fn memory_in_a_file_on_a_disk_is_refused() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let mut fake = Fake::negotiated(&switch, "vm1");
+    let program = File::open(std::env::current_exe().expect("a path")).expect("readable");
+    let region = MemoryRegionMessage { guest_addr: 0, size: 4096, user_addr: 0, offset: 0 };
+    let refused = fake.front.set_mem_table(&[region], &[program.as_fd()]);
+    assert!(refused.is_err());
+    blames(&switch, &["vm1 memory", "disk file system", "memfd"]);
+    assert!(has_all(&switch.ask(&["vnic", "show", "vm1"]).ok(), &["last refusal", "disk file system"]));
+}
+
+#[test]
+fn memory_that_was_cut_short_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let mut guest = guest(&switch, "vm1", ONE);
+    rustix::fs::ftruncate(guest.memory_file(), 0).expect("cut short");
+    guest.kick(0).expect("kicked");
+    blames(&switch, &["vm1 memory", "cut short", "restart the guest"]);
+}

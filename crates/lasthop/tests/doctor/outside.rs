@@ -1,0 +1,133 @@
+//! Sockets: wrong, stale, gone, taken, or silent.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::{Switch, lasthop};
+use crate::{ONE, blames, diagnosed, first_lines, guest, has_all};
+
+/// A process with the command line of a VMM, which does nothing.
+struct Vmm(Child);
+
+impl Vmm {
+    fn start(words: &[&str]) -> Self {
+        Self::start_with(words, |_| {})
+    }
+
+    fn start_with(words: &[&str], change: impl FnOnce(&mut Command)) -> Self {
+        let mut command = Command::new("sh");
+        change(&mut command);
+        command.args(["-c", "read word", "qemu-system-x86_64"]).args(words);
+        Self(command.stdin(Stdio::piped()).spawn().expect("a shell"))
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_vnic_without_a_guest_is_told_how_to_get_one() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let show = format!("lasthop --dir {} vnic show vm1 --qemu", switch.dir().display());
+    blames(&switch, &["vm1 peer", "no guest is connected", &show]);
+}
+
+#[test]
+fn a_vmm_with_another_socket_path_is_named() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let wrong = switch.path("vm1.sok");
+    let chardev = format!("socket,id=c,path={},reconnect=1", wrong.display());
+    let vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
+    let process = format!("process {}", vmm.0.id());
+    blames(&switch, &["vm1 peer", "wrong socket path", "vm1.sok", &process]);
+}
+
+#[test]
+fn a_vmm_without_permission_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return; // nobody else to be
+    }
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let chardev = format!("socket,id=c,path={},reconnect=1", switch.path("vm1.sock").display());
+    let words = ["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"];
+    let _vmm = Vmm::start_with(&words, |command| {
+        command.uid(65534).gid(65534);
+    });
+    blames(&switch, &["vm1 peer", "no permission", "uid 65534", "socket-group"]);
+}
+
+#[test]
+fn a_vmm_that_does_not_come_back_is_named() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let chardev = format!("socket,id=c,path={}", switch.path("vm1.sock").display());
+    let _vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
+    blames(&switch, &["vm1 peer", "is not connected", "reconnect=1"]);
+}
+
+#[test]
+fn a_stale_socket_file_of_a_vmm_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1,mode=connect"]);
+    drop(UnixListener::bind(switch.path("vm1.sock")).expect("bound"));
+    blames(&switch, &["vm1 peer", "nobody listens", "left over"]);
+}
+
+#[test]
+fn a_vmm_that_has_not_made_its_socket_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1,mode=connect"]);
+    blames(&switch, &["vm1 peer", "nobody listens", "no such socket"]);
+}
+
+#[test]
+fn a_socket_file_that_was_removed_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    std::fs::remove_file(switch.path("vm1.sock")).expect("removed");
+    blames(&switch, &["vm1 socket", "is gone", "vnic add"]);
+}
+
+#[test]
+fn somebody_who_says_nothing_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let _silent = UnixStream::connect(switch.path("vm1.sock")).expect("connected");
+    blames(&switch, &["vm1 negotiation", "said nothing", "vhost-user front end"]);
+}
+
+#[test]
+fn somebody_who_speaks_another_protocol_is_told() {
+    use std::io::Write;
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let mut other = UnixStream::connect(switch.path("vm1.sock")).expect("connected");
+    other.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+    blames(&switch, &["vm1 peer", "protocol", "is a vhost-user front end connected?"]);
+}
+
+#[test]
+fn a_second_guest_at_one_vnic_is_told() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let _first = guest(&switch, "vm1", ONE);
+    let mut others = vec![UnixStream::connect(switch.path("vm1.sock")).expect("connected")];
+    others.push(UnixStream::connect(switch.path("vm1.sock")).expect("connected"));
+    let answer = diagnosed(&switch, &["vm1 peer", "second guest was sent away", "vnic of its own"]);
+    assert_eq!(answer.code, Some(0), "{}", answer.out);
+}
+
+#[test]
+fn a_name_that_is_taken_and_a_socket_in_use_are_told() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let taken = switch.ask(&["vnic", "add", "vm1"]).refused();
+    assert!(has_all(&first_lines(&taken), &["there is a vnic \"vm1\" already", "another name"]), "{taken}");
+    let foreign = switch.base.path().join("foreign.sock");
+    let _owner = UnixListener::bind(&foreign).expect("bound");
+    let used = switch.ask(&["vnic", "add", &format!("vm2,socket={}", foreign.display())]).refused();
+    assert!(has_all(&first_lines(&used), &["in use by another process", "another path"]), "{used}");
+}
+
+#[test]
+fn a_mistyped_option_is_told_with_the_right_one() {
+    let mistyped = lasthop(&["run", "--vnic", "vm1,mak=02:00:00:00:00:01"]).err;
+    assert!(has_all(&first_lines(&mistyped), &["no option \"mak\"", "did you mean \"mac\""]), "{mistyped}");
+}
