@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashMap;
 
-use lasthop_fabric::bounds::{TURN_COST, VISIT_COST_MAX};
+use lasthop_fabric::bounds::{PIECE_COST, TURN_COST, VISIT_COST_MAX};
 use lasthop_fabric::{Capabilities, Fabric, RingId, Rota};
 use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
@@ -254,4 +254,21 @@ fn an_idle_port_saves_nothing_and_a_debt_is_not_lost_by_a_nap() {
         bench.run(1);
     }
     bench.assert_even();
+}
+
+/// Each descriptor is read, checked and translated, and copied from on its own: sixty are not to be had for one.
+#[test]
+fn descriptors_cost_what_they_cause() {
+    let cost = |cuts: &[usize]| {
+        let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+        let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+        let mut receiver = TestGuest::attach(&mut fabric, 3, everything(), 64, 2048);
+        receiver.post(64);
+        assert!(sender.queue_cut(&frame(3, 1, 200), Offload::default(), cuts));
+        let visited = fabric.visit_in_turn(sender.tx_ring(), 0);
+        assert_eq!((visited.packets, receiver.receive().is_some()), (1, true));
+        visited.cost
+    };
+    let (whole, crumbs) = (cost(&[]), cost(&(100..160).collect::<Vec<_>>()));
+    assert_eq!(crumbs, whole + 61 * PIECE_COST);
 }
