@@ -66,7 +66,7 @@ impl Charge {
         self.total += VISIT_COST + PACKET_COST * packets as u64;
     }
 
-    /// Pieces of chains that are in more than one.
+    /// Pieces of memory, of chains and buffers that are in more than one.
     #[inline]
     pub(crate) fn add_pieces(&mut self, pieces: u64) {
         self.total += PIECE_COST * pieces;

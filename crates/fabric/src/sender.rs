@@ -324,6 +324,12 @@ impl Senders {
         sender.into_iter().for_each(|sender| sender.charge.add_delivered(packets as u64, delivered));
     }
 
+    /// Charges the port of `packet`, if this is its home, for pieces of memory beyond one for each packet.
+    pub(crate) fn charge_pieces(&mut self, packet: PacketRef, pieces: u64) {
+        let sender = self.owns(packet).then(|| self.get_mut(packet.port())).flatten();
+        sender.into_iter().for_each(|sender| sender.charge.add_pieces(pieces));
+    }
+
     /// Enters that packets of one ring were delivered whole.
     #[inline]
     pub(crate) fn settle_delivered(
