@@ -1,5 +1,6 @@
 //! Each rule of the bridge, by frames.
 
+mod apart;
 mod limits;
 mod model;
 mod static_entries;
