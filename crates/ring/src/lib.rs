@@ -48,7 +48,7 @@ pub const RING_ENTRIES_MAX: u16 = 32768;
 /// Descriptors that one chain may visit, indirect ones included: more than any driver chains, little enough to walk.
 pub const CHAIN_DESCRIPTORS_MAX: u32 = 1024;
 /// Descriptors without a byte that a chain to be read may have: no driver has use for one, and each is walked for nothing.
-pub const EMPTY_DESCRIPTORS_MAX: u32 = 16;
+pub const EMPTY_DESCRIPTORS_MAX: u32 = 32;
 
 /// The chain continues at `next` (virtio 1.2, 2.7.5).
 pub const DESC_NEXT: u16 = 1;
