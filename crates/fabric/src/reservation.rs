@@ -10,7 +10,7 @@ pub(crate) struct Reservation {
     /// Head and bytes to be written of each buffer.
     buffers: ArrayVec<(u16, u32), PACKET_BUFFERS_MAX>,
     segments: ArrayVec<Segment, PACKET_BUFFER_SEGMENTS_MAX>,
-    /// Pieces found since they were asked for, whether they were enough or not, but for the first of each packet.
+    /// Pieces found since they were asked for, for packets whose wait is over, but for the first of each.
     further_pieces: u64,
 }
 
@@ -37,11 +37,14 @@ impl Reservation {
         mergeable: bool,
     ) -> Result<(), Refusal> {
         let taken = self.try_to_take(ring, map, hint, len, mergeable);
-        self.further_pieces += (self.segments.len() as u64).saturating_sub(1);
+        // A guest that posts a little again and again has others' packets tried as often: that is not their senders' doing.
+        if !matches!(taken, Err(Refusal::NoBuffers(_))) {
+            self.further_pieces += (self.segments.len() as u64).saturating_sub(1);
+        }
         taken
     }
 
-    /// Pieces found since this was asked last, but for the first of each packet.
+    /// Pieces found since this was asked last, for packets whose wait is over, but for the first of each.
     pub(crate) fn take_further_pieces(&mut self) -> u64 {
         std::mem::take(&mut self.further_pieces)
     }

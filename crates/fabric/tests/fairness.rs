@@ -285,3 +285,21 @@ fn descriptors_cost_what_they_cause() {
     let legacy = Capabilities { header_bytes: 10, mergeable: false, ..everything() };
     assert_eq!(cost_in_pieces(&[], &[2048], legacy), whole, "another way, no more pieces");
 }
+
+/// Else a receiver could have its senders pay for as many attempts as it likes.
+#[test]
+fn a_receiver_that_posts_too_little_again_and_again_costs_its_sender_nothing_more() {
+    let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let mut receiver = TestGuest::attach(&mut fabric, 3, everything(), 1024, 2048);
+    assert!(sender.queue(&frame(3, 1, 1500), Offload::default()));
+    let ring = sender.tx_ring();
+    assert!(fabric.visit_in_turn(ring, 0).cost > 0);
+    for buffer in 0..30 {
+        let pieces: Vec<_> = (0..8).map(|piece| (RX_BUFFERS + 8 * buffer + piece, 1)).collect();
+        receiver.rx.add(&[], &pieces, 0).unwrap();
+        receiver.rx.publish();
+        assert!(!fabric.drain(receiver.tx_ring()), "there is no room yet");
+    }
+    assert_eq!(fabric.visit_in_turn(ring, 0).cost, 0);
+}
