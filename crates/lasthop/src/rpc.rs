@@ -53,7 +53,11 @@ fn is_id(value: &Value) -> bool {
 
 /// The parameters as `T`; a missing `params` is an empty object.
 pub(crate) fn params<T: DeserializeOwned>(params: Value) -> Result<T, Fault> {
-    let params = if params.is_null() { json!({}) } else { params };
+    let params = match params {
+        Value::Null => json!({}),
+        Value::Object(_) => params,
+        _ => return Err(Fault::params("\"params\" must be an object, with the parameters by name")),
+    };
     serde_json::from_value(params).map_err(|error| {
         let words = error.to_string();
         Fault::params(names::unknown_key(&words).unwrap_or(words))

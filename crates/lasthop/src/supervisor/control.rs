@@ -99,7 +99,7 @@ impl Control {
         // The line may have been too long, which makes an answer.
         let is_sound = line.is_some() && client.write(Instant::now()).is_ok();
         if !is_sound || client.is_over(Instant::now()) || self.watch(number, poller).is_err() {
-            self.clients.remove(&number);
+            self.hand_over(number, poller);
         }
         Some((number, line??))
     }
@@ -110,8 +110,11 @@ impl Control {
     }
 
     /// Drops clients that do not read.
-    pub(super) fn expire(&mut self, now: Instant) {
-        self.clients.retain(|_, client| client.due().is_none_or(|due| due > now));
+    pub(super) fn expire(&mut self, now: Instant, poller: &Poller) {
+        let is_late = |client: &Client| client.due().is_some_and(|due| due <= now);
+        let late: Vec<u32> =
+            self.clients.iter().filter(|(_, client)| is_late(client)).map(|(number, _)| *number).collect();
+        late.into_iter().for_each(|number| self.hand_over(number, poller)); // the switch may have a copy
     }
 
     /// When [`Self::expire`] has something to do.

@@ -189,6 +189,7 @@ impl Supervisor {
     pub(super) fn fail_waiting(&mut self) {
         let is_starting = !matches!(self.stage, Stage::Serving);
         for (_, waiting) in std::mem::take(&mut self.waiting) {
+            let is_removal = matches!(waiting.what, What::Removed | What::SwitchRemoved { .. });
             match waiting.what {
                 What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
                 What::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
@@ -196,7 +197,9 @@ impl Supervisor {
                 _ => {}
             }
             if let (Some(asker), false) = (waiting.asker, is_starting) {
-                self.answer(asker, Err(switch_down()));
+                // What was to go is gone, and the next process will not be told of it.
+                let answer = if is_removal { Ok(Value::Bool(true)) } else { Err(switch_down()) };
+                self.answer(asker, answer);
             }
         }
     }
