@@ -179,18 +179,24 @@ enum VnicCommand {
     },
     /// Change a vnic while its guest is attached
     Set {
+        /// The vnic
         name: Name,
-        /// What to change: link=down|up, mac=ADDRESS, socket-mode=0660, socket-owner=USER, socket-group=GROUP at once;
-        /// mtu=BYTES, features-off=CSUM+TSO4 for the next time that a guest attaches. KEY=none takes a key back
+        /// What to change: link=down|up, mac=ADDRESS, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
+        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP at once; mtu=BYTES, features-off=CSUM+TSO4 for the next
+        /// time that a guest attaches. KEY=none takes a key back to its default
         #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
         keys: String,
     },
     /// Remove a vnic; its guest is disconnected
-    Del { name: Name },
+    Del {
+        /// The vnic
+        name: Name,
+    },
     /// List all vnics
     List,
     /// Show a vnic, or what to give to a VMM to attach a guest
     Show {
+        /// The vnic
         name: Name,
         #[command(flatten)]
         paste: paste::Paste,
@@ -206,7 +212,10 @@ enum SwitchCommand {
         switch: SwitchSpec,
     },
     /// Remove a switch that has no vnics
-    Del { name: SwitchName },
+    Del {
+        /// The switch
+        name: SwitchName,
+    },
     /// List all switches
     List,
 }
