@@ -143,7 +143,7 @@ pub fn checksum_of(bytes: &[u8]) -> u16 {
 
 fn complete_checksum(case: &Case) {
     let len = case.frame.len() as u32;
-    if !check_partial(&case.offload, len) {
+    if !check_partial(&case.offload, &case.frame[..case.cut], len) {
         return;
     }
     let summed = &case.frame[usize::from(case.offload.csum_start)..];
@@ -176,7 +176,7 @@ fn segment(plan: &Segmentation, index: u32, case: &Case, head: &[u8]) -> Vec<u8>
     let offload = plan.write_header(index, head, &mut bytes);
     let payload = plan.payload(index);
     bytes.extend(&case.frame[payload.start as usize..payload.end as usize]);
-    assert!(check_partial(&offload, bytes.len() as u32) && offload.needs_csum() && !offload.is_gso());
+    assert!(check_partial(&offload, &bytes, bytes.len() as u32) && offload.needs_csum() && !offload.is_gso());
     let start = usize::from(offload.csum_start);
     let field = start + usize::from(offload.csum_offset);
     let sum = checksum_of(&bytes[start..]);

@@ -17,13 +17,16 @@ const ALWAYS: u64 = virtio::VERSION_1
     | virtio::HOST_TSO4
     | virtio::HOST_TSO6
     | virtio::HOST_ECN
+    | virtio::GUEST_USO4
+    | virtio::GUEST_USO6
+    | virtio::HOST_USO
     | virtio::STATUS;
 
-/// Features that one may only offer beside another (virtio 1.2, 5.1.3.1).
+/// Features that one may only offer beside another (virtio 1.2, 5.1.3.1; those of UDP: virtio 1.3).
 const REQUIRES: &[(u64, u64)] = &[
-    (virtio::GUEST_TSO4 | virtio::GUEST_TSO6, virtio::GUEST_CSUM),
+    (virtio::GUEST_TSO4 | virtio::GUEST_TSO6 | virtio::GUEST_USO4 | virtio::GUEST_USO6, virtio::GUEST_CSUM),
     (virtio::GUEST_ECN, virtio::GUEST_TSO4 | virtio::GUEST_TSO6),
-    (virtio::HOST_TSO4 | virtio::HOST_TSO6, virtio::CSUM),
+    (virtio::HOST_TSO4 | virtio::HOST_TSO6 | virtio::HOST_USO, virtio::CSUM),
     (virtio::HOST_ECN, virtio::HOST_TSO4 | virtio::HOST_TSO6),
 ];
 
@@ -59,6 +62,7 @@ pub(crate) fn capabilities(features: u64) -> Capabilities {
         tso4: has(virtio::GUEST_TSO4),
         tso6: has(virtio::GUEST_TSO6),
         ecn: has(virtio::GUEST_ECN),
+        uso: has(virtio::GUEST_USO4) && has(virtio::GUEST_USO6),
         header_bytes: if modern { vnet::HEADER_BYTES } else { vnet::HEADER_BYTES_LEGACY },
     }
 }
@@ -74,15 +78,76 @@ mod tests {
     #[test]
     fn offers_nothing_that_needs_what_is_masked() {
         let features = offered(&config(!virtio::GUEST_CSUM));
-        assert_eq!(features & (virtio::GUEST_TSO4 | virtio::GUEST_TSO6 | virtio::GUEST_ECN), 0);
+        let needing = virtio::GUEST_TSO4 | virtio::GUEST_TSO6 | virtio::GUEST_ECN;
+        assert_eq!(features & (needing | virtio::GUEST_USO4 | virtio::GUEST_USO6), 0);
         assert_ne!(features & virtio::HOST_TSO4, 0);
         let features = offered(&config(!(virtio::HOST_TSO4 | virtio::HOST_TSO6)));
         assert_eq!(features & virtio::HOST_ECN, 0);
+        let features = offered(&config(!virtio::CSUM));
+        assert_eq!(features & (virtio::HOST_TSO4 | virtio::HOST_TSO6 | virtio::HOST_USO), 0);
+        assert_ne!(features & virtio::GUEST_USO4, 0);
     }
 
     #[test]
     fn one_queue_pair_offers_neither_multiqueue_nor_a_control_queue() {
         assert_eq!(offered(&config(u64::MAX)) & (virtio::MQ | virtio::CTRL_VQ), 0);
+    }
+
+    /// Bits that a mask or a guest may leave out, as far as packets are concerned.
+    const OPTIONAL: [u64; 14] = [
+        virtio::CSUM,
+        virtio::GUEST_CSUM,
+        virtio::GUEST_TSO4,
+        virtio::GUEST_TSO6,
+        virtio::GUEST_ECN,
+        virtio::HOST_TSO4,
+        virtio::HOST_TSO6,
+        virtio::HOST_ECN,
+        virtio::MRG_RXBUF,
+        virtio::INDIRECT_DESC,
+        virtio::GUEST_USO4,
+        virtio::GUEST_USO6,
+        virtio::HOST_USO,
+        virtio::VERSION_1,
+    ];
+
+    fn choices() -> impl Iterator<Item = u64> {
+        (0..1_u32 << OPTIONAL.len()).map(|choice| {
+            let chosen = OPTIONAL.iter().enumerate().filter(|(bit, _)| choice >> bit & 1 != 0);
+            chosen.fold(0, |bits, (_, feature)| bits | feature)
+        })
+    }
+
+    #[test]
+    fn no_mask_leaves_a_feature_without_what_it_needs() {
+        let all = OPTIONAL.iter().fold(0, |all, feature| all | feature);
+        for kept in choices() {
+            let features = offered(&config(kept | !all));
+            assert_eq!(features & all & !kept, 0, "nothing that was masked is offered");
+            for &(bits, needed) in REQUIRES {
+                assert!(features & bits == 0 || features & needed != 0, "{}", virtio::names(features));
+            }
+        }
+    }
+
+    #[test]
+    fn every_choice_of_a_guest_means_what_it_says() {
+        for features in choices() {
+            let has = |bit| features & bit != 0;
+            let Capabilities { mergeable, csum, tso4, tso6, ecn, uso, header_bytes } = capabilities(features);
+            assert_eq!(
+                (mergeable, csum, tso4, tso6, ecn),
+                (
+                    has(virtio::MRG_RXBUF),
+                    has(virtio::GUEST_CSUM),
+                    has(virtio::GUEST_TSO4),
+                    has(virtio::GUEST_TSO6),
+                    has(virtio::GUEST_ECN)
+                )
+            );
+            assert_eq!(uso, has(virtio::GUEST_USO4) && has(virtio::GUEST_USO6));
+            assert_eq!(header_bytes == 10, !has(virtio::VERSION_1) && !mergeable);
+        }
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
 use lasthop_verdict::{DropReason, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::vnet::HEADER_BYTES;
-use lasthop_wire::{Offload, check_partial};
 
-use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, GSO_SEGMENTS_MAX};
+use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
+use crate::offload::read_offload;
 
 /// A chain as it was taken.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,20 +48,6 @@ pub(crate) fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain
     read_offload(header, &vnet)
 }
 
-/// Enters and checks what the sender left to be done.
-#[inline]
-fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
-    header.offload = Offload::default();
-    // No flags, no segmentation: the other fields mean nothing.
-    if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, vnet) }
-}
-
-#[inline(never)]
-fn parse_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
-    header.offload = Offload::parse(vnet);
-    check_offload(&header.offload, header.frame_len_bytes())
-}
-
 /// As [`read_one_piece`], for a chain in pieces.
 #[inline(never)]
 pub(crate) fn read_pieces(
@@ -77,20 +63,4 @@ pub(crate) fn read_pieces(
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
     read_offload(header, &vnet)
-}
-
-fn check_offload(offload: &Offload, frame_len_bytes: u32) -> Result<(), DropReason> {
-    use lasthop_wire::vnet::{GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6};
-    // Summing starts behind the addresses and the EtherType: what is decided on is not rewritten on the way.
-    let starts_behind = u32::from(offload.csum_start) >= FRAME_BYTES_MIN;
-    if offload.needs_csum() && !(starts_behind && check_partial(offload, frame_len_bytes)) {
-        return Err(DropReason::BadCsum);
-    }
-    if !offload.is_gso() {
-        return Ok(());
-    }
-    let kind = matches!(offload.gso_kind(), GSO_TCPV4 | GSO_TCPV6);
-    let size = offload.gso_size >= GSO_SIZE_BYTES_MIN
-        && frame_len_bytes.div_ceil(u32::from(offload.gso_size)) <= GSO_SEGMENTS_MAX;
-    if kind && size && offload.needs_csum() { Ok(()) } else { Err(DropReason::BadGso) }
 }

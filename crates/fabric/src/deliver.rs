@@ -3,7 +3,7 @@
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
 use lasthop_ring::RingError;
 use lasthop_verdict::{DropReason, IMAGE_BYTES};
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use lasthop_wire::{Offload, Segmentation, Sum};
 
 use crate::Capabilities;
@@ -76,11 +76,16 @@ impl Delivery<'_> {
     /// Delivers `frame`, from segment `next_segment` on if it is to be segmented; `next_segment` follows.
     #[inline]
     pub(crate) fn deliver(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
-        if frame.offload.is_gso() && !self.capabilities.takes_gso(frame.offload) {
+        let is_gso = frame.offload.is_gso();
+        if is_gso && (*next_segment > 0 || !self.capabilities.takes_gso(frame.offload)) {
             return self.deliver_segments(frame, next_segment);
         }
         match self.write(frame, frame.offload, &Body::Whole) {
             Ok(()) => Attempt { outcome: Outcome::Done, delivered: 1 },
+            // A small ring has no room for 64 KiB, ever; its segments may fit.
+            Err(Failure::Drop(DropReason::RxBufferSmall)) if is_gso => {
+                self.deliver_segments(frame, next_segment)
+            }
             Err(failure) => Attempt { outcome: self.outcome(failure), delivered: 0 },
         }
     }
@@ -244,6 +249,7 @@ impl Capabilities {
         let kind = match offload.gso_kind() {
             GSO_TCPV4 => self.tso4,
             GSO_TCPV6 => self.tso6,
+            GSO_UDP_L4 => self.uso,
             _ => false,
         };
         kind && self.csum && (self.ecn || offload.gso_type & GSO_ECN == 0)

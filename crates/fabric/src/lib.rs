@@ -39,6 +39,7 @@ mod internal;
 mod lease;
 mod lifecycle;
 mod link;
+mod offload;
 mod place;
 mod progress;
 mod receiver;
@@ -86,6 +87,8 @@ pub struct Capabilities {
     pub tso6: bool,
     /// Takes unsegmented TCP with congestion marks (GUEST_ECN).
     pub ecn: bool,
+    /// Takes unsegmented UDP (GUEST_USO4 and GUEST_USO6: `gso_type` is the same for both, so half of it counts for none).
+    pub uso: bool,
     /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF.
     pub header_bytes: usize,
 }
@@ -93,7 +96,7 @@ pub struct Capabilities {
 impl Default for Capabilities {
     fn default() -> Self {
         let header_bytes = lasthop_wire::vnet::HEADER_BYTES;
-        Self { mergeable: false, csum: false, tso4: false, tso6: false, ecn: false, header_bytes }
+        Self { mergeable: false, csum: false, tso4: false, tso6: false, ecn: false, uso: false, header_bytes }
     }
 }
 

@@ -215,6 +215,8 @@ impl<'a, 't> Service<'a, 't> {
                     (queue.seen_available, blocked) = (available, true);
                     break;
                 }
+                // Its segments may fit.
+                Err(Refusal::TooSmall) if offload.is_gso() => break,
                 Err(Refusal::TooSmall) => self.refuse(copy, DropReason::RxBufferSmall),
                 Err(Refusal::Broken(error)) => {
                     queue.broken = Some(error);

@@ -89,7 +89,7 @@ proptest! {
             flags: F_NEEDS_CSUM,
             gso_type: if gso { kind } else { GSO_NONE },
             gso_size: if gso { gso_size } else { 0 },
-            hdr_len: csum_start as u16 + 20,
+            hdr_len: if gso { csum_start as u16 + 20 } else { 0 },
             csum_start: csum_start as u16,
             csum_offset: 16,
         };

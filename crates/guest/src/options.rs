@@ -28,6 +28,9 @@ pub const ALL_FEATURES: u64 = features::VERSION_1
     | features::GUEST_TSO4
     | features::GUEST_TSO6
     | features::GUEST_ECN
+    | features::HOST_USO
+    | features::GUEST_USO4
+    | features::GUEST_USO6
     | features::MQ
     | features::MTU
     | features::STATUS

@@ -29,8 +29,8 @@ drop_reasons! {
     TooShort = "too_short", "The frame is shorter than an Ethernet header.";
     TooLong = "too_long", "The frame is longer than 65553 bytes.";
     ChainTooLong = "chain_too_long", "The descriptor chain has more segments than a packet may have.";
-    BadGso = "bad_gso", "The GSO type, size or headers do not describe a frame that can be segmented.";
-    BadCsum = "bad_csum", "The checksum field lies outside the frame.";
+    BadGso = "bad_gso", "The GSO type, size or headers (of up to 128 bytes) do not describe a frame that can be segmented.";
+    BadCsum = "bad_csum", "The checksum field lies outside the frame, or in front of the transport header.";
     NoDestination = "no_destination", "No other port to send the frame to.";
     SamePort = "same_port", "The destination is behind the port that the frame came from.";
     LinkLocal = "link_local", "A link-local control frame (01-80-C2-00-00-0x), which a bridge does not forward.";

@@ -1,5 +1,6 @@
 //! The Internet checksum (RFC 1071) over a byte string that arrives in pieces, and the bounds of a partial one.
 
+use crate::headers::decided_on_bytes;
 use crate::vnet::Offload;
 
 /// A ones'-complement sum of 16-bit words.
@@ -123,12 +124,15 @@ fn fold(sum: u64) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Whether the checksum that a sender left to be completed can be, in a frame of `frame_len_bytes` bytes: summing starts in
-/// the frame, and the 16 bits of the field at `csum_start + csum_offset` lie in it (virtio 1.2, 5.1.6.2).
+/// Whether the checksum that a sender left to be completed can be, in a frame of `frame_len_bytes` bytes that starts with
+/// `head`: the 16 bits of the field at `csum_start + csum_offset` lie in the frame (virtio 1.2, 5.1.6.2), and summing starts
+/// behind what a switch decides by. Otherwise completing the sum would write another address or VLAN tag than the one that
+/// was looked at.
 #[inline]
 #[must_use]
-pub fn check_partial(offload: &Offload, frame_len_bytes: u32) -> bool {
+pub fn check_partial(offload: &Offload, head: &[u8], frame_len_bytes: u32) -> bool {
     u32::from(offload.csum_start) + u32::from(offload.csum_offset) + 2 <= frame_len_bytes
+        && decided_on_bytes(head).is_some_and(|end| usize::from(offload.csum_start) >= end)
 }
 
 #[cfg(test)]
@@ -192,13 +196,32 @@ mod tests {
 
     #[test]
     fn bounds_a_partial_checksum() {
-        let at = |csum_start, csum_offset| Offload { csum_start, csum_offset, ..Offload::default() };
-        assert!(check_partial(&at(34, 16), 52));
-        assert!(!check_partial(&at(34, 16), 51));
-        assert!(check_partial(&at(0, 0), 2));
-        assert!(!check_partial(&at(0, 0), 1));
-        assert!(!check_partial(&at(100, 0), 99));
-        assert!(!check_partial(&at(u16::MAX, u16::MAX), 65550));
+        let head = [2; 12];
+        let check = |ethertype: &[u8], (csum_start, csum_offset), len| {
+            let head = [&head[..], ethertype, &[0; 60]].concat();
+            check_partial(&Offload { csum_start, csum_offset, ..Offload::default() }, &head, len)
+        };
+        let v4 = &[8, 0, 0x45][..];
+        assert!(check(v4, (34, 16), 52));
+        assert!(!check(v4, (34, 16), 51));
+        assert!(!check(v4, (100, 0), 99));
+        assert!(!check(v4, (u16::MAX, u16::MAX), 65550));
+        // Neither addresses nor tags are ever checksums.
+        for (ethertype, end) in [
+            (v4, 34),
+            (&[8, 0, 0x4f], 74),
+            (&[8, 0, 0x41], 34),
+            (&[0x86, 0xdd, 0x60], 54),
+            (&[0x81, 0, 0, 1, 8, 0, 0x46], 42),
+            (&[0x88, 0xa8, 0, 1, 0x81, 0, 0, 1, 0x86, 0xdd, 0x60], 62),
+            (&[0x88, 0xb5], 14),
+        ] {
+            assert!(
+                check(ethertype, (end, 0), 100) && !check(ethertype, (end - 1, 1), 100),
+                "{ethertype:x?}"
+            );
+        }
+        assert!(!check_partial(&Offload::default(), &head, 100));
     }
 
     proptest! {

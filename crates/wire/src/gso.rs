@@ -1,11 +1,11 @@
-//! Cutting a TSO frame into the segments that its sender left to be made (virtio 1.2, 5.1.6.2).
+//! Cutting a TSO or USO frame into the segments that its sender left to be made (virtio 1.2, 5.1.6.2).
 
 use core::fmt;
 use core::ops::Range;
 
 use crate::checksum::Sum;
 use crate::headers::{HeaderError, IPV6_BYTES, Layers, Network, PROTO_TCP};
-use crate::vnet::{F_NEEDS_CSUM, GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6, Offload};
+use crate::vnet::{F_NEEDS_CSUM, GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, Offload};
 
 /// Segments of one frame: bounds the work that a sender can ask for with one descriptor chain.
 pub const SEGMENTS_MAX: u32 = 128;
@@ -13,6 +13,8 @@ pub const SEGMENTS_MAX: u32 = 128;
 pub const FRAME_BYTES_MAX: u32 = 14 + 4 + 65_535;
 /// Offset of the checksum in a TCP header, in bytes.
 pub const TCP_CSUM_OFFSET: u16 = 16;
+/// Offset of the checksum in a UDP header, in bytes.
+pub const UDP_CSUM_OFFSET: u16 = 6;
 
 /// Offsets in a TCP header, in bytes, and its flags (RFC 9293, 3.1; CWR: RFC 3168, 6.1).
 const TCP_SEQUENCE: usize = 4;
@@ -24,6 +26,9 @@ const PSH: u8 = 0x08;
 const URG: u8 = 0x20;
 const CWR: u8 = 0x80;
 
+/// Offset of the length in a UDP header, in bytes (RFC 768).
+const UDP_LENGTH: usize = 4;
+
 /// Offsets in an IPv4 header, in bytes.
 const IPV4_TOTAL_LENGTH: usize = 2;
 const IPV4_IDENTIFICATION: usize = 4;
@@ -34,21 +39,21 @@ const IPV6_PAYLOAD_LENGTH: usize = 4;
 /// Why a frame cannot be segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GsoError {
-    /// `gso_type` is not TCP over the IP version that the frame has.
+    /// `gso_type` is neither UDP nor TCP over the IP version that the frame has.
     Kind,
-    /// `gso_size` is below `GSO_SIZE_BYTES_MIN`, or the packets would outgrow their length field.
+    /// `gso_size` is 0 or, for TCP, below `GSO_SIZE_BYTES_MIN`, or the packets would outgrow their length field.
     SegmentSize,
     /// The frame is longer than [`FRAME_BYTES_MAX`], or its IP packet longer than the frame.
     Length,
-    /// The headers up to the end of TCP's are not all there or contradict themselves.
+    /// The headers up to the end of the transport's are not all there or contradict themselves.
     Headers(HeaderError),
-    /// The IP packet is a fragment.
+    /// The IP packet is a fragment, or has an IPv6 fragment header, whose identification no two packets may share.
     Fragment,
     /// The pseudo header is unknown, since the packet is source-routed.
     SourceRouted,
     /// SYN, RST or URG is set, which belong to one place of the stream.
     Flags,
-    /// A checksum is to be completed, but it is not TCP's.
+    /// A checksum is to be completed, but it is not the transport's.
     ChecksumPlace,
     /// No byte follows the headers.
     NoPayload,
@@ -59,14 +64,14 @@ pub enum GsoError {
 impl fmt::Display for GsoError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            Self::Kind => "gso_type is not TCP over the frame's IP version",
+            Self::Kind => "gso_type is neither UDP nor TCP over the frame's IP version",
             Self::SegmentSize => "gso_size is too small or too large",
             Self::Length => "the frame is too long, or shorter than its IP packet",
             Self::Headers(error) => return error.fmt(formatter),
-            Self::Fragment => "an IP fragment cannot be segmented",
+            Self::Fragment => "a packet with an IP fragment header cannot be segmented",
             Self::SourceRouted => "a source-routed packet cannot be segmented",
             Self::Flags => "a TCP packet with SYN, RST or URG cannot be segmented",
-            Self::ChecksumPlace => "csum_start and csum_offset are not those of the TCP checksum",
+            Self::ChecksumPlace => "csum_start and csum_offset are not those of the transport checksum",
             Self::NoPayload => "there is no payload to segment",
             Self::TooManySegments => {
                 return write!(formatter, "the frame has more than {SEGMENTS_MAX} segments");
@@ -84,6 +89,76 @@ impl From<HeaderError> for GsoError {
     }
 }
 
+/// The headers of a GSO frame: all there, and what the metadata says of them is true.
+#[derive(Clone, Copy, Debug)]
+struct Checked {
+    layers: Layers,
+    /// Bytes up to the end of the transport header.
+    header_len: u16,
+    /// Where the IP packet ends.
+    payload_end: u32,
+}
+
+impl Checked {
+    #[inline]
+    fn of(head: &[u8], offload: &Offload, frame_len_bytes: u32) -> Result<Self, GsoError> {
+        let is_udp = offload.gso_type == GSO_UDP_L4;
+        if offload.gso_size < if is_udp { 1 } else { GSO_SIZE_BYTES_MIN } {
+            return Err(GsoError::SegmentSize);
+        }
+        if frame_len_bytes > FRAME_BYTES_MAX {
+            return Err(GsoError::Length);
+        }
+        let head = &head[..head.len().min(frame_len_bytes as usize)];
+        let layers = Layers::parse(head)?;
+        check_packet(&layers, offload)?;
+        let l4_len =
+            if is_udp { layers.udp_header_len_bytes(head) } else { layers.tcp_header_len_bytes(head) }?;
+        let header_len = layers.l4_offset + l4_len;
+        let payload_end = packet_end(&layers, frame_len_bytes)?;
+        let checked = Self { layers, header_len, payload_end };
+        checked.check_payload(head, u32::from(offload.gso_size))?;
+        Ok(checked)
+    }
+
+    #[inline]
+    fn check_payload(&self, head: &[u8], gso_size: u32) -> Result<(), GsoError> {
+        let payload = self.payload_bytes();
+        let packet_max = u32::from(self.header_len - self.layers.l3_offset) + payload.min(gso_size);
+        if payload == 0 {
+            Err(GsoError::NoPayload)
+        } else if packet_max > u32::from(u16::MAX) {
+            Err(GsoError::SegmentSize)
+        } else if payload > gso_size && self.layers.l4_proto == PROTO_TCP {
+            let flags = head[usize::from(self.layers.l4_offset) + TCP_FLAGS];
+            if flags & (SYN | RST | URG) == 0 { Ok(()) } else { Err(GsoError::Flags) }
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline]
+    fn payload_bytes(&self) -> u32 {
+        self.payload_end.saturating_sub(u32::from(self.header_len))
+    }
+}
+
+/// Whether a GSO frame is one: what is wrong with it, or the bytes of its headers, from the Ethernet header to the end of
+/// the transport's. Arguments as for [`Segmentation::plan`].
+///
+/// # Errors
+/// Anything in [`GsoError`] but `TooManySegments`: into how many a receiver cuts what it takes whole is its own affair. UDP
+/// has that bound all the same (so has Linux), since its `gso_size` has no other.
+#[inline]
+pub fn check(head: &[u8], offload: &Offload, frame_len_bytes: u32) -> Result<u16, GsoError> {
+    let checked = Checked::of(head, offload, frame_len_bytes)?;
+    let udp_max = SEGMENTS_MAX * u32::from(offload.gso_size);
+    if offload.gso_type == GSO_UDP_L4 && checked.payload_bytes() > udp_max {
+        return Err(GsoError::TooManySegments);
+    }
+    Ok(checked.header_len)
+}
+
 /// How a frame is cut: which bytes of it each segment carries, and behind which headers.
 ///
 /// A frame that fits one segment gives one segment, its headers rewritten; one without payload is refused, since a
@@ -91,6 +166,7 @@ impl From<HeaderError> for GsoError {
 #[derive(Clone, Copy, Debug)]
 pub struct Segmentation {
     l3: Network,
+    l4_proto: u8,
     l3_offset: usize,
     l4_offset: usize,
     header_len: usize,
@@ -103,50 +179,33 @@ pub struct Segmentation {
 
 impl Segmentation {
     /// Plans the segments of a frame of `frame_len_bytes` bytes that starts with `head`, which must reach to the end of
-    /// the TCP header.
+    /// the TCP or UDP header.
     ///
-    /// An IP length of zero, which some senders leave behind, means "to the end of the frame". Where the sender wants its
-    /// checksum completed, the place must be TCP's; the sum that it put there is not used.
+    /// An IP length of zero, which some senders leave behind, means "to the end of the frame"; UDP's is not looked at.
+    /// Where the sender wants its checksum completed, the place must be the transport's; the sum that it put there is not
+    /// used.
     ///
     /// # Errors
     /// Anything in [`GsoError`].
     pub fn plan(head: &[u8], offload: &Offload, frame_len_bytes: u32) -> Result<Self, GsoError> {
-        if offload.gso_size < GSO_SIZE_BYTES_MIN {
-            return Err(GsoError::SegmentSize);
+        let checked = Checked::of(head, offload, frame_len_bytes)?;
+        let Checked { layers, header_len, payload_end } = checked;
+        let gso_size = u32::from(offload.gso_size);
+        let count = checked.payload_bytes().div_ceil(gso_size);
+        if count > SEGMENTS_MAX {
+            return Err(GsoError::TooManySegments);
         }
-        if frame_len_bytes > FRAME_BYTES_MAX {
-            return Err(GsoError::Length);
-        }
-        let head = &head[..head.len().min(frame_len_bytes as usize)];
-        let layers = Layers::parse(head)?;
-        check_packet(&layers, offload)?;
-        let header_len = layers.l4_offset + layers.tcp_header_len_bytes(head)?;
-        let plan = Self {
+        Ok(Self {
             l3: layers.l3,
+            l4_proto: layers.l4_proto,
             l3_offset: usize::from(layers.l3_offset),
             l4_offset: usize::from(layers.l4_offset),
             header_len: usize::from(header_len),
-            payload_end: packet_end(&layers, frame_len_bytes)?,
-            gso_size: u32::from(offload.gso_size),
-            count: 0,
-            pseudo: pseudo_header(layers.addresses(head)),
-        };
-        plan.counted(head[plan.l4_offset + TCP_FLAGS])
-    }
-
-    /// Fills in the number of segments.
-    fn counted(mut self, tcp_flags: u8) -> Result<Self, GsoError> {
-        let payload = self.payload_end.saturating_sub(self.header_len());
-        self.count = payload.div_ceil(self.gso_size);
-        let packet_max = self.header_len() - self.l3_offset as u32 + payload.min(self.gso_size);
-        match self.count {
-            0 => Err(GsoError::NoPayload),
-            _ if packet_max > u32::from(u16::MAX) => Err(GsoError::SegmentSize),
-            1 => Ok(self),
-            _ if tcp_flags & (SYN | RST | URG) != 0 => Err(GsoError::Flags),
-            2..=SEGMENTS_MAX => Ok(self),
-            _ => Err(GsoError::TooManySegments),
-        }
+            payload_end,
+            gso_size,
+            count,
+            pseudo: pseudo_header(layers.addresses(head), layers.l4_proto),
+        })
     }
 
     /// Bytes in front of each segment's payload, from the Ethernet header to the TCP options.
@@ -176,8 +235,8 @@ impl Segmentation {
     ///
     /// They are those of `head`, the bytes that were planned with, but for: IPv4 total length, identification (advanced by
     /// `index`) and header checksum, or IPv6 payload length; the TCP sequence number; FIN and PSH, which go with the last
-    /// segment, and CWR, with the first. The TCP checksum is left partial as the returned [`Offload`] tells: the caller
-    /// completes it, or hands it on.
+    /// segment, and CWR, with the first; the UDP length. The transport's checksum is left partial as the returned
+    /// [`Offload`] tells: the caller completes it, or hands it on.
     ///
     /// # Panics
     /// If `head` or `out` is shorter than [`Segmentation::header_len`].
@@ -187,22 +246,28 @@ impl Segmentation {
         out.copy_from_slice(&head[..self.header_len]);
         let payload = self.payload(index);
         let packet_len = (self.header_len - self.l3_offset) as u32 + (payload.end - payload.start);
-        let (l3, tcp) = out[self.l3_offset..].split_at_mut(self.l4_offset - self.l3_offset);
+        let (l3, l4) = out[self.l3_offset..].split_at_mut(self.l4_offset - self.l3_offset);
         match self.l3 {
             Network::Ipv4 => patch_ipv4(l3, index, packet_len),
             Network::Ipv6 => put(l3, IPV6_PAYLOAD_LENGTH, (packet_len - IPV6_BYTES as u32) as u16),
         }
-        self.patch_tcp(tcp, index, packet_len - l3.len() as u32);
-        Offload {
-            flags: F_NEEDS_CSUM,
-            csum_start: self.l4_offset as u16,
-            csum_offset: TCP_CSUM_OFFSET,
-            ..Offload::default()
-        }
+        let l4_len = packet_len - l3.len() as u32;
+        let csum_offset = if self.l4_proto == PROTO_TCP {
+            self.patch_tcp(l4, index);
+            TCP_CSUM_OFFSET
+        } else {
+            put(l4, UDP_LENGTH, l4_len as u16);
+            UDP_CSUM_OFFSET
+        };
+        let mut sum = self.pseudo;
+        sum.add_word(l4_len as u16);
+        put(l4, usize::from(csum_offset), sum.partial());
+        let csum_start = self.l4_offset as u16;
+        Offload { flags: F_NEEDS_CSUM, csum_start, csum_offset, ..Offload::default() }
     }
 
     #[inline]
-    fn patch_tcp(&self, tcp: &mut [u8], index: u32, l4_len: u32) {
+    fn patch_tcp(&self, tcp: &mut [u8], index: u32) {
         let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
         let sequence = sequence.wrapping_add(index.wrapping_mul(self.gso_size));
         tcp[TCP_SEQUENCE..TCP_SEQUENCE + 4].copy_from_slice(&sequence.to_be_bytes());
@@ -212,26 +277,26 @@ impl Segmentation {
         if index + 1 < self.count {
             tcp[TCP_FLAGS] &= !(FIN | PSH);
         }
-        let mut sum = self.pseudo;
-        sum.add_word(l4_len as u16);
-        put(tcp, usize::from(TCP_CSUM_OFFSET), sum.partial());
     }
 }
 
-/// What does not depend on the TCP header.
+/// What does not depend on the transport header.
+#[inline]
 fn check_packet(layers: &Layers, offload: &Offload) -> Result<(), GsoError> {
+    let is_udp = offload.gso_type == GSO_UDP_L4;
     let kind = match layers.l3 {
         Network::Ipv4 => GSO_TCPV4,
         Network::Ipv6 => GSO_TCPV6,
     };
+    let csum_offset = if is_udp { UDP_CSUM_OFFSET } else { TCP_CSUM_OFFSET };
     let place = (offload.csum_start, offload.csum_offset);
-    if offload.gso_kind() != kind {
+    if offload.gso_kind() != kind && !is_udp {
         Err(GsoError::Kind)
-    } else if layers.is_fragment {
+    } else if layers.is_fragment || layers.has_fragment_header {
         Err(GsoError::Fragment)
     } else if layers.is_source_routed {
         Err(GsoError::SourceRouted)
-    } else if offload.needs_csum() && place != (layers.l4_offset, TCP_CSUM_OFFSET) {
+    } else if offload.needs_csum() && place != (layers.l4_offset, csum_offset) {
         Err(GsoError::ChecksumPlace)
     } else {
         Ok(())
@@ -249,10 +314,10 @@ fn packet_end(layers: &Layers, frame_len_bytes: u32) -> Result<u32, GsoError> {
 }
 
 /// The part of the pseudo header that all segments share; its order does not matter to the sum.
-fn pseudo_header(addresses: &[u8]) -> Sum {
+fn pseudo_header(addresses: &[u8], l4_proto: u8) -> Sum {
     let mut sum = Sum::default();
     sum.add(addresses);
-    sum.add_word(u16::from(PROTO_TCP));
+    sum.add_word(u16::from(l4_proto));
     sum
 }
 
@@ -277,6 +342,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::headers::PROTO_UDP;
+    use crate::vnet::GSO_ECN;
 
     const HEAD_BYTES: usize = 54;
     const OFFLOAD: Offload = Offload {
@@ -364,6 +431,8 @@ mod tests {
         assert_eq!(error(|head, _, _| head[46] = 0x40), GsoError::Headers(HeaderError::Malformed));
         assert_eq!(error(|_, offload, _| offload.csum_start = 38), GsoError::ChecksumPlace);
         assert_eq!(error(|_, offload, _| offload.csum_offset = 6), GsoError::ChecksumPlace);
+        assert_eq!(error(|_, offload, _| offload.gso_type = GSO_UDP_L4), GsoError::ChecksumPlace);
+        assert_eq!(error(|_, offload, _| offload.gso_type = GSO_UDP_L4 | GSO_ECN), GsoError::Kind);
         for flag in [SYN, RST, URG] {
             assert_eq!(plan(|head, _, _| head[47] |= flag).unwrap_err(), GsoError::Flags);
             assert!(plan(|head, _, len| (head[47], *len) = (flag, 100)).is_ok());
@@ -380,6 +449,45 @@ mod tests {
         assert_eq!(Segmentation::plan(&head, &offload, 2000).unwrap_err(), GsoError::SourceRouted);
         (head[34], head[35]) = (1, 1);
         assert!(Segmentation::plan(&head, &offload, 2000).is_ok());
+    }
+
+    #[test]
+    fn refuses_fragment_headers_of_whole_packets_too() {
+        let mut head = [0; 14 + 40 + 8 + 20];
+        (head[12], head[13], head[14], head[20]) = (0x86, 0xdd, 0x60, 44);
+        (head[54], head[74]) = (PROTO_TCP, 0x50);
+        let offload = Offload { gso_type: GSO_TCPV6, csum_start: 62, ..OFFLOAD };
+        assert_eq!(Segmentation::plan(&head, &offload, 2000).unwrap_err(), GsoError::Fragment);
+        head[20] = 60;
+        assert!(Segmentation::plan(&head, &offload, 2000).is_ok(), "other extension headers are fine");
+    }
+
+    #[test]
+    fn cuts_datagrams() {
+        let mut head = head_v4();
+        (head[23], head[38], head[39]) = (PROTO_UDP, 0xff, 0xff);
+        let offload = Offload { gso_type: GSO_UDP_L4, csum_offset: UDP_CSUM_OFFSET, ..OFFLOAD };
+        let plan = Segmentation::plan(&head, &offload, 42 + 2500).unwrap();
+        let mut out = [0; 42];
+        let left = plan.write_header(2, &head, &mut out);
+        assert_eq!((plan.header_len(), plan.count(), plan.payload(2)), (42, 3, 2042..2542));
+        assert_eq!(left, Offload { gso_type: 0, gso_size: 0, ..offload });
+        assert_eq!(
+            (&out[16..20], &out[38..40]),
+            (&[2, 16, 0, 1][..], &[1, 252][..]),
+            "lengths, identification"
+        );
+        assert_eq!(check(&head, &offload, 42 + 2500), Ok(42));
+        let sized = |gso_size, len| check(&head, &Offload { gso_size, ..offload }, len);
+        assert_eq!((sized(1, 42 + 128), sized(1, 42 + 129)), (Ok(42), Err(GsoError::TooManySegments)));
+        assert_eq!(sized(0, 42 + 128), Err(GsoError::SegmentSize));
+    }
+
+    #[test]
+    fn what_passes_whole_may_have_more_segments_than_are_made_here() {
+        let offload = Offload { gso_size: GSO_SIZE_BYTES_MIN, ..OFFLOAD };
+        assert_eq!(check(&head_v4(), &offload, 60_000), Ok(54));
+        assert_eq!(Segmentation::plan(&head_v4(), &offload, 60_000).unwrap_err(), GsoError::TooManySegments);
     }
 
     #[test]
@@ -404,16 +512,19 @@ mod tests {
         fn never_panics(
             edits in prop::collection::vec((0..HEAD_BYTES + 40, any::<u8>()), 0..12),
             head_len in 0..HEAD_BYTES + 40,
-            (is_v6, gso_size, len) in (any::<bool>(), 48_u16..2000, 0_u32..70_000),
+            (is_v6, is_udp, gso_size, len) in (any::<bool>(), any::<bool>(), 48_u16..2000, 0_u32..70_000),
         ) {
             let mut head = [&head_v4()[..], &[0x50; 40]].concat();
             if is_v6 {
                 head[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
                 (head[18], head[19], head[20]) = (0, 0, PROTO_TCP);
             }
+            if is_udp {
+                head[if is_v6 { 20 } else { 23 }] = PROTO_UDP;
+            }
             edits.iter().for_each(|&(at, value)| head[at] = value);
             let head = &head[..head_len];
-            let gso_type = if is_v6 { GSO_TCPV6 } else { GSO_TCPV4 };
+            let gso_type = if is_udp { GSO_UDP_L4 } else if is_v6 { GSO_TCPV6 } else { GSO_TCPV4 };
             if let Ok(plan) = Segmentation::plan(head, &Offload { flags: 0, gso_type, gso_size, ..OFFLOAD }, len) {
                 let mut out = [0; HEAD_BYTES + 40];
                 prop_assert!((1..=SEGMENTS_MAX).contains(&plan.count()));

@@ -38,6 +38,8 @@ const IPV4_BYTES_MIN: usize = 20;
 pub(crate) const IPV6_BYTES: usize = 40;
 /// Bytes of a TCP header without options.
 const TCP_BYTES_MIN: usize = 20;
+/// Bytes of a UDP header.
+const UDP_BYTES: u16 = 8;
 
 /// Why the headers of a frame could not be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +54,8 @@ pub enum HeaderError {
     TooManyExtensions,
     /// The IP payload is not TCP, or a later fragment of it.
     NotTcp,
+    /// The IP payload is not UDP, or a later fragment of it.
+    NotUdp,
 }
 
 impl fmt::Display for HeaderError {
@@ -62,6 +66,7 @@ impl fmt::Display for HeaderError {
             Self::Malformed => "a header's version or length field is wrong",
             Self::TooManyExtensions => "the IPv6 header has too many extension headers",
             Self::NotTcp => "the packet does not start with a TCP header",
+            Self::NotUdp => "the packet does not start with a UDP header",
         })
     }
 }
@@ -94,6 +99,8 @@ pub struct Layers {
     pub l4_proto: u8,
     /// Part of a fragmented packet. An IPv6 fragment header on a whole packet does not count (RFC 6946).
     pub is_fragment: bool,
+    /// There is an IPv6 fragment header, be it of a whole packet (RFC 6946).
+    pub has_fragment_header: bool,
     /// The transport header is at `l4_offset`: false for any fragment but the first.
     pub has_l4: bool,
     /// The IP header's destination is not known to be the final one, which the pseudo header wants: IPv4 source route
@@ -156,6 +163,38 @@ impl Layers {
         }
         Ok(len as u16)
     }
+
+    /// Bytes of the UDP header; all of them are in `head`, which is what was parsed.
+    ///
+    /// # Errors
+    /// [`HeaderError::NotUdp`], [`HeaderError::Truncated`].
+    #[inline]
+    pub fn udp_header_len_bytes(&self, head: &[u8]) -> Result<u16, HeaderError> {
+        if !self.has_l4 || self.l4_proto != PROTO_UDP {
+            return Err(HeaderError::NotUdp);
+        }
+        let end = usize::from(self.l4_offset + UDP_BYTES);
+        if end > head.len() { Err(HeaderError::Truncated) } else { Ok(UDP_BYTES) }
+    }
+}
+
+/// The first byte behind what a switch may decide by: MAC addresses, VLAN tags, and the IPv4 header or the fixed part of
+/// the IPv6 header. None if `head` ends before the EtherType.
+#[inline]
+#[must_use]
+pub fn decided_on_bytes(head: &[u8]) -> Option<usize> {
+    if let Some([8, 0, 0x45, ..]) = head.get(MACS_BYTES..) {
+        return Some(MACS_BYTES + 2 + IPV4_BYTES_MIN); // the usual packet, spared the loop
+    }
+    let (ethertype, offset) = ethertype(head)?;
+    Some(match ethertype {
+        ETHERTYPE_IPV6 => offset + IPV6_BYTES,
+        ETHERTYPE_IPV4 => {
+            let words = head.get(offset).copied().unwrap_or_default() & 0xf;
+            offset + 4 * usize::from(words).max(IPV4_BYTES_MIN / 4)
+        }
+        _ => offset,
+    })
 }
 
 /// The EtherType behind up to [`VLAN_TAGS_MAX`] tags (a further tag's, if there are more) and the offset of what follows
@@ -203,6 +242,7 @@ fn ipv4(head: &[u8], offset: usize) -> Result<Layers, HeaderError> {
         l4_offset: (offset + header_len) as u16,
         l4_proto: header[9],
         is_fragment: fragment & FRAGMENT_BITS != 0,
+        has_fragment_header: false,
         has_l4: fragment & FRAGMENT_OFFSET_BITS == 0,
         is_source_routed: has_source_route(options),
     })
@@ -241,6 +281,7 @@ fn ipv6(head: &[u8], offset: usize) -> Result<Layers, HeaderError> {
         l4_offset: l4_offset as u16,
         l4_proto: header[6],
         is_fragment: false,
+        has_fragment_header: false,
         has_l4: true,
         is_source_routed: false,
     };
@@ -262,6 +303,7 @@ fn extensions(head: &[u8], mut layers: Layers) -> Result<Layers, HeaderError> {
             ROUTING => layers.is_source_routed |= header[3] != 0,
             FRAGMENT => {
                 let offset_and_more = u16::from_be_bytes([header[2], header[3]]);
+                layers.has_fragment_header = true;
                 layers.is_fragment |= offset_and_more & 0xfff9 != 0;
                 layers.has_l4 = offset_and_more & 0xfff8 == 0;
                 // Its second byte is reserved, not a length.

@@ -1,8 +1,8 @@
 //! What is known of a frame's bytes: headers, checksums, segmentation, and the offload metadata that travels along.
 //!
 //! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame, [`Sum`]
-//! computes Internet checksums over pieces in any split, [`Segmentation`] cuts a TSO frame into segments towards a
-//! receiver that did not negotiate TSO, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
+//! computes Internet checksums over pieces in any split, [`Segmentation`] cuts a TSO or USO frame into segments towards a
+//! receiver that did not negotiate that, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
 //! receive queue.
 //!
 //! **Contract.** Everything is a pure function of its arguments: no allocation, no clock, no state. No function panics

@@ -11,6 +11,8 @@ pub const GSO_NONE: u8 = 0;
 pub const GSO_TCPV4: u8 = 1;
 /// TCP over IPv6, to be segmented.
 pub const GSO_TCPV6: u8 = 4;
+/// UDP over IPv4 or IPv6, to be cut into datagrams of its own (virtio 1.3, 5.1.6; USO).
+pub const GSO_UDP_L4: u8 = 5;
 /// TCP with the congestion-window-reduced flag set, to be carried by the first segment only.
 pub const GSO_ECN: u8 = 0x80;
 
@@ -18,7 +20,7 @@ pub const GSO_ECN: u8 = 0x80;
 pub const HEADER_BYTES: usize = 12;
 /// Bytes of the legacy header, without `num_buffers`.
 pub const HEADER_BYTES_LEGACY: usize = 10;
-/// Smallest accepted `gso_size` in bytes; below it one frame would become thousands of segments.
+/// Smallest accepted `gso_size` of TCP in bytes; below it one frame would become thousands of segments.
 pub const GSO_SIZE_BYTES_MIN: u16 = 48;
 
 /// What a sender left to be done to a frame: the virtio-net header without `num_buffers`.
@@ -28,7 +30,7 @@ pub struct Offload {
     pub flags: u8,
     /// `GSO_*`, with `GSO_ECN` possibly or-ed in.
     pub gso_type: u8,
-    /// The sender's hint of the header length in bytes; never relied upon.
+    /// Bytes of all headers, if the frame is to be segmented. What a sender says is a hint, and not relied upon.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,

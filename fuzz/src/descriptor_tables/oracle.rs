@@ -2,8 +2,8 @@
 
 use lasthop_fabric::Capabilities;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES};
-use lasthop_wire::{Offload, Segmentation, check_partial};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, HEADER_BYTES};
+use lasthop_wire::{Offload, Segmentation, check_partial, gso};
 
 use crate::headers::checksum_of;
 
@@ -26,17 +26,24 @@ pub(super) fn packets(chain: &[u8], header_bytes: usize, receiver: Capabilities)
     let lengths = FRAME_BYTES_MIN as usize..=FRAME_BYTES_MAX as usize;
     let mut vnet = [0; HEADER_BYTES];
     vnet[..header_bytes].copy_from_slice(header);
-    let offload = Offload::parse(&vnet);
+    let mut offload = Offload::parse(&vnet);
+    let head = &frame[..frame.len().min(IMAGE_BYTES)];
     if !lengths.contains(&frame.len())
-        || (offload.needs_csum() && !check_partial(&offload, frame.len() as u32))
+        || (offload.needs_csum() && !check_partial(&offload, head, frame.len() as u32))
+        || (offload.is_gso() && !offload.needs_csum())
     {
         return Vec::new();
     }
-    if !offload.is_gso() || takes(receiver, offload) {
-        return vec![shown(offload, frame.to_vec(), receiver)];
+    if offload.is_gso() {
+        let Ok(hdr_len) = gso::check(head, &offload, frame.len() as u32) else { return Vec::new() };
+        offload.hdr_len = hdr_len;
+    } else {
+        (offload.hdr_len, offload.gso_size) = (0, 0);
     }
-    let head = &frame[..frame.len().min(IMAGE_BYTES)];
-    let Ok(plan) = Segmentation::plan(head, &offload, frame.len() as u32) else { return Vec::new() };
+    // Who takes a frame whole gets its segments if it has no room for that.
+    let whole = !offload.is_gso() || takes(receiver, offload);
+    let mut packets = if whole { vec![shown(offload, frame.to_vec(), receiver)] } else { Vec::new() };
+    let Ok(plan) = Segmentation::plan(head, &offload, frame.len() as u32) else { return packets };
     let segment = |index| {
         let mut bytes = vec![0; plan.header_len() as usize];
         let offload = plan.write_header(index, head, &mut bytes);
@@ -44,13 +51,15 @@ pub(super) fn packets(chain: &[u8], header_bytes: usize, receiver: Capabilities)
         bytes.extend(&frame[payload.start as usize..payload.end as usize]);
         shown(offload, bytes, receiver)
     };
-    (0..plan.count()).map(segment).collect()
+    packets.extend((0..plan.count()).map(segment));
+    packets
 }
 
 fn takes(receiver: Capabilities, offload: Offload) -> bool {
     let kind = match offload.gso_kind() {
         GSO_TCPV4 => receiver.tso4,
         GSO_TCPV6 => receiver.tso6,
+        GSO_UDP_L4 => receiver.uso,
         _ => false,
     };
     kind && receiver.csum && (receiver.ecn || offload.gso_type & GSO_ECN == 0)

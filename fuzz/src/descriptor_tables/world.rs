@@ -67,6 +67,7 @@ fn capabilities(bits: u8) -> Capabilities {
         tso4: bits & 4 != 0,
         tso6: bits & 8 != 0,
         ecn: bits & 16 != 0,
+        uso: bits & 64 != 0,
         // Only a legacy guest without mergeable buffers has the short header.
         header_bytes: if bits & 32 != 0 && !mergeable { HEADER_BYTES_LEGACY } else { HEADER_BYTES },
     }

@@ -26,6 +26,7 @@ pub fn everything() -> Capabilities {
         tso4: true,
         tso6: true,
         ecn: true,
+        uso: true,
         header_bytes: HEADER_BYTES,
     }
 }

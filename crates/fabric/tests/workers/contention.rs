@@ -6,6 +6,7 @@ use lasthop_fabric::bounds::{WAITING_BYTES_MAX, WAITING_NS_MAX};
 use lasthop_fabric::{CrewCounters, Fabric, PortCounters, Stopping};
 use lasthop_verdict::{DropReason, Module, PortId};
 use lasthop_wire::Offload;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 
 use crate::support::{Everywhere, TestGuest, everything, frame, memory};
 
@@ -181,6 +182,36 @@ fn a_holder_hands_over_after_a_while_and_nothing_is_forgotten() {
     assert_eq!(before + rest.len(), 240);
     assert!(others[0].take_returns());
     assert!(senders.iter_mut().all(|sender| sender.reclaim() == 48));
+}
+
+/// 43 KiB of TCP for 30 segments, which a ring of 16 buffers of 2 KiB has no room for.
+fn tso_frame() -> (Vec<u8>, Offload) {
+    let mut frame = frame(1, 2, 14 + 40 + 30 * 1448);
+    let len = (frame.len() as u16 - 14).to_be_bytes();
+    frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, len[0], len[1], 0, 0, 0, 0, 64, 6]);
+    (frame[46], frame[47]) = (0x50, 0x10);
+    let (flags, gso_type, gso_size) = (F_NEEDS_CSUM, GSO_TCPV4, 1448);
+    (frame, Offload { flags, gso_type, gso_size, hdr_len: 54, csum_start: 34, csum_offset: 16 })
+}
+
+#[test]
+fn a_frame_without_room_is_segmented_beside_others_too() {
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[1], 16);
+    collide(&mut crew, &receiver, &mut senders[0]);
+    assert_eq!(arrived(&mut receiver), [(2, 0)]);
+    crew[1].take_returns();
+    let (frame, offload) = tso_frame();
+    let sender = &mut senders[0];
+    assert!(sender.queue(&frame, offload) && sender.queue(&[5; 60], Offload::default()));
+    crew[1].visit(sender.tx_ring(), 0);
+    let mut lengths = Vec::new();
+    for _ in 0..3 {
+        lengths.extend(std::iter::from_fn(|| receiver.receive()).map(|received| received.frame.len()));
+        crew[1].drain_waiting();
+    }
+    assert_eq!(lengths, [vec![54 + 1448; 30], vec![60]].concat());
+    assert_eq!(sender.reclaim(), 2);
+    assert_eq!(counters(&crew, sender.port).segments_added, 29);
 }
 
 #[test]

@@ -103,6 +103,7 @@ impl Crew {
                 tso4: csum && tso,
                 tso6: false,
                 ecn: false,
+                uso: false,
                 header_bytes: HEADER_BYTES,
             };
             let map = memory(usize::from(count));

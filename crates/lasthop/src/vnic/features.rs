@@ -20,6 +20,9 @@ const STATUS: u64 = 1 << 16;
 const MQ: u64 = 1 << 22;
 const INDIRECT_DESC: u64 = 1 << 28;
 const EVENT_IDX: u64 = 1 << 29;
+const GUEST_USO4: u64 = 1 << 54;
+const GUEST_USO6: u64 = 1 << 55;
+const HOST_USO: u64 = 1 << 56;
 
 /// Names of single features that can be left out.
 const FEATURES: &[(&str, u64)] = &[
@@ -38,6 +41,9 @@ const FEATURES: &[(&str, u64)] = &[
     ("MQ", MQ),
     ("INDIRECT_DESC", INDIRECT_DESC),
     ("EVENT_IDX", EVENT_IDX),
+    ("GUEST_USO4", GUEST_USO4),
+    ("GUEST_USO6", GUEST_USO6),
+    ("HOST_USO", HOST_USO),
 ];
 
 /// Names for both directions at once.
@@ -46,12 +52,16 @@ const GROUPS: &[(&str, u64)] = &[
     ("TSO6", GUEST_TSO6 | HOST_TSO6),
     ("TSO", GUEST_TSO4 | HOST_TSO4 | GUEST_TSO6 | HOST_TSO6),
     ("ECN", GUEST_ECN | HOST_ECN),
+    ("USO", GUEST_USO4 | GUEST_USO6 | HOST_USO),
 ];
 
 /// What a feature cannot do without (virtio 1.2, 5.1.3.1): the first needs at least one of the second.
 const NEEDS: &[(u64, u64)] = &[
     (GUEST_TSO4, GUEST_CSUM),
     (GUEST_TSO6, GUEST_CSUM),
+    (GUEST_USO4, GUEST_CSUM),
+    (GUEST_USO6, GUEST_CSUM),
+    (HOST_USO, CSUM),
     (HOST_TSO4, CSUM),
     (HOST_TSO6, CSUM),
     (GUEST_ECN, GUEST_TSO4 | GUEST_TSO6),
@@ -146,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_needs_a_feature_goes_with_it() {
-        assert_eq!(!mask(&["CSUM"]), CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN);
+        assert_eq!(!mask(&["CSUM"]), CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_USO);
         assert_eq!(!mask(&["GUEST_TSO4"]), GUEST_TSO4);
     }
 

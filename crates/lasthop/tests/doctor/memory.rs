@@ -35,8 +35,8 @@ fn memory_in_a_file_on_a_disk_is_refused() {
     let region = MemoryRegionMessage { guest_addr: 0, size: 4096, user_addr: 0, offset: 0 };
     let refused = fake.front.set_mem_table(&[region], &[program.as_fd()]);
     assert!(refused.is_err());
-    blames(&switch, &["vm1 memory", "disk file system", "memfd"]);
-    assert!(has_all(&switch.ask(&["vnic", "show", "vm1"]).ok(), &["last refusal", "disk file system"]));
+    blames(&switch, &["vm1 memory", "neither a memfd nor", "use a memfd"]);
+    assert!(has_all(&switch.ask(&["vnic", "show", "vm1"]).ok(), &["last refusal", "neither a memfd nor"]));
 }
 
 #[test]

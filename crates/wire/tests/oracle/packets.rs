@@ -75,12 +75,13 @@ fn routing() -> impl Strategy<Value = Ipv6RoutingExtensions> {
     })
 }
 
-fn ipv6(fragment: Fragment) -> impl Strategy<Value = IpHeaders> {
+/// A whole packet may have a fragment header, too, if `atomic`.
+fn ipv6(fragment: Fragment, may_be_atomic: bool) -> impl Strategy<Value = IpHeaders> {
     let addresses = (uniform16(any::<u8>()), uniform16(any::<u8>()));
     let fragment_header = (any::<bool>(), any::<u32>()).prop_map(move |(atomic, identification)| {
         let offset = IpFragOffset::try_new(fragment.1).unwrap();
         let header = Ipv6FragmentHeader::new(IpNumber::TCP, offset, fragment.0, identification);
-        (atomic || fragment != (false, 0)).then_some(header)
+        (may_be_atomic && atomic || fragment != (false, 0)).then_some(header)
     });
     let extensions = (of(raw_extension()), of(raw_extension()), of(routing()), fragment_header);
     (addresses, any::<u8>(), extensions).prop_map(|((source, destination), traffic_class, extensions)| {
@@ -155,15 +156,24 @@ fn packet(
         .prop_map(|(link, ip, transport, payload)| frame(link, ip, &transport, &payload))
 }
 
+fn whole() -> impl Strategy<Value = IpHeaders> {
+    prop_oneof![ipv4((false, 0)), ipv6((false, 0), false)]
+}
+
 /// TCP, whole packets with 1 to `payload_bytes_max` bytes of payload.
 pub(crate) fn tcp_packet(payload_bytes_max: usize) -> impl Strategy<Value = Packet> {
-    packet(prop_oneof![ipv4((false, 0)), ipv6((false, 0))], tcp(), 1..=payload_bytes_max)
+    packet(whole(), tcp(), 1..=payload_bytes_max)
+}
+
+/// As `tcp_packet`, TCP and UDP.
+pub(crate) fn gso_packet(payload_bytes_max: usize) -> impl Strategy<Value = Packet> {
+    packet(whole(), prop_oneof![tcp(), udp()], 1..=payload_bytes_max)
 }
 
 /// TCP and UDP, whole packets and fragments.
 pub(crate) fn any_packet() -> impl Strategy<Value = Packet> {
     let fragment = prop_oneof![Just((false, 0)), (any::<bool>(), 0..100_u16)];
     fragment.prop_flat_map(|fragment| {
-        packet(prop_oneof![ipv4(fragment), ipv6(fragment)], prop_oneof![tcp(), udp()], 0..=64)
+        packet(prop_oneof![ipv4(fragment), ipv6(fragment, true)], prop_oneof![tcp(), udp()], 0..=64)
     })
 }

@@ -1,26 +1,25 @@
 use etherparse::{NetHeaders, PacketHeaders, TcpHeader, TransportHeader};
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6};
+use lasthop_wire::gso::check;
+use lasthop_wire::headers::PROTO_UDP;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4};
 use lasthop_wire::{Layers, Network, Offload, Segmentation, Sum, check_partial};
 use proptest::prelude::*;
 
-use crate::packets::{Packet, tcp_packet};
+use crate::packets::{Packet, gso_packet, tcp_packet};
 
 /// As many bytes as 128 of the smallest segments have.
 const PAYLOAD_BYTES_MAX: usize = 128 * 48;
 
 fn offload_of(packet: &Packet, gso_size: u16, ecn: bool) -> Offload {
-    let gso_type = match Layers::parse(&packet.bytes).unwrap().l3 {
-        Network::Ipv4 => GSO_TCPV4,
-        Network::Ipv6 => GSO_TCPV6,
+    let layers = Layers::parse(&packet.bytes).unwrap();
+    let ecn = if ecn { GSO_ECN } else { 0 };
+    let (gso_type, csum_offset) = match layers.l3 {
+        _ if layers.l4_proto == PROTO_UDP => (GSO_UDP_L4, 6),
+        Network::Ipv4 => (GSO_TCPV4 | ecn, 16),
+        Network::Ipv6 => (GSO_TCPV6 | ecn, 16),
     };
-    Offload {
-        flags: F_NEEDS_CSUM,
-        gso_type: if ecn { gso_type | GSO_ECN } else { gso_type },
-        hdr_len: 0,
-        gso_size,
-        csum_start: packet.l4_offset as u16,
-        csum_offset: 16,
-    }
+    let csum_start = packet.l4_offset as u16;
+    Offload { flags: F_NEEDS_CSUM, gso_type, hdr_len: 0, gso_size, csum_start, csum_offset }
 }
 
 /// Segment `index` as a wire would carry it, its checksum completed.
@@ -29,12 +28,13 @@ fn segment(plan: &Segmentation, index: u32, packet: &Packet, head: &[u8]) -> Vec
     let offload = plan.write_header(index, head, &mut bytes);
     let payload = plan.payload(index);
     bytes.extend(&packet.bytes[payload.start as usize..payload.end as usize]);
-    assert!(check_partial(&offload, bytes.len() as u32) && offload.needs_csum() && !offload.is_gso());
+    assert!(check_partial(&offload, &bytes, bytes.len() as u32) && offload.needs_csum() && !offload.is_gso());
     let start = usize::from(offload.csum_start);
     let mut sum = Sum::default();
     sum.add(&bytes[start..]);
     let field = start + usize::from(offload.csum_offset);
-    bytes[field..field + 2].copy_from_slice(&sum.finish().to_be_bytes());
+    let sum = if offload.csum_offset == 6 { sum.finish_udp() } else { sum.finish() };
+    bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     bytes
 }
 
@@ -42,6 +42,14 @@ fn checksum_of(tcp: &TcpHeader, net: &NetHeaders, payload: &[u8]) -> u16 {
     match net {
         NetHeaders::Ipv4(ip, _) => tcp.calc_checksum_ipv4(ip, payload).unwrap(),
         NetHeaders::Ipv6(ip, _) => tcp.calc_checksum_ipv6(ip, payload).unwrap(),
+        NetHeaders::Arp(_) => panic!("no packet here is one"),
+    }
+}
+
+fn datagram_checksum(udp: &etherparse::UdpHeader, net: &NetHeaders, payload: &[u8]) -> u16 {
+    match net {
+        NetHeaders::Ipv4(ip, _) => udp.calc_checksum_ipv4(ip, payload).unwrap(),
+        NetHeaders::Ipv6(ip, _) => udp.calc_checksum_ipv6(ip, payload).unwrap(),
         NetHeaders::Arp(_) => panic!("no packet here is one"),
     }
 }
@@ -54,9 +62,8 @@ fn expected<'a>(
     count: u32,
     skipped: u32,
 ) -> (Option<NetHeaders>, Option<TransportHeader>) {
-    let (mut net, transport) = (whole.net.clone().unwrap(), whole.transport.clone());
-    let Some(TransportHeader::Tcp(mut tcp)) = transport else { panic!("every packet here is TCP") };
-    let l4_len = tcp.header_len() + payload.len();
+    let (mut net, mut transport) = (whole.net.clone().unwrap(), whole.transport.clone().unwrap());
+    let l4_len = transport.header_len() + payload.len();
     match &mut net {
         NetHeaders::Ipv4(ip, _) => {
             ip.set_payload_len(l4_len).unwrap();
@@ -66,18 +73,27 @@ fn expected<'a>(
         NetHeaders::Ipv6(ip, extensions) => ip.set_payload_length(extensions.header_len() + l4_len).unwrap(),
         NetHeaders::Arp(_) => panic!("no packet here is one"),
     }
-    tcp.sequence_number = tcp.sequence_number.wrapping_add(skipped);
-    tcp.cwr &= index == 0;
-    tcp.fin &= index + 1 == count;
-    tcp.psh &= index + 1 == count;
-    tcp.checksum = checksum_of(&tcp, &net, payload);
-    (Some(net), Some(TransportHeader::Tcp(tcp)))
+    match &mut transport {
+        TransportHeader::Tcp(tcp) => {
+            tcp.sequence_number = tcp.sequence_number.wrapping_add(skipped);
+            tcp.cwr &= index == 0;
+            tcp.fin &= index + 1 == count;
+            tcp.psh &= index + 1 == count;
+            tcp.checksum = checksum_of(tcp, &net, payload);
+        }
+        TransportHeader::Udp(udp) => {
+            udp.length = l4_len as u16;
+            udp.checksum = datagram_checksum(udp, &net, payload);
+        }
+        other => panic!("no packet here is {other:?}"),
+    }
+    (Some(net), Some(transport))
 }
 
 proptest! {
     #[test]
     fn segments_are_what_the_oracle_expects(
-        packet in tcp_packet(PAYLOAD_BYTES_MAX),
+        packet in gso_packet(PAYLOAD_BYTES_MAX),
         gso_size in prop_oneof![48..200_u16, 48..9000_u16],
         padding in prop_oneof![Just(0_usize), 1..50_usize],
         head_bytes in 0..600_usize,
@@ -93,6 +109,7 @@ proptest! {
         let plan = Segmentation::plan(head, &offload, packet.bytes.len() as u32).unwrap();
         prop_assert_eq!(plan.count() as usize, payload.len().div_ceil(usize::from(gso_size)));
         prop_assert_eq!(plan.header_len() as usize, packet.payload_offset);
+        prop_assert_eq!(check(head, &offload, packet.bytes.len() as u32), Ok(packet.payload_offset as u16));
         let mut reassembled = Vec::<u8>::new();
         for index in 0..plan.count() {
             let bytes = segment(&plan, index, &packet, head);

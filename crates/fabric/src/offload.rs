@@ -1,0 +1,32 @@
+//! What a sender left to be done: read once, and held against the frame.
+
+use lasthop_verdict::{DropReason, Header};
+use lasthop_wire::vnet::HEADER_BYTES;
+use lasthop_wire::{Offload, check_partial, gso};
+
+/// Takes a sender's metadata into `header`, whose image is there, if it is true of the frame. From here on it is ours: a
+/// receiver that is told it may rely on it, whoever the sender is.
+#[inline]
+pub(crate) fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
+    header.offload = Offload::default();
+    // No flags, no segmentation: the other fields mean nothing.
+    if vnet[0] | vnet[1] == 0 { Ok(()) } else { parse_offload(header, vnet) }
+}
+
+#[inline(never)]
+fn parse_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
+    let (offload, frame_len_bytes) = (Offload::parse(vnet), header.frame_len_bytes());
+    if offload.is_gso() {
+        if !offload.needs_csum() {
+            return Err(DropReason::BadGso);
+        }
+        let hdr_len = gso::check(header.bytes(), &offload, frame_len_bytes);
+        header.offload = Offload { hdr_len: hdr_len.map_err(|_| DropReason::BadGso)?, ..offload };
+    } else if offload.needs_csum() {
+        if !check_partial(&offload, header.bytes(), frame_len_bytes) {
+            return Err(DropReason::BadCsum);
+        }
+        header.offload = Offload { hdr_len: 0, gso_size: 0, ..offload };
+    }
+    Ok(())
+}
