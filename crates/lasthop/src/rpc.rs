@@ -139,6 +139,13 @@ mod tests {
     }
 
     #[test]
+    fn parameters_go_by_their_names() {
+        assert_eq!(params::<serde_json::Map<String, Value>>(Value::Null), Ok(serde_json::Map::new()));
+        let fault = params::<Vec<u8>>(json!([1])).expect_err("no object");
+        assert!(fault.message.contains("must be an object"), "{fault}");
+    }
+
+    #[test]
     fn an_answer_survives_being_written_and_read() {
         let line = String::from_utf8(write_answer(&json!(1), &Ok(json!([1, 2])))).expect("text");
         assert_eq!(read_answer::<Vec<u8>>(&line), Ok(vec![1, 2]));

@@ -5,8 +5,9 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::{Switch, eventually, lasthop};
+use support::{Switch, eventually, lasthop, signal};
 
 #[test]
 fn vnics_are_added_listed_shown_and_deleted() {
@@ -235,6 +236,35 @@ fn a_client_need_not_wait_for_the_answer() {
     let request = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"vnic.add\",\"params\":{\"name\":\"a\"}}\n";
     switch.connect("control.sock").write_all(request.as_bytes()).expect("written");
     eventually("the vnic", || (switch.ask(&["vnic", "show", "a"]).code == Some(0)).then_some(()));
+}
+
+#[test]
+fn an_address_is_not_kept_for_a_vnic_that_came_after_the_one_it_was_for() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let process = switch.switch_pid().expect("a switch process");
+    let ask = |method: &str, params: &str| {
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{method}\",\"params\":{params}}}")
+    };
+    let version = ask("version", "{}");
+    let mut clients: Vec<_> = (0..4).map(|_| switch.connect("control.sock")).collect();
+    for client in &mut clients {
+        exchange(client, &version);
+    }
+    // All three reach the supervisor before the switch process answers any.
+    signal(process, Signal::STOP);
+    let entry = r#"{"mac":"02:00:00:00:00:07","vnic":"a"}"#;
+    let calls = [("fdb.add", entry), ("vnic.del", r#"{"name":"a"}"#), ("vnic.add", r#"{"name":"a"}"#)];
+    for (at, (method, params)) in calls.into_iter().enumerate() {
+        writeln!(clients[at], "{}", ask(method, params)).expect("written");
+        exchange(&mut clients[3], &version);
+    }
+    signal(process, Signal::CONT);
+    for client in &mut clients[..3] {
+        let mut answer = String::new();
+        BufReader::new(client).read_line(&mut answer).expect("an answer");
+    }
+    assert_eq!(switch.json(&["fdb", "show"])["entries"], json!([]));
+    assert_eq!(switch.json(&["config", "show"])["fdb"], json!([]));
 }
 
 #[test]

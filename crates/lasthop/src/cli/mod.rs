@@ -143,10 +143,10 @@ struct RunArgs {
     /// (may be repeated)
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
-    /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
-    /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
-    /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID][,isolated=true][,link=down][,socket-mode=0660][,socket-owner=USER]
-    /// [,socket-group=GROUP] (may be repeated)
+    /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
+    /// [,features-off=CSUM+TSO4] [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
+    /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID] [,isolated=true][,link=down] [,socket-mode=0660]
+    /// [,socket-owner=USER][,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
     /// What decides where packets of the switch "default" go: bridge or dummy [default: bridge]

@@ -49,8 +49,11 @@ pub(super) enum What {
     /// The port has its new settings.
     Changed(Changing),
     Removed,
-    /// An address is in the forwarding table, or out of it.
-    FdbAdded(StaticEntry),
+    /// An address is in the forwarding table, behind the port with this number, or out of it.
+    FdbAdded {
+        port: u32,
+        entry: StaticEntry,
+    },
     FdbDeleted(StaticEntry),
     /// As it was in the switch before.
     Restored,
@@ -160,9 +163,9 @@ impl Supervisor {
             What::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
             What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),
-            What::FdbAdded(entry) => result.map(|_| {
-                self.remember_entry(entry);
-                Value::Bool(true)
+            What::FdbAdded { port, entry } => result.and_then(|_| {
+                self.remember_entry(port, entry)?;
+                Ok(Value::Bool(true))
             }),
             What::FdbDeleted(entry) => result.map(|_| {
                 self.forget_entry(&entry);
