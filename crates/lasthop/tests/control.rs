@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
 use support::{Switch, eventually, lasthop, signal};
 
@@ -265,6 +265,40 @@ fn an_address_is_not_kept_for_a_vnic_that_came_after_the_one_it_was_for() {
     }
     assert_eq!(switch.json(&["fdb", "show"])["entries"], json!([]));
     assert_eq!(switch.json(&["config", "show"])["fdb"], json!([]));
+}
+
+/// Lets a process have no more descriptors than it has, until this is dropped.
+struct Full(Option<Pid>, Rlimit);
+
+impl Full {
+    fn new(pid: u32) -> Self {
+        let pid = Pid::from_raw(pid.try_into().expect("a process"));
+        // Its hard limit is ours.
+        let few = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
+        Self(pid, prlimit(pid, Resource::Nofile, few).expect("limited"))
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        let _ = prlimit(self.0, Resource::Nofile, self.1.clone());
+    }
+}
+
+#[test]
+fn without_descriptors_guests_and_clients_wait_and_nothing_ends() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let process = switch.switch_pid().expect("a switch process");
+    let full = Full::new(process);
+    let _guest = switch.connect("a.sock");
+    eventually("the refusal", || switch.log().contains("no file descriptor left").then_some(()));
+    drop(full);
+    let full = Full::new(switch.pid());
+    let mut client = switch.connect("control.sock");
+    eventually("the pause", || switch.log().contains("cannot take a control client").then_some(()));
+    drop(full);
+    assert_eq!(exchange(&mut client, r#"{"jsonrpc":"2.0","id":7,"method":"version"}"#)["id"], 7);
+    assert_eq!(switch.switch_pid(), Some(process), "the switch process went on");
 }
 
 #[test]
