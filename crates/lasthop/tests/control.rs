@@ -267,6 +267,32 @@ fn an_address_is_not_kept_for_a_vnic_that_came_after_the_one_it_was_for() {
     assert_eq!(switch.json(&["config", "show"])["fdb"], json!([]));
 }
 
+#[test]
+fn a_removal_is_done_though_the_switch_process_dies_before_it_answers() {
+    let switch = Switch::start(&["--vnic", "a", "--switch", "red"]);
+    let process = switch.switch_pid().expect("a switch process");
+    let version = r#"{"jsonrpc":"2.0","id":1,"method":"version"}"#;
+    let mut clients: Vec<_> = (0..3).map(|_| switch.connect("control.sock")).collect();
+    for client in &mut clients {
+        exchange(client, version);
+    }
+    signal(process, Signal::STOP);
+    for (at, (method, name)) in [("vnic.del", "a"), ("switch.del", "red")].into_iter().enumerate() {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": name}});
+        writeln!(clients[at], "{call}").expect("written");
+        exchange(&mut clients[2], version); // the supervisor has seen it
+    }
+    signal(process, Signal::KILL);
+    for client in &mut clients[..2] {
+        let mut answer = String::new();
+        BufReader::new(client).read_line(&mut answer).expect("an answer");
+        assert!(answer.contains("\"result\":true"), "{answer}");
+    }
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let left = switch.json(&["config", "show"]);
+    assert_eq!((&left["vnics"], &left["switches"]), (&json!([]), &json!([])));
+}
+
 /// Lets a process have no more descriptors than it has, until this is dropped.
 struct Full(Option<Pid>, Rlimit);
 
@@ -281,7 +307,7 @@ impl Full {
 
 impl Drop for Full {
     fn drop(&mut self) {
-        let _ = prlimit(self.0, Resource::Nofile, self.1.clone());
+        let _ = prlimit(self.0, Resource::Nofile, self.1);
     }
 }
 
