@@ -49,7 +49,7 @@ impl Control {
                 Err(error) => return self.pause(&error, poller),
             };
             let Ok(mut client) = Client::new(stream) else { continue };
-            if !self.has_room() {
+            if !self.has_room(poller) {
                 say_of_others!("refused a control client, there are {CLIENTS_MAX} already");
                 client.refuse(too_many());
                 continue;
@@ -71,9 +71,9 @@ impl Control {
     }
 
     /// Whether one more client may come, if need be in place of those that have just gone without having said anything.
-    fn has_room(&mut self) -> bool {
+    fn has_room(&mut self, poller: &Poller) -> bool {
         if self.clients.len() == CLIENTS_MAX {
-            self.clients.retain(|_, client| !client.is_gone());
+            self.leave(poller, Client::is_gone);
         }
         self.clients.len() < CLIENTS_MAX
     }
@@ -110,6 +110,13 @@ impl Control {
         }
     }
 
+    /// Has done with those clients. The switch may have a copy of a connection.
+    fn leave(&mut self, poller: &Poller, is_over: impl Fn(&Client) -> bool) {
+        let over = self.clients.iter().filter(|(_, client)| is_over(client)).map(|(number, _)| *number);
+        let over: Vec<u32> = over.collect();
+        over.into_iter().for_each(|number| self.hand_over(number, poller));
+    }
+
     /// Writes what can be written to a client, and takes its next line.
     pub(super) fn proceed(&mut self, number: u32, poller: &Poller) -> Option<Line> {
         let client = self.clients.get_mut(&number)?;
@@ -129,10 +136,7 @@ impl Control {
 
     /// Drops clients that do not read, and takes new ones again after a pause.
     pub(super) fn expire(&mut self, now: Instant, poller: &Poller) {
-        let is_late = |client: &Client| client.due().is_some_and(|due| due <= now);
-        let late: Vec<u32> =
-            self.clients.iter().filter(|(_, client)| is_late(client)).map(|(number, _)| *number).collect();
-        late.into_iter().for_each(|number| self.hand_over(number, poller)); // the switch may have a copy
+        self.leave(poller, |client| client.due().is_some_and(|due| due <= now));
         if self.paused_until.take_if(|until| *until <= now).is_some() {
             // Fails only without memory, and then there is more that does not go on.
             let _ = poller.modify(&self.socket, Source::Control.into(), Interest::READ);
