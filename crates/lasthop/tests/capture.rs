@@ -284,7 +284,8 @@ fn a_capture_into_a_pipe_that_nobody_opens_can_be_ended() {
     command.arg("--dir").arg(switch.dir()).args(["capture", "one", "-w", text(&pipe)]);
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
     eventually("the capture", || (captures(&switch) == 1).then_some(()));
-    signal(child.id(), Signal::INT);
+    // Not SIGINT, which shells have background jobs ignore, and nobody takes it yet.
+    signal(child.id(), Signal::TERM);
     eventually("the end", || child.try_wait().expect("our child"));
 }
 
