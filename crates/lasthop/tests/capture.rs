@@ -282,11 +282,12 @@ fn a_capture_into_a_pipe_that_nobody_opens_can_be_ended() {
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
     let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
     command.arg("--dir").arg(switch.dir()).args(["capture", "one", "-w", text(&pipe)]);
-    let mut child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let mut capture = Capture { child, log: pipe }; // ended if this fails
     eventually("the capture", || (captures(&switch) == 1).then_some(()));
     // Not SIGINT, which shells have background jobs ignore, and nobody takes it yet.
-    signal(child.id(), Signal::TERM);
-    eventually("the end", || child.try_wait().expect("our child"));
+    signal(capture.child.id(), Signal::TERM);
+    eventually("the end", || capture.child.try_wait().expect("our child"));
 }
 
 #[test]
