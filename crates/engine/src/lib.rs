@@ -79,6 +79,9 @@ pub enum EngineError {
     /// No such port.
     #[error("there is no port {0}")]
     NoSuchPort(PortId),
+    /// Another guest is attached, or has not quite gone.
+    #[error("port {0} has a guest, which has to detach before another one can attach")]
+    Attached(PortId),
     /// The module refused the port.
     #[error("{0}")]
     Refused(String),
@@ -229,13 +232,13 @@ impl Engine {
         Ok(())
     }
 
-    /// The back end for a guest that attaches to `port`. Dropping it detaches the guest.
+    /// The back end for a guest that attaches to `port`, one at a time. Dropping it detaches the guest; the next one may attach
+    /// when that is done.
     ///
     /// # Errors
-    /// [`EngineError::NoSuchPort`].
+    /// [`EngineError::NoSuchPort`], [`EngineError::Attached`].
     pub fn device(&self, port: PortId) -> Result<PortDevice, EngineError> {
-        let config = self.table().get(port).map(|record| record.config.clone());
-        let config = config.ok_or(EngineError::NoSuchPort(port))?;
+        let config = self.table().attach(port)?;
         Ok(PortDevice::new(port, &config, Arc::clone(&self.crew), Arc::clone(&self.ports)))
     }
 
