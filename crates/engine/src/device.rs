@@ -114,32 +114,72 @@ impl Drop for PortDevice {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{Sender, channel};
+
+    use lasthop_guestmem::{Mapping, Region};
+    use lasthop_ring::{DeviceRing, RingAddresses, RingMemory};
 
     use super::*;
     use crate::{Engine, EngineError, EngineSettings};
 
-    #[test]
-    fn a_port_is_free_when_all_that_was_done_for_its_guest_is_undone() {
+    fn engine() -> (Engine, PortId) {
         let module = lasthop_modules::by_name("dummy", &lasthop_modules::BridgeSettings::default()).unwrap();
         let engine = Engine::start(module.into(), &EngineSettings::default()).unwrap();
         let port = engine.add_port(PortConfig::default()).unwrap();
-        let device = engine.device(port).unwrap();
+        (engine, port)
+    }
+
+    /// Holds the worker up until what is returned is dropped.
+    fn hold_worker(engine: &Engine) -> Sender<()> {
         let (is_held, held) = channel();
-        let (go_on, told) = channel::<()>();
+        let (go_on, told) = channel();
         engine.crew.mailbox(0).post(Box::new(move |_| {
             is_held.send(()).unwrap();
-            assert!(told.recv().is_err(), "until it is dropped");
+            assert!(told.recv().is_err(), "nothing is sent");
         }));
         held.recv().unwrap();
+        go_on
+    }
+
+    #[test]
+    fn a_port_is_free_when_all_that_was_done_for_its_guest_is_undone() {
+        let (engine, port) = engine();
+        let device = engine.device(port).unwrap();
+        let held = hold_worker(&engine);
         let leaving = std::thread::spawn(move || drop(device));
         while engine.crew.mailbox(0).len() == 0 {
             std::thread::yield_now();
         }
         // Something of the guest is still to be undone: that must not befall the next one.
         assert!(matches!(engine.device(port), Err(EngineError::Attached(_))));
-        drop(go_on);
+        drop(held);
         leaving.join().unwrap();
         engine.device(port).unwrap();
+    }
+
+    #[test]
+    fn a_ring_that_was_not_stopped_in_time_starts_for_the_next_guest_only() {
+        let (engine, port) = engine();
+        let mapping = Arc::new(Mapping::anonymous(8192).unwrap());
+        let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
+        let start = || {
+            let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
+            let ring = DeviceRing::new(RingMemory::new(&map, 16, addresses).unwrap(), 0, false);
+            RingStart { ring, kick: None, call: None, enabled: true }
+        };
+        let mut device = engine.device(port).unwrap();
+        device.set_memory(Arc::clone(&map));
+        device.start_ring(1, start()).unwrap();
+        let held = hold_worker(&engine);
+        assert_eq!(device.stop_ring(1), None, "nobody knows where it stands");
+        drop(held);
+        for _ in 0..2 {
+            assert!(device.start_ring(1, start()).unwrap_err().contains("restart its guest"));
+        }
+        drop(device);
+        let mut device = engine.device(port).unwrap();
+        device.set_memory(Arc::clone(&map));
+        device.start_ring(1, start()).unwrap();
+        assert_eq!(device.stop_ring(1), Some(0));
     }
 }

@@ -91,6 +91,11 @@ pub enum EngineError {
     /// A virtqueue stayed in use, although all workers answered.
     #[error("virtqueue {1} of port {0} stays in use; restart the switch")]
     RingBusy(PortId, u16),
+    /// A worker did not answer in time when the virtqueue was to be stopped.
+    #[error(
+        "virtqueue {1} of port {0} was not stopped in time, so where it would go on is not known; restart its guest"
+    )]
+    Adrift(PortId, u16),
     /// The front end made workers wait again and again.
     #[error(
         "its front end made call eventfds blocking and filled them, once too often; start it again in {0} s, or delete the vnic and add it again"
