@@ -224,15 +224,14 @@ impl Engine {
     /// [`EngineError::NoSuchPort`], [`EngineError::NoAnswer`].
     pub fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
         self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
+        self.forget(port)
+    }
+
+    /// Whether the module has taken the port or not: else it would refuse the number to the next.
+    fn forget(&self, port: PortId) -> Result<(), EngineError> {
         // Rings first: a frame still under way would be learned from again.
         self.crew.remove_port(port)?;
         self.module.port_removed(port);
-        self.table().release(port);
-        Ok(())
-    }
-
-    fn forget(&self, port: PortId) -> Result<(), EngineError> {
-        self.crew.remove_port(port)?;
         self.table().release(port);
         Ok(())
     }

@@ -18,6 +18,8 @@ use crate::stats::WorkerStats;
 
 /// How often a busy worker looks for kicks and errands: a ring that wakes meanwhile waits so long at most.
 const POLL_NS: u64 = 20_000;
+/// The same of one that has looked around in vain for so long: the answer to what it delivered may come from an armed ring.
+const IDLE_POLL_NS: u64 = 2_000;
 /// How long a worker without work looks around before it offers its core to others.
 const BLIND_NS: u64 = 20_000;
 /// A core that comes back later than this was wanted by somebody else.
@@ -61,6 +63,7 @@ pub(crate) struct Worker {
     started: Instant,
     faults_seen: usize,
     polled_ns: u64,
+    worked_ns: u64,
     yielded_ns: u64,
     stopping: bool,
 }
@@ -89,6 +92,7 @@ impl Worker {
             started,
             faults_seen: guard::faults(),
             polled_ns: 0,
+            worked_ns: 0,
             yielded_ns: 0,
             stopping: false,
         })
@@ -105,7 +109,11 @@ impl Worker {
                 self.sleep(now);
                 continue;
             }
-            if now - self.polled_ns >= POLL_NS {
+            if worked {
+                self.worked_ns = now;
+            }
+            let is_idle = now - self.worked_ns >= IDLE_POLL_NS;
+            if now - self.polled_ns >= if is_idle { IDLE_POLL_NS } else { POLL_NS } {
                 self.polled_ns = now;
                 self.stats.polls += 1;
                 self.take_events(Some(0));

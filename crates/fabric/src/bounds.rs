@@ -37,6 +37,9 @@ pub const VISIT_COST: u64 = 2048;
 pub const PACKET_COST: u64 = 768;
 /// Cost of each further copy, or segment, besides its bytes.
 pub const COPY_COST: u64 = 512;
+/// Cost of a piece of memory, where a chain or what a packet is written to is in more than one, besides its bytes: its
+/// descriptor is read, checked and translated, and it is copied from or to on its own.
+pub const PIECE_COST: u64 = 128;
 /// Cost of a visit, some 100 us: if what is made of a batch costs more (floods, software segmentation), the port's next
 /// batches are smaller. A packet's copies are not divided, so one alone can cost more: 64 KiB to 1023 ports some 10 ms. What
 /// waited for buffers is delivered when they come, within its own bounds, and charged then.

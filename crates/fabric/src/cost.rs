@@ -5,7 +5,7 @@
 
 use lasthop_verdict::BATCH_PACKETS_MAX;
 
-use crate::bounds::{COPY_COST, PACKET_COST, VISIT_COST, VISIT_COST_MAX};
+use crate::bounds::{COPY_COST, PACKET_COST, PIECE_COST, VISIT_COST, VISIT_COST_MAX};
 use crate::counters::Delivered;
 
 /// The account of one port's transmit side at its worker.
@@ -64,6 +64,12 @@ impl Charge {
     pub(crate) fn taken(&mut self, packets: usize) {
         self.taken = packets;
         self.total += VISIT_COST + PACKET_COST * packets as u64;
+    }
+
+    /// Pieces of memory, of chains and buffers that are in more than one.
+    #[inline]
+    pub(crate) fn add_pieces(&mut self, pieces: u64) {
+        self.total += PIECE_COST * pieces;
     }
 
     /// Packets go to more ports than one, or become more than one.

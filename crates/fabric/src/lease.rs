@@ -62,7 +62,7 @@ impl Leases {
             usual: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
             items: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
             segments: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
-            rings: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
+            rings: Vec::with_capacity(room(2 * LEASE_PACKETS_MAX)), // each may have one packet, of either kind
         }
     }
 

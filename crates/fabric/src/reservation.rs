@@ -10,6 +10,8 @@ pub(crate) struct Reservation {
     /// Head and bytes to be written of each buffer.
     buffers: ArrayVec<(u16, u32), PACKET_BUFFERS_MAX>,
     segments: ArrayVec<Segment, PACKET_BUFFER_SEGMENTS_MAX>,
+    /// Pieces found since they were asked for, for packets whose wait is over, but for the first of each.
+    further_pieces: u64,
 }
 
 /// Why there is no reservation.
@@ -27,6 +29,28 @@ impl Reservation {
     /// Takes buffers for `len` bytes from `ring`; after a refusal none is taken.
     #[inline]
     pub(crate) fn take(
+        &mut self,
+        ring: &mut DeviceRing,
+        map: &MemoryMap,
+        hint: &mut u16,
+        len: u32,
+        mergeable: bool,
+    ) -> Result<(), Refusal> {
+        let taken = self.try_to_take(ring, map, hint, len, mergeable);
+        // A guest that posts a little again and again has others' packets tried as often: that is not their senders' doing.
+        if !matches!(taken, Err(Refusal::NoBuffers(_))) {
+            self.further_pieces += (self.segments.len() as u64).saturating_sub(1);
+        }
+        taken
+    }
+
+    /// Pieces found since this was asked last, for packets whose wait is over, but for the first of each.
+    pub(crate) fn take_further_pieces(&mut self) -> u64 {
+        std::mem::take(&mut self.further_pieces)
+    }
+
+    #[inline]
+    fn try_to_take(
         &mut self,
         ring: &mut DeviceRing,
         map: &MemoryMap,

@@ -35,13 +35,15 @@ pub(crate) struct TxQueue {
     /// Nothing more is taken: it is being stopped.
     pub(crate) closed: bool,
     hint: u16,
+    /// Of chains in more than one, and not charged yet.
+    pieces: u64,
 }
 
 impl TxQueue {
     pub(crate) fn new(ring: DeviceRing) -> Self {
         let table = SideTable::new(ring.entries());
         let (error, dirty, blocked) = (None, false, false);
-        Self { ring, table, error, dirty, waiting: 0, blocked, closed: false, hint: 0 }
+        Self { ring, table, error, dirty, waiting: 0, blocked, closed: false, hint: 0, pieces: 0 }
     }
 
     /// What other workers read of it.
@@ -322,6 +324,12 @@ impl Senders {
         sender.into_iter().for_each(|sender| sender.charge.add_delivered(packets as u64, delivered));
     }
 
+    /// Charges the port of `packet`, if this is its home, for pieces of memory beyond one for each packet.
+    pub(crate) fn charge_pieces(&mut self, packet: PacketRef, pieces: u64) {
+        let sender = self.owns(packet).then(|| self.get_mut(packet.port())).flatten();
+        sender.into_iter().for_each(|sender| sender.charge.add_pieces(pieces));
+    }
+
     /// Enters that packets of one ring were delivered whole.
     #[inline]
     pub(crate) fn settle_delivered(
@@ -480,6 +488,7 @@ impl Sender {
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
         fetched.more = taken < all;
         queue.ring.take(taken as u16);
+        self.charge.add_pieces(std::mem::take(&mut queue.pieces));
         self.read_headers(ring, fetched, taken, (home, discard));
         (taken, error)
     }
@@ -581,6 +590,7 @@ fn take_pieces(
             bytes = bytes.saturating_add(segment.len);
             segments.try_push(segment).is_ok()
         })?;
+    queue.pieces += segments.len() as u64;
     let first = segments.first().copied().unwrap_or_default();
     map.prefetch(first, 0);
     queue.table.enter(head, epoch, &segments);

@@ -185,6 +185,16 @@ impl<'a, 't> Service<'a, 't> {
             attempts.next_segment = 0;
         }
         self.tools.senders.charge(copies[0].packet, copies.len(), delivered);
+        self.charge_pieces(copies[0].packet);
+    }
+
+    /// Charges the sender of the packets that were just tried, `first` being one, for the pieces of memory that their buffers
+    /// are in.
+    fn charge_pieces(&mut self, first: PacketRef) {
+        let pieces = self.tools.scratch.reservation.take_further_pieces();
+        if pieces > 0 {
+            self.tools.senders.charge_pieces(first, pieces);
+        }
     }
 
     /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns how many copies
@@ -224,6 +234,9 @@ impl<'a, 't> Service<'a, 't> {
                 }
             }
             seen += 1;
+        }
+        if let Some(first) = copies.first() {
+            self.charge_pieces(first.packet);
         }
         if self.claim.ring.used_position() != start {
             self.claim.leases.push_back((worker, start));

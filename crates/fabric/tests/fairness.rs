@@ -4,12 +4,12 @@ mod support;
 
 use std::collections::HashMap;
 
-use lasthop_fabric::bounds::{TURN_COST, VISIT_COST_MAX};
+use lasthop_fabric::bounds::{PIECE_COST, TURN_COST, VISIT_COST_MAX};
 use lasthop_fabric::{Capabilities, Fabric, RingId, Rota};
 use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
-use support::{TestGuest, assert_conserved, everything, frame, memory};
+use support::{RX_BUFFERS, TestGuest, assert_conserved, everything, frame, memory};
 
 /// Costs that a worker spends on each test: a hundred turns.
 const WORK: u64 = 100 * TURN_COST as u64;
@@ -254,4 +254,52 @@ fn an_idle_port_saves_nothing_and_a_debt_is_not_lost_by_a_nap() {
         bench.run(1);
     }
     bench.assert_even();
+}
+
+/// What it costs to send a frame of 200 bytes, cut like that, to a guest that has posted buffers of such pieces.
+fn cost_in_pieces(cuts: &[usize], pieces: &[u32], capabilities: Capabilities) -> u64 {
+    let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let mut receiver = TestGuest::attach(&mut fabric, 3, capabilities, 1024, 2048);
+    let addresses = pieces.iter().scan(RX_BUFFERS, |end, len| {
+        *end += u64::from(*len);
+        Some((*end - u64::from(*len), *len))
+    });
+    receiver.rx.add(&[], &addresses.collect::<Vec<_>>(), 0).unwrap();
+    receiver.rx.publish();
+    assert!(sender.queue_cut(&frame(3, 1, 200), Offload::default(), cuts));
+    let visited = fabric.visit_in_turn(sender.tx_ring(), 0);
+    assert_conserved(&fabric, &[PortId(1), PortId(3)]);
+    assert_eq!((visited.packets, fabric.counters(PortId(3)).unwrap().tx_packets), (1, 1));
+    visited.cost
+}
+
+/// Each descriptor is read, checked and translated, and copied from or to on its own: sixty are not to be had for one.
+#[test]
+fn descriptors_cost_what_they_cause() {
+    let whole = cost_in_pieces(&[], &[2048], everything());
+    let crumbs: Vec<usize> = (100..160).collect();
+    assert_eq!(cost_in_pieces(&crumbs, &[2048], everything()), whole + 61 * PIECE_COST);
+    assert_eq!(cost_in_pieces(&[], &[1; 212], everything()), whole + 211 * PIECE_COST);
+    assert_eq!(cost_in_pieces(&[50], &[100, 112], everything()), whole + 3 * PIECE_COST);
+    let legacy = Capabilities { header_bytes: 10, mergeable: false, ..everything() };
+    assert_eq!(cost_in_pieces(&[], &[2048], legacy), whole, "another way, no more pieces");
+}
+
+/// Else a receiver could have its senders pay for as many attempts as it likes.
+#[test]
+fn a_receiver_that_posts_too_little_again_and_again_costs_its_sender_nothing_more() {
+    let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let mut receiver = TestGuest::attach(&mut fabric, 3, everything(), 1024, 2048);
+    assert!(sender.queue(&frame(3, 1, 1500), Offload::default()));
+    let ring = sender.tx_ring();
+    assert!(fabric.visit_in_turn(ring, 0).cost > 0);
+    for buffer in 0..30 {
+        let pieces: Vec<_> = (0..8).map(|piece| (RX_BUFFERS + 8 * buffer + piece, 1)).collect();
+        receiver.rx.add(&[], &pieces, 0).unwrap();
+        receiver.rx.publish();
+        assert!(!fabric.drain(receiver.tx_ring()), "there is no room yet");
+    }
+    assert_eq!(fabric.visit_in_turn(ring, 0).cost, 0);
 }

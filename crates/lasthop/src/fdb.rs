@@ -40,14 +40,22 @@ pub(crate) fn unicast(text: &str) -> Result<Mac, Fault> {
 
 /// Refuses entries for vnics that are not there, and more entries than there may be.
 pub(crate) fn check_entries(entries: &[StaticEntry], vnics: &[VnicSpec]) -> Result<(), Fault> {
-    if entries.len() > STATIC_ENTRIES_MAX {
-        return Err(too_many());
+    check_count(entries)?;
+    entries.iter().try_for_each(|entry| check_vnic_of(entry, vnics))
+}
+
+/// Refuses more entries than there may be.
+pub(crate) fn check_count(entries: &[StaticEntry]) -> Result<(), Fault> {
+    if entries.len() > STATIC_ENTRIES_MAX { Err(too_many()) } else { Ok(()) }
+}
+
+/// Refuses an entry for a vnic that is not there.
+pub(crate) fn check_vnic_of(entry: &StaticEntry, vnics: &[VnicSpec]) -> Result<(), Fault> {
+    let StaticEntry { mac, vnic, .. } = entry;
+    if vnics.iter().any(|known| known.name == *vnic) {
+        return Ok(());
     }
-    let is_homeless = |entry: &&StaticEntry| !vnics.iter().any(|vnic| vnic.name == entry.vnic);
-    entries.iter().find(is_homeless).map_or(Ok(()), |entry| {
-        let StaticEntry { mac, vnic, .. } = entry;
-        Err(Fault::params(format!("the fdb entry {mac} is for vnic \"{vnic}\", and there is no such vnic")))
-    })
+    Err(Fault::params(format!("the fdb entry {mac} is for vnic \"{vnic}\", and there is no such vnic")))
 }
 
 pub(crate) fn too_many() -> Fault {

@@ -88,15 +88,22 @@ impl Plan {
 
     /// Vnics whose address has to be taken away first, since another one gets it before they get theirs.
     pub(crate) fn addresses_to_free(&self) -> Vec<Name> {
+        let address = |changes: &[Change]| changes.iter().find(|change| change.key == "mac").cloned();
+        let wanted: Vec<Value> = self
+            .steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Change { changes, .. } => Some(address(changes)?.to),
+                Step::Anew { vnic, .. } => Some(Value::String(vnic.mac?.to_string())),
+                _ => None, // added vnics come last
+            })
+            .collect();
         let moves = self.steps.iter().filter_map(|step| match step {
-            Step::Change { name, changes } => {
-                Some((name, changes.iter().find(|change| change.key == "mac")?))
-            }
+            Step::Change { name, changes } => Some((name, address(changes)?.from)),
             _ => None,
         });
-        let moves: Vec<(&Name, &Change)> = moves.collect();
-        let is_wanted = |from: &Value| moves.iter().any(|(_, change)| change.to == *from && !from.is_null());
-        moves.iter().filter(|(_, change)| is_wanted(&change.from)).map(|(name, _)| (*name).clone()).collect()
+        let moves = moves.filter(|(_, from)| !from.is_null() && wanted.contains(from));
+        moves.map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -227,6 +234,8 @@ mod tests {
         assert_eq!(swap.addresses_to_free(), [name("a"), name("b")]);
         let chain = plan(&[&format!("a,{one}"), "b"], &["a", &format!("b,{one}")]);
         assert_eq!(chain.addresses_to_free(), [name("a")]);
+        let anew = plan(&["a", &format!("b,{one}")], &[&format!("a,{one},queues=2"), &format!("b,{two}")]);
+        assert_eq!(anew.addresses_to_free(), [name("b")], "for one that is made anew, too");
         assert_eq!(plan(&["a"], &[&format!("a,{one}")]).addresses_to_free(), Vec::<Name>::new());
     }
 

@@ -53,7 +53,11 @@ fn is_id(value: &Value) -> bool {
 
 /// The parameters as `T`; a missing `params` is an empty object.
 pub(crate) fn params<T: DeserializeOwned>(params: Value) -> Result<T, Fault> {
-    let params = if params.is_null() { json!({}) } else { params };
+    let params = match params {
+        Value::Null => json!({}),
+        Value::Object(_) => params,
+        _ => return Err(Fault::params("\"params\" must be an object, with the parameters by name")),
+    };
     serde_json::from_value(params).map_err(|error| {
         let words = error.to_string();
         Fault::params(names::unknown_key(&words).unwrap_or(words))
@@ -132,6 +136,13 @@ mod tests {
         assert_eq!(refused("{\"id\":3}"), (json!(3), -32600));
         assert_eq!(refused(r#"{"jsonrpc":"1.0","id":3,"method":"stats"}"#), (json!(3), -32600));
         assert_eq!(refused(r#"{"jsonrpc":"2.0","id":[],"method":"stats"}"#), (Value::Null, -32600));
+    }
+
+    #[test]
+    fn parameters_go_by_their_names() {
+        assert_eq!(params::<serde_json::Map<String, Value>>(Value::Null), Ok(serde_json::Map::new()));
+        let fault = params::<Vec<u8>>(json!([1])).expect_err("no object");
+        assert!(fault.message.contains("must be an object"), "{fault}");
     }
 
     #[test]

@@ -123,9 +123,14 @@ fn a_command_is_told_what_to_be_ready_for() {
          --vnic port0,socket=$d/port0.sock,mode=connect --vnic port1,socket=$d/port1.sock,mode=connect & \
          echo setting: $LASTHOP_BENCH_PORTS ports on $LASTHOP_BENCH_CPU; echo ready connect; wait'"
     );
-    let answer =
-        bench(&["--backend", &script, "--workload", "stream", "--switch-cpu", "1", "--generator-cpu", "0"]);
-    assert!(answer.err.contains("setting: own: 2 ports on 1"), "{}", answer.err);
+    let allowed = rustix::thread::sched_getaffinity(None).expect("our CPUs");
+    let mut cpus =
+        (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).map(|cpu| cpu.to_string());
+    let (generator, switch) = (cpus.next().expect("a CPU"), cpus.next().expect("another CPU"));
+    let cpus = ["--switch-cpu", &switch, "--generator-cpu", &generator];
+    let answer = bench(&[&["--backend", &script, "--workload", "stream"], &cpus[..]].concat());
+    let told = format!("setting: own: 2 ports on {switch}");
+    assert!(answer.err.contains(&told), "{}", answer.err);
     assert!(answer.ok().contains("stream,size=64,ring=256"));
 }
 

@@ -189,7 +189,7 @@ fn drops_alone_cut_short_until_a_signal_comes() {
 
 #[test]
 fn the_output_is_live_and_its_end_ends_the_capture() {
-    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let switch = Switch::start(&["--vnic", "one"]);
     let mut one = guest(&switch, "one", ONE);
     let mut capture = Capture::start(&switch, &["one", "-w", "-", "-Q", "in"], Stdio::piped());
     let mut out = capture.child.stdout.take().expect("a pipe");
@@ -244,6 +244,53 @@ fn captures_survive_neither_their_time_nor_the_switch() {
 }
 
 #[test]
+fn a_capture_may_be_asked_for_until_the_end_of_time() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    let process = switch.switch_pid();
+    let file = switch.base.path().join("long.pcapng");
+    let forever = u64::MAX.to_string();
+    let capture = Capture::start(&switch, &["one", "--duration", &forever, "-w", text(&file)], Stdio::null());
+    eventually("the capture", || (captures(&switch) == 1).then_some(()));
+    signal(capture.child.id(), Signal::INT);
+    assert!(capture.end().contains("0 packets captured"));
+    assert_eq!(switch.switch_pid(), process, "the switch process went on");
+}
+
+#[test]
+fn a_capture_whose_reader_stands_still_can_be_ended() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    let mut one = guest(&switch, "one", ONE);
+    let mut capture = Capture::start(&switch, &["one"], Stdio::piped());
+    let _unread = capture.child.stdout.take();
+    // More than a pipe and the client's connection hold.
+    for _ in 0..800 {
+        eventually("room for a frame", || {
+            one.reclaim(0).expect("a sound ring");
+            let sent = one.send(0, &frame([0xff; 6], ONE, 1514), Offload::default()).expect("sent");
+            one.flush(0).expect("flushed");
+            sent.then_some(())
+        });
+    }
+    signal(capture.child.id(), Signal::TERM);
+    assert!(capture.end().contains("packets captured"));
+}
+
+#[test]
+fn a_capture_into_a_pipe_that_nobody_opens_can_be_ended() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    let pipe = switch.base.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    command.arg("--dir").arg(switch.dir()).args(["capture", "one", "-w", text(&pipe)]);
+    let child = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs");
+    let mut capture = Capture { child, log: pipe }; // ended if this fails
+    eventually("the capture", || (captures(&switch) == 1).then_some(()));
+    // Not SIGINT, which shells have background jobs ignore, and nobody takes it yet.
+    signal(capture.child.id(), Signal::TERM);
+    eventually("the end", || capture.child.try_wait().expect("our child"));
+}
+
+#[test]
 fn there_are_only_so_many_captures_and_mistakes_are_named() {
     let switch = Switch::start(&["--vnic", "one"]);
     let file = |number: usize| switch.base.path().join(format!("{number}.pcapng"));
@@ -270,7 +317,7 @@ fn tcpdump_reads_it_live() {
         let _ = std::io::stderr().write_all(b"skip: there is no tcpdump here; tools/deps test installs it\n");
         return;
     }
-    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let switch = Switch::start(&["--vnic", "one"]);
     let mut one = guest(&switch, "one", ONE);
     let mut capture = Capture::start(&switch, &["one", "-Q", "in"], Stdio::piped());
     let out = capture.child.stdout.take().expect("a pipe");

@@ -5,8 +5,9 @@ mod support;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
-use support::{Switch, eventually, lasthop};
+use support::{Switch, eventually, lasthop, signal};
 
 #[test]
 fn vnics_are_added_listed_shown_and_deleted() {
@@ -235,6 +236,95 @@ fn a_client_need_not_wait_for_the_answer() {
     let request = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"vnic.add\",\"params\":{\"name\":\"a\"}}\n";
     switch.connect("control.sock").write_all(request.as_bytes()).expect("written");
     eventually("the vnic", || (switch.ask(&["vnic", "show", "a"]).code == Some(0)).then_some(()));
+}
+
+#[test]
+fn an_address_is_not_kept_for_a_vnic_that_came_after_the_one_it_was_for() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let process = switch.switch_pid().expect("a switch process");
+    let ask = |method: &str, params: &str| {
+        format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{method}\",\"params\":{params}}}")
+    };
+    let version = ask("version", "{}");
+    let mut clients: Vec<_> = (0..4).map(|_| switch.connect("control.sock")).collect();
+    for client in &mut clients {
+        exchange(client, &version);
+    }
+    // All three reach the supervisor before the switch process answers any.
+    signal(process, Signal::STOP);
+    let entry = r#"{"mac":"02:00:00:00:00:07","vnic":"a"}"#;
+    let calls = [("fdb.add", entry), ("vnic.del", r#"{"name":"a"}"#), ("vnic.add", r#"{"name":"a"}"#)];
+    for (at, (method, params)) in calls.into_iter().enumerate() {
+        writeln!(clients[at], "{}", ask(method, params)).expect("written");
+        exchange(&mut clients[3], &version);
+    }
+    signal(process, Signal::CONT);
+    for client in &mut clients[..3] {
+        let mut answer = String::new();
+        BufReader::new(client).read_line(&mut answer).expect("an answer");
+    }
+    assert_eq!(switch.json(&["fdb", "show"])["entries"], json!([]));
+    assert_eq!(switch.json(&["config", "show"])["fdb"], json!([]));
+}
+
+#[test]
+fn a_removal_is_done_though_the_switch_process_dies_before_it_answers() {
+    let switch = Switch::start(&["--vnic", "a", "--switch", "red"]);
+    let process = switch.switch_pid().expect("a switch process");
+    let version = r#"{"jsonrpc":"2.0","id":1,"method":"version"}"#;
+    let mut clients: Vec<_> = (0..3).map(|_| switch.connect("control.sock")).collect();
+    for client in &mut clients {
+        exchange(client, version);
+    }
+    signal(process, Signal::STOP);
+    for (at, (method, name)) in [("vnic.del", "a"), ("switch.del", "red")].into_iter().enumerate() {
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": {"name": name}});
+        writeln!(clients[at], "{call}").expect("written");
+        exchange(&mut clients[2], version); // the supervisor has seen it
+    }
+    signal(process, Signal::KILL);
+    for client in &mut clients[..2] {
+        let mut answer = String::new();
+        BufReader::new(client).read_line(&mut answer).expect("an answer");
+        assert!(answer.contains("\"result\":true"), "{answer}");
+    }
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let left = switch.json(&["config", "show"]);
+    assert_eq!((&left["vnics"], &left["switches"]), (&json!([]), &json!([])));
+}
+
+/// Lets a process have no more descriptors than it has, until this is dropped.
+struct Full(Option<Pid>, Rlimit);
+
+impl Full {
+    fn new(pid: u32) -> Self {
+        let pid = Pid::from_raw(pid.try_into().expect("a process"));
+        // Its hard limit is ours.
+        let few = Rlimit { current: Some(3), ..getrlimit(Resource::Nofile) };
+        Self(pid, prlimit(pid, Resource::Nofile, few).expect("limited"))
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        let _ = prlimit(self.0, Resource::Nofile, self.1);
+    }
+}
+
+#[test]
+fn without_descriptors_guests_and_clients_wait_and_nothing_ends() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let process = switch.switch_pid().expect("a switch process");
+    let full = Full::new(process);
+    let _guest = switch.connect("a.sock");
+    eventually("the refusal", || switch.log().contains("no file descriptor left").then_some(()));
+    drop(full);
+    let full = Full::new(switch.pid());
+    let mut client = switch.connect("control.sock");
+    eventually("the pause", || switch.log().contains("cannot take a control client").then_some(()));
+    drop(full);
+    assert_eq!(exchange(&mut client, r#"{"jsonrpc":"2.0","id":7,"method":"version"}"#)["id"], 7);
+    assert_eq!(switch.switch_pid(), Some(process), "the switch process went on");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 use lasthop_guestmem::{MemoryMap, Segment};
 
-use crate::{CHAIN_DESCRIPTORS_MAX, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, RingError};
+use crate::{
+    CHAIN_DESCRIPTORS_MAX, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing,
+    EMPTY_DESCRIPTORS_MAX, RingError,
+};
 
 /// Which way the buffers of a chain go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +48,8 @@ pub fn walk_from(
     hint: &mut u16,
     mut segment: impl FnMut(Segment, bool) -> bool,
 ) -> Result<bool, RingError> {
-    let mut walk = Walk { map, direction, hint, writable_seen: false, budget: CHAIN_DESCRIPTORS_MAX };
+    let (budget, empty) = (CHAIN_DESCRIPTORS_MAX, 0);
+    let mut walk = Walk { map, direction, hint, writable_seen: false, budget, empty };
     if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
         // The usual chain of a small packet, spared the loops: one buffer in one region.
         let writable = walk.check_direction(first)?;
@@ -85,6 +89,8 @@ struct Walk<'a> {
     hint: &'a mut u16,
     writable_seen: bool,
     budget: u32,
+    /// Descriptors without a byte so far.
+    empty: u32,
 }
 
 impl Walk<'_> {
@@ -97,12 +103,11 @@ impl Walk<'_> {
     ) -> Result<bool, RingError> {
         self.budget = self.budget.checked_sub(1).ok_or(RingError::ChainLoops)?;
         let writable = self.check_direction(descriptor)?;
-        if descriptor.len == 0 && self.direction == Direction::Writable {
-            // No driver posts room for nothing; thousands of them would be walked for each packet, and never used up.
-            return Err(RingError::EmptyBuffer(descriptor.addr));
+        if descriptor.len == 0 {
+            return self.empty(descriptor);
         }
         if let Some(piece) = self.map.translate_whole(descriptor.addr, descriptor.len, self.hint) {
-            return Ok(piece.len == 0 || segment(piece, writable));
+            return Ok(segment(piece, writable));
         }
         let (mut addr, mut left) = (descriptor.addr, descriptor.len);
         while left > 0 {
@@ -115,6 +120,17 @@ impl Walk<'_> {
             addr = addr.checked_add(u64::from(piece.len)).ok_or(outside)?;
         }
         Ok(true)
+    }
+
+    /// A descriptor of nothing, which does not end the walk.
+    #[cold]
+    fn empty(&mut self, descriptor: Descriptor) -> Result<bool, RingError> {
+        if self.direction == Direction::Writable {
+            // No driver posts room for nothing; thousands of them would be walked for each packet, and never used up.
+            return Err(RingError::EmptyBuffer(descriptor.addr));
+        }
+        self.empty += 1;
+        if self.empty > EMPTY_DESCRIPTORS_MAX { Err(RingError::ManyEmpty) } else { Ok(true) }
     }
 
     #[inline]

@@ -47,6 +47,8 @@ use thiserror::Error;
 pub const RING_ENTRIES_MAX: u16 = 32768;
 /// Descriptors that one chain may visit, indirect ones included: more than any driver chains, little enough to walk.
 pub const CHAIN_DESCRIPTORS_MAX: u32 = 1024;
+/// Descriptors without a byte that a chain to be read may have: no driver has use for one, and each is walked for nothing.
+pub const EMPTY_DESCRIPTORS_MAX: u32 = 32;
 
 /// The chain continues at `next` (virtio 1.2, 2.7.5).
 pub const DESC_NEXT: u16 = 1;
@@ -79,6 +81,9 @@ pub enum RingError {
     /// A receive buffer of no bytes.
     #[error("receive buffer of no bytes at guest address {0:#x}")]
     EmptyBuffer(u64),
+    /// More than `EMPTY_DESCRIPTORS_MAX` in one chain.
+    #[error("more than {EMPTY_DESCRIPTORS_MAX} empty descriptors in one chain")]
+    ManyEmpty,
     /// A writable buffer in a transmit chain, a readable one in a receive chain.
     #[error("descriptor for the wrong direction")]
     WrongDirection,

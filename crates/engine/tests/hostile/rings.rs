@@ -25,7 +25,7 @@ const TRANSMIT: &[Attack] = &[
     ("outside guest memory", |ring, at| one_descriptor(ring, at, bad(u64::MAX - 8, 64, 0, 0))),
     ("outside guest memory", |ring, at| one_descriptor(ring, at, bad(MEMORY - 32, 64, 0, 0))),
     ("outside guest memory", |ring, at| one_descriptor(ring, at, bad(MEMORY, u32::MAX, 0, 0))),
-    ("descriptor chain loops", |ring, at| one_descriptor(ring, at, bad(MEMORY, 0, DESC_NEXT, at))),
+    ("empty descriptors in one chain", |ring, at| one_descriptor(ring, at, bad(MEMORY, 0, DESC_NEXT, at))),
     ("wrong direction", |ring, at| one_descriptor(ring, at, bad(MEMORY, 64, DESC_WRITE, 0))),
     ("descriptor index 65535", |ring, at| one_descriptor(ring, at, bad(MEMORY, 64, DESC_NEXT, u16::MAX))),
     ("descriptor index 40000", |ring, _| ring.publish_raw_head(40_000)),

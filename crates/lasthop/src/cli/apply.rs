@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::config::{self, Config, Mistake};
 use crate::fault::Fault;
-use crate::fdb::check_entries;
+use crate::fdb::{check_count, check_vnic_of};
 use crate::output::{print, print_json};
 use crate::plan::{Plan, Step};
 use crate::report::{ConfigReport, SettingsReport};
@@ -48,11 +48,19 @@ fn located(file: &Path, mistake: &Mistake) -> String {
     if mistake.line == 0 { format!("{file}: {}\n", mistake.message) } else { format!("{file}:{mistake}\n") }
 }
 
-/// What the file's switches and vnics are to each other. `run` may be told of more switches by flags.
-fn check_switches(config: &Config) -> Result<(), Fault> {
+/// What is wrong with the file's switches and with what its vnics are to them. `run` may be told of more switches by flags.
+fn wrong_switches(config: &Config) -> Vec<Fault> {
     let all = config.all_switches();
-    switches::check_all(&all)?;
-    switches::check_members(&all, &config.vnics)
+    let members = config.vnics.iter().filter_map(|vnic| switches::check_members(&all, [vnic]).err());
+    switches::check_all(&all).err().into_iter().chain(members).collect()
+}
+
+/// What is wrong with the file's static entries.
+fn wrong_entries(config: &Config) -> Vec<Fault> {
+    match check_count(&config.fdb) {
+        Err(fault) => vec![fault],
+        Ok(()) => config.fdb.iter().filter_map(|entry| check_vnic_of(entry, &config.vnics).err()).collect(),
+    }
 }
 
 /// What is wrong on this machine, or with all of the file.
@@ -62,9 +70,7 @@ fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
         let fault = supervisor::check_vnic(vnic, dir).err()?;
         Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
     });
-    let switches = check_switches(config).err();
-    let entries = check_entries(&config.fdb, &config.vnics).err();
-    let all = cpus.into_iter().chain(switches).chain(vnics).chain(entries);
+    let all = cpus.into_iter().chain(wrong_switches(config)).chain(vnics).chain(wrong_entries(config));
     all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }
 
@@ -72,7 +78,7 @@ impl Asking {
     /// Makes the switch what the file asks for, or only says how.
     pub(super) fn apply(&self, file: &Path, is_dry: bool) -> Result<ExitCode, Fault> {
         let config = config::read(file)?;
-        check_switches(&config)?;
+        wrong_switches(&config).into_iter().chain(wrong_entries(&config)).next().map_or(Ok(()), Err)?;
         let running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
         let plan = Plan::new(&running, &wanted(config, &self.dir));
         if self.json {

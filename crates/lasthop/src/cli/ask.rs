@@ -52,7 +52,7 @@ impl Asking {
     }
 
     fn set(&self, name: &Name, keys: &str) -> Result<ExitCode, Fault> {
-        let mut params = change::parse_keys(keys)?;
+        let mut params = change::parse_keys(name, keys)?;
         params.insert("name".to_owned(), json!(name));
         let set: SetReport = ask(&self.dir, "vnic.set", &params)?;
         self.show(&set, show::vnic_set)

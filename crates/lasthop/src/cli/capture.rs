@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -26,6 +26,10 @@ use super::client;
 
 /// Read at a time, in bytes.
 const READ_BYTES: usize = 256 << 10;
+/// A pipe with room has room for so many bytes (pipe(7): PIPE_BUF).
+const PIPE_BYTES: usize = 4096;
+/// How long a reader that takes nothing is waited for once the capture was interrupted.
+const LAST_PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// What to capture, and where to.
 #[derive(Debug, Args)]
@@ -98,24 +102,35 @@ enum End {
 /// Captures from the switch that runs in `dir`.
 pub(super) fn run(dir: &Path, args: &CaptureArgs, json: bool) -> Result<ExitCode, Fault> {
     args.check()?;
-    let signals = Signals::take()?;
     let started = Instant::now();
     let (stream, Begun { interfaces }) = client::begin(dir, "capture", &args.spec())?;
-    let (output, name): (Box<dyn Output>, _) = match args.file() {
-        Some(path) => (Box::new(create(path)?), path.display().to_string()),
-        None => (Box::new(std::io::stdout()), "standard output".to_owned()),
+    let (output, name) = match args.file() {
+        Some(path) => (create(path)?, path.display().to_string()),
+        None => (standard_output()?, "standard output".to_owned()),
     };
+    // Not before: opening a pipe that nobody reads from waits, and Ctrl-C has to end that.
+    let signals = Signals::take()?;
     say!("capturing {}; Ctrl-C ends it", interfaces.join(", "));
-    let mut relay = Relay { stream, signals, output, name, blocks: Blocks::default(), is_interrupted: false };
+    let piece_bytes = piece_bytes(&output);
+    let blocks = Blocks::default();
+    let mut relay = Relay { stream, signals, output, piece_bytes, name, blocks, is_interrupted: false };
     let end = relay.run()?;
     let is_due = args.count.is_some_and(|count| relay.blocks.packets >= count)
         || args.duration.is_some_and(|seconds| started.elapsed() >= Duration::from_secs(seconds));
     relay.summarize(end, is_due, json && args.file().is_some())
 }
 
-/// Something to write to and to watch.
-trait Output: Write + AsFd {}
-impl<T: Write + AsFd> Output for T {}
+/// Unbuffered.
+fn standard_output() -> Result<File, Fault> {
+    let fd = std::io::stdout().as_fd().try_clone_to_owned();
+    fd.map(File::from).map_err(|error| Fault::internal("write to standard output", error))
+}
+
+/// How much may be written at a time without waiting once there is room for anything: a file never waits for anybody.
+fn piece_bytes(output: &File) -> usize {
+    let is_file = output.metadata().is_ok_and(|meta| meta.is_file());
+    if is_file { READ_BYTES } else { PIPE_BYTES }
+}
 
 fn create(path: &Path) -> Result<File, Fault> {
     File::create(path)
@@ -125,7 +140,8 @@ fn create(path: &Path) -> Result<File, Fault> {
 struct Relay {
     stream: BufReader<UnixStream>,
     signals: Signals,
-    output: Box<dyn Output>,
+    output: File,
+    piece_bytes: usize,
     name: String,
     blocks: Blocks,
     is_interrupted: bool,
@@ -168,14 +184,41 @@ impl Relay {
             if output.intersects(PollFlags::ERR) {
                 return Ok(false);
             }
-            if !signal.is_empty() && self.signals.came() {
-                if std::mem::replace(&mut self.is_interrupted, true) {
-                    return Ok(false); // once more: without the end
-                }
-                // Fails only when the other side is gone, which is the end as well.
-                let _ = self.stream.get_ref().shutdown(Shutdown::Write);
+            if !signal.is_empty() && !self.interrupt() {
+                return Ok(false);
             }
             if !stream.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// A signal asks the switch for the end; false: it is the second one, and the end is not waited for.
+    fn interrupt(&mut self) -> bool {
+        if !self.signals.came() {
+            return true;
+        }
+        // Fails only when the other side is gone, which is the end as well.
+        let _ = self.stream.get_ref().shutdown(Shutdown::Write);
+        !std::mem::replace(&mut self.is_interrupted, true)
+    }
+
+    /// Waits until the output takes something; false: it does not, and nobody waits any longer.
+    fn wait_for_room(&mut self) -> Result<bool, Fault> {
+        loop {
+            let patience = self.is_interrupted.then_some(&LAST_PATIENCE);
+            let mut polled =
+                [PollFd::new(&self.signals, PollFlags::IN), PollFd::new(&self.output, PollFlags::OUT)];
+            match poll(&mut polled, patience) {
+                Ok(0) => return Ok(false),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(Fault::internal("wait for the capture's reader", error)),
+            }
+            let [signal, output] = polled.map(|source| source.revents());
+            if !signal.is_empty() && !self.interrupt() {
+                return Ok(false);
+            }
+            if !output.is_empty() {
                 return Ok(true);
             }
         }
@@ -185,11 +228,22 @@ impl Relay {
     fn pass_on(&mut self, piece: &[u8]) -> Result<bool, Fault> {
         let odd = |why: String| Fault::new(Kind::Internal, format!("cannot read the capture: {why}"));
         let blocks = self.blocks.take(piece).map_err(odd)?;
-        match self.output.write_all(&blocks).and_then(|()| self.output.flush()) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => Err(Fault::new(Kind::Internal, format!("cannot write to {}: {error}", self.name))),
+        for piece in blocks.chunks(self.piece_bytes) {
+            if !self.wait_for_room()? {
+                return Ok(false);
+            }
+            match self.output.write_all(piece) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(false),
+                Err(error) => {
+                    return Err(Fault::new(
+                        Kind::Internal,
+                        format!("cannot write to {}: {error}", self.name),
+                    ));
+                }
+            }
         }
+        Ok(true)
     }
 
     fn summarize(&self, end: End, is_due: bool, json: bool) -> Result<ExitCode, Fault> {

@@ -143,10 +143,10 @@ struct RunArgs {
     /// (may be repeated)
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
-    /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=ADDRESS][,queues=N][,mtu=N][,features-off=CSUM+TSO4]
-    /// [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
-    /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID][,isolated=true][,link=down][,socket-mode=0660][,socket-owner=USER]
-    /// [,socket-group=GROUP] (may be repeated)
+    /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
+    /// [,features-off=CSUM+TSO4] [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
+    /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID] [,isolated=true][,link=down] [,socket-mode=0660]
+    /// [,socket-owner=USER][,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
     /// What decides where packets of the switch "default" go: bridge or dummy [default: bridge]
@@ -179,18 +179,24 @@ enum VnicCommand {
     },
     /// Change a vnic while its guest is attached
     Set {
+        /// The vnic
         name: Name,
-        /// What to change: link=down|up, mac=ADDRESS, socket-mode=0660, socket-owner=USER, socket-group=GROUP at once;
-        /// mtu=BYTES, features-off=CSUM+TSO4 for the next time that a guest attaches. KEY=none takes a key back
+        /// What to change: link=down|up, mac=ADDRESS, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
+        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP at once; mtu=BYTES, features-off=CSUM+TSO4 for the next
+        /// time that a guest attaches. KEY=none takes a key back to its default
         #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
         keys: String,
     },
     /// Remove a vnic; its guest is disconnected
-    Del { name: Name },
+    Del {
+        /// The vnic
+        name: Name,
+    },
     /// List all vnics
     List,
     /// Show a vnic, or what to give to a VMM to attach a guest
     Show {
+        /// The vnic
         name: Name,
         #[command(flatten)]
         paste: paste::Paste,
@@ -206,7 +212,10 @@ enum SwitchCommand {
         switch: SwitchSpec,
     },
     /// Remove a switch that has no vnics
-    Del { name: SwitchName },
+    Del {
+        /// The switch
+        name: SwitchName,
+    },
     /// List all switches
     List,
 }

@@ -62,9 +62,9 @@ pub(super) fn collect<T>(text: &str, parse: impl Fn(&str) -> Result<T, Mistake>)
 /// The text with the lines of a mistake empty; if that is a table's heading, with the whole table empty.
 fn without(text: &str, mistake: &Mistake) -> String {
     let is_heading = |line: &str| line.trim_start().starts_with('[');
-    let first = mistake.line - 1;
+    let first = mistake.line.saturating_sub(1);
     let lines: Vec<&str> = text.lines().collect();
-    let mut last = mistake.last_line.max(mistake.line) - 1;
+    let mut last = mistake.last_line.max(mistake.line).saturating_sub(1);
     if lines.get(first).copied().is_some_and(is_heading) {
         let after = lines.iter().skip(first + 1).position(|line| is_heading(line));
         last = after.map_or(lines.len(), |after| first + after);

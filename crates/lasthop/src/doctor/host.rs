@@ -11,7 +11,7 @@ use crate::rundir::{control_socket, option};
 use super::facts::{Facts, SwitchFacts};
 use super::finding::{Finding, Link, Verdict};
 use super::processes::Process;
-use super::words::time;
+use super::words::{count, time};
 
 /// A switch process younger than this, after one that died, may die again.
 const YOUNG_MS: u64 = 60_000;
@@ -113,7 +113,7 @@ fn process(switch: &SwitchFacts) -> Verdict {
     let died =
         switch.last_end.as_ref().map(|end| format!("the last one {} {} ago", end.why, time(end.ago_ms)));
     let died = died.unwrap_or_default();
-    let again = format!("{} restarts", switch.restarts);
+    let again = count(switch.restarts as usize, "restart");
     let log = "see the log of lasthop run; if a guest causes it, `lasthop vnic del` that one, and report it as a bug";
     let Some((pid, up_ms)) = switch.switch_pid.zip(switch.up_ms) else {
         return Verdict::broken(format!("the switch process does not stay up ({again}): {died}"), log);
@@ -131,10 +131,10 @@ fn process(switch: &SwitchFacts) -> Verdict {
         );
     }
     Verdict::ok(format!(
-        "lasthop {}, module {}, {} workers, process {pid} for {}, {again}",
+        "lasthop {}, module {}, {}, process {pid} for {}, {again}",
         switch.version,
         switch.module,
-        switch.workers,
+        count(switch.workers, "worker"),
         time(up_ms)
     ))
 }
@@ -167,7 +167,7 @@ fn processors(switch: &SwitchFacts) -> Option<Verdict> {
     let allowed = cpus::allowed()?.0.len();
     let own = switch.cpus.as_ref().and_then(|list| list.parse::<cpus::CpuList>().ok());
     let cpus = own.map_or(allowed, |list| list.0.len());
-    let text = format!("{} workers on {cpus} CPUs", switch.workers);
+    let text = format!("{} on {}", count(switch.workers, "worker"), count(cpus, "CPU"));
     let remedy = "start it with fewer --workers, or more --cpus";
     Some(if switch.workers > cpus {
         Verdict::warning(format!("{text}: they get in each other's way"), remedy)

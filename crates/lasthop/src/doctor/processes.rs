@@ -26,8 +26,8 @@ impl Process {
         let dir = PathBuf::from(format!("/proc/{pid}"));
         let read = |name: &str| std::fs::read(dir.join(name)).ok();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let arguments = text(read("cmdline")?).split_terminator('\0').map(str::to_owned).collect();
-        let name = text(read("comm")?).trim().to_owned();
+        let arguments = text(read("cmdline")?).split_terminator('\0').map(harmless).collect();
+        let name = harmless(text(read("comm")?).trim());
         let status = text(read("status")?);
         let numbers = |key: &str| -> Vec<u32> {
             let line = status.lines().find_map(|line| line.strip_prefix(key));
@@ -36,7 +36,7 @@ impl Process {
         let gids = numbers("Gid:").into_iter().skip(1).take(1).chain(numbers("Groups:")).collect();
         let environment = read("environ").map(text).unwrap_or_default();
         let runtime_dir =
-            environment.split('\0').find_map(|pair| pair.strip_prefix("XDG_RUNTIME_DIR=")).map(str::to_owned);
+            environment.split('\0').find_map(|pair| pair.strip_prefix("XDG_RUNTIME_DIR=")).map(harmless);
         Some(Self { pid, name, arguments, uid: dir.metadata().ok()?.uid(), gids, runtime_dir })
     }
 
@@ -148,6 +148,11 @@ impl Process {
         let dir = self.arguments.windows(2).find_map(named).or(joined);
         dir.map(PathBuf::from).or_else(|| rundir::default_of(self.uid == 0, self.runtime_dir.as_deref()))
     }
+}
+
+/// What another user chose, without what would steer the terminal of whoever reads it.
+fn harmless(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }
 
 /// Paths of sockets that somebody listens at (proc(5), net/unix).

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -93,7 +93,7 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
 
     fn decode(&mut self) -> io::Result<()> {
         while let Some(mut frame) = self.reader.next().map_err(io::Error::other)? {
-            self.arrived.push_back((serde_json::from_slice(&frame.payload)?, frame.fds.pop()));
+            self.arrived.push_back((serde_json::from_slice(&frame.payload)?, frame.fds.pop().flatten()));
         }
         Ok(())
     }
@@ -121,15 +121,20 @@ fn send_part(socket: &OwnedFd, bytes: &[u8], fds: &[OwnedFd]) -> rustix::io::Res
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
-fn receive_part(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec<OwnedFd>)> {
+/// One read brings the descriptors of one frame at most (unix(7)). Of those that it should have brought and for which this
+/// process has no room, the system tells that there were some.
+fn receive_part(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec<Option<OwnedFd>>)> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
+            fds.extend(rights.map(Some));
         }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        fds.resize_with(FRAME_FDS_MAX, || None);
     }
     Ok((received.bytes, fds))
 }

@@ -29,19 +29,20 @@ pub(crate) enum FrameError {
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
-    pub(crate) fds: Vec<OwnedFd>,
+    /// None in the place of one that was lost: the process that was to get it had no room for more.
+    pub(crate) fds: Vec<Option<OwnedFd>>,
 }
 
 /// Puts frames together from what a socket brings.
 #[derive(Debug, Default)]
 pub(crate) struct FrameReader {
     bytes: Vec<u8>,
-    fds: VecDeque<OwnedFd>,
+    fds: VecDeque<Option<OwnedFd>>,
 }
 
 impl FrameReader {
-    /// Takes what one read brought.
-    pub(crate) fn push(&mut self, bytes: &[u8], fds: impl IntoIterator<Item = OwnedFd>) {
+    /// Takes what one read brought. A lost descriptor keeps its place, or a frame would get that of the next one.
+    pub(crate) fn push(&mut self, bytes: &[u8], fds: impl IntoIterator<Item = Option<OwnedFd>>) {
         self.bytes.extend_from_slice(bytes);
         self.fds.extend(fds);
     }
@@ -145,7 +146,7 @@ mod tests {
         let mut reader = FrameReader::default();
         while let Some((bytes, fds)) = writer.front() {
             let count = bytes.len().min(3);
-            let fds: Vec<_> = fds.iter().map(|fd| fd.try_clone().expect("a copy")).collect();
+            let fds: Vec<_> = fds.iter().map(|fd| Some(fd.try_clone().expect("a copy"))).collect();
             reader.push(&bytes[..count], fds);
             writer.advance(count);
         }
@@ -157,10 +158,19 @@ mod tests {
     }
 
     #[test]
+    fn a_lost_descriptor_is_not_taken_for_that_of_the_next_frame() {
+        let mut reader = FrameReader::default();
+        reader.push(&header(0, 1), [None]);
+        reader.push(&header(0, 1), [Some(fd())]);
+        let mut arrived = || reader.next().expect("valid").expect("whole").fds.pop().flatten().is_some();
+        assert_eq!([arrived(), arrived()], [false, true]);
+    }
+
+    #[test]
     fn what_breaks_the_rules_is_an_error() {
         let result = |bytes: &[u8], fds: Vec<OwnedFd>| {
             let mut reader = FrameReader::default();
-            reader.push(bytes, fds);
+            reader.push(bytes, fds.into_iter().map(Some));
             reader.next().map(|frame| frame.is_some())
         };
         let too_long = FRAME_BYTES_MAX + 1;

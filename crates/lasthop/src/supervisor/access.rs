@@ -91,8 +91,13 @@ fn hold(path: &Path) -> Result<OwnedFd, Fault> {
 
 /// The number of a user or group, which may be given as such.
 fn number(key: &str, name: &str, table: &str) -> Result<u32, Fault> {
-    if let Ok(number) = name.parse() {
-        return Ok(number);
+    match name.parse() {
+        // To chown(2) this means that nothing is to change.
+        Ok(u32::MAX) => {
+            return Err(Fault::params(format!("{key}={name}: this number is nobody's; use a smaller one")));
+        }
+        Ok(number) => return Ok(number),
+        Err(_) => {}
     }
     let text = std::fs::read_to_string(table).unwrap_or_default();
     find(&text, name).ok_or_else(|| {

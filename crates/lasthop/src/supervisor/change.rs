@@ -40,7 +40,10 @@ impl Supervisor {
         if !self.lives.is_up() {
             return Err(switch_down());
         }
-        port.set_access(&to)?;
+        port.set_access(&port.spec, &to).inspect_err(|_| {
+            // Part of it may have been done.
+            let _ = port.set_access(&to, &port.spec);
+        })?;
         port.is_changing = true;
         let order = Order::ChangePort(to.clone());
         self.order(order, What::Changed(Changing { port: number, to, changes }), Some(asker.clone()));
@@ -69,8 +72,7 @@ impl Supervisor {
             }
             Err(fault) => {
                 // Back to what it was; it was possible before.
-                let before = port.spec.clone();
-                let _ = port.set_access(&before);
+                let _ = port.set_access(&to, &port.spec);
                 Err(fault)
             }
         }

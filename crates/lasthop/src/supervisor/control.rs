@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::clock::earlier;
 use crate::fault::{Fault, Kind};
@@ -17,6 +17,8 @@ use super::source::Source;
 
 /// Clients at a time; a program needs one connection.
 const CLIENTS_MAX: usize = 16;
+/// Pause after `accept` failed for lack of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A request line and who sent it.
 pub(super) type Line = (u32, Vec<u8>);
@@ -28,19 +30,26 @@ pub(super) struct Control {
     clients: BTreeMap<u32, Client>,
     /// Numbers are not used again, so that a late answer never reaches somebody else.
     next: u32,
+    /// No `accept` before this.
+    paused_until: Option<Instant>,
 }
 
 impl Control {
     pub(super) fn open(path: &Path) -> Result<Self, Fault> {
         let socket = ListenSocket::bind(path, Access::OWNER_ALONE)?;
-        Ok(Self { socket, clients: BTreeMap::new(), next: 0 })
+        Ok(Self { socket, clients: BTreeMap::new(), next: 0, paused_until: None })
     }
 
     /// Takes new clients.
     pub(super) fn accept(&mut self, poller: &Poller) {
-        while let Ok(Some(stream)) = self.socket.accept() {
+        loop {
+            let stream = match self.socket.accept() {
+                Ok(Some(stream)) => stream,
+                Ok(None) => return,
+                Err(error) => return self.pause(&error, poller),
+            };
             let Ok(mut client) = Client::new(stream) else { continue };
-            if !self.has_room() {
+            if !self.has_room(poller) {
                 say_of_others!("refused a control client, there are {CLIENTS_MAX} already");
                 client.refuse(too_many());
                 continue;
@@ -52,10 +61,19 @@ impl Control {
         }
     }
 
+    /// Without descriptors a client that waits would wake us at once, again and again.
+    fn pause(&mut self, error: &std::io::Error, poller: &Poller) {
+        say_of_others!("cannot take a control client: {error}; trying again in a second");
+        let nothing = Interest { read: false, write: false };
+        if poller.modify(&self.socket, Source::Control.into(), nothing).is_ok() {
+            self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);
+        }
+    }
+
     /// Whether one more client may come, if need be in place of those that have just gone without having said anything.
-    fn has_room(&mut self) -> bool {
+    fn has_room(&mut self, poller: &Poller) -> bool {
         if self.clients.len() == CLIENTS_MAX {
-            self.clients.retain(|_, client| !client.is_gone());
+            self.leave(poller, Client::is_gone);
         }
         self.clients.len() < CLIENTS_MAX
     }
@@ -92,6 +110,13 @@ impl Control {
         }
     }
 
+    /// Has done with those clients. The switch may have a copy of a connection.
+    fn leave(&mut self, poller: &Poller, is_over: impl Fn(&Client) -> bool) {
+        let over = self.clients.iter().filter(|(_, client)| is_over(client)).map(|(number, _)| *number);
+        let over: Vec<u32> = over.collect();
+        over.into_iter().for_each(|number| self.hand_over(number, poller));
+    }
+
     /// Writes what can be written to a client, and takes its next line.
     pub(super) fn proceed(&mut self, number: u32, poller: &Poller) -> Option<Line> {
         let client = self.clients.get_mut(&number)?;
@@ -99,7 +124,7 @@ impl Control {
         // The line may have been too long, which makes an answer.
         let is_sound = line.is_some() && client.write(Instant::now()).is_ok();
         if !is_sound || client.is_over(Instant::now()) || self.watch(number, poller).is_err() {
-            self.clients.remove(&number);
+            self.hand_over(number, poller);
         }
         Some((number, line??))
     }
@@ -109,14 +134,18 @@ impl Control {
         poller.modify(client, Source::Client(number).into(), client.interest())
     }
 
-    /// Drops clients that do not read.
-    pub(super) fn expire(&mut self, now: Instant) {
-        self.clients.retain(|_, client| client.due().is_none_or(|due| due > now));
+    /// Drops clients that do not read, and takes new ones again after a pause.
+    pub(super) fn expire(&mut self, now: Instant, poller: &Poller) {
+        self.leave(poller, |client| client.due().is_some_and(|due| due <= now));
+        if self.paused_until.take_if(|until| *until <= now).is_some() {
+            // Fails only without memory, and then there is more that does not go on.
+            let _ = poller.modify(&self.socket, Source::Control.into(), Interest::READ);
+        }
     }
 
     /// When [`Self::expire`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.clients.values().map(Client::due).fold(None, earlier)
+        self.clients.values().map(Client::due).fold(self.paused_until, earlier)
     }
 }
 

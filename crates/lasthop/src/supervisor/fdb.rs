@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fault::Fault;
+use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, STATIC_ENTRIES_MAX, StaticEntry, too_many};
 use crate::orders::Order;
 
@@ -12,11 +12,11 @@ use super::requests::Question;
 
 impl Supervisor {
     pub(super) fn fdb_add(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.find(entry.vnic.as_str())?;
+        let port = self.find(entry.vnic.as_str())?;
         if self.static_entries.len() >= STATIC_ENTRIES_MAX {
             return Err(too_many());
         }
-        self.change_fdb(Order::FdbAdd(entry.clone()), What::FdbAdded(entry), asker)
+        self.change_fdb(Order::FdbAdd(entry.clone()), What::FdbAdded { port, entry }, asker)
     }
 
     pub(super) fn fdb_del(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -40,11 +40,14 @@ impl Supervisor {
     }
 
     /// The switch has entered an address.
-    pub(super) fn remember_entry(&mut self, entry: StaticEntry) {
-        // Its vnic may have been deleted in between.
-        if self.find(entry.vnic.as_str()).is_ok() {
-            self.static_entries.push(entry);
+    pub(super) fn remember_entry(&mut self, port: u32, entry: StaticEntry) -> Result<(), Fault> {
+        // In between its vnic may have been deleted, and another one of the same name made, which does not have it.
+        if !self.ports.contains_key(&port) {
+            let why = "the vnic was deleted while the address was being added";
+            return Err(Fault::new(Kind::NoSuchVnic, why));
         }
+        self.static_entries.push(entry);
+        Ok(())
     }
 
     /// The switch has taken out an address.

@@ -176,7 +176,7 @@ impl Supervisor {
             self.ports.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
         ports.into_iter().for_each(|number| self.advance_port(number));
         if let Some(control) = &mut self.control {
-            control.expire(now);
+            control.expire(now, &self.poller);
         }
         self.give_up_waiting(now);
         if is_due(self.lives.due()) {

@@ -49,8 +49,11 @@ pub(super) enum What {
     /// The port has its new settings.
     Changed(Changing),
     Removed,
-    /// An address is in the forwarding table, or out of it.
-    FdbAdded(StaticEntry),
+    /// An address is in the forwarding table, behind the port with this number, or out of it.
+    FdbAdded {
+        port: u32,
+        entry: StaticEntry,
+    },
     FdbDeleted(StaticEntry),
     /// As it was in the switch before.
     Restored,
@@ -160,9 +163,9 @@ impl Supervisor {
             What::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
             What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),
-            What::FdbAdded(entry) => result.map(|_| {
-                self.remember_entry(entry);
-                Value::Bool(true)
+            What::FdbAdded { port, entry } => result.and_then(|_| {
+                self.remember_entry(port, entry)?;
+                Ok(Value::Bool(true))
             }),
             What::FdbDeleted(entry) => result.map(|_| {
                 self.forget_entry(&entry);
@@ -189,6 +192,7 @@ impl Supervisor {
     pub(super) fn fail_waiting(&mut self) {
         let is_starting = !matches!(self.stage, Stage::Serving);
         for (_, waiting) in std::mem::take(&mut self.waiting) {
+            let is_removal = matches!(waiting.what, What::Removed | What::SwitchRemoved { .. });
             match waiting.what {
                 What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
                 What::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
@@ -196,7 +200,9 @@ impl Supervisor {
                 _ => {}
             }
             if let (Some(asker), false) = (waiting.asker, is_starting) {
-                self.answer(asker, Err(switch_down()));
+                // What was to go is gone, and the next process will not be told of it.
+                let answer = if is_removal { Ok(Value::Bool(true)) } else { Err(switch_down()) };
+                self.answer(asker, answer);
             }
         }
     }

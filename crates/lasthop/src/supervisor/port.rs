@@ -116,9 +116,9 @@ impl Port {
         })
     }
 
-    /// Gives the socket's file the owner, group and mode of `to`.
-    pub(super) fn set_access(&self, to: &VnicSpec) -> Result<(), Fault> {
-        let (before, access) = (Access::of(&self.spec)?, Access::of(to)?);
+    /// Gives the socket's file the owner, group and mode of `to` in place of those of `from`.
+    pub(super) fn set_access(&self, from: &VnicSpec, to: &VnicSpec) -> Result<(), Fault> {
+        let (before, access) = (Access::of(from)?, Access::of(to)?);
         if access == before || matches!(self.role, Role::Connect { .. }) {
             return Ok(());
         }

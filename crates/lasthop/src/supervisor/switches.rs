@@ -102,7 +102,9 @@ impl Supervisor {
     ) -> Result<Value, Fault> {
         match &result {
             Ok(()) => say!("switch {}: deleted", spec.name),
-            Err(_) => self.switches.push(spec),
+            // Unless another one was made of this name in between.
+            Err(_) if self.switches.iter().all(|other| other.name != spec.name) => self.switches.push(spec),
+            Err(_) => {}
         }
         result.map(|()| Value::Bool(true))
     }

@@ -93,6 +93,7 @@ struct Stream {
     state: Client,
     stop: Arc<AtomicBool>,
     started_ns: u64,
+    /// None: without an end, or one beyond what the clock can tell.
     until: Option<Instant>,
     /// Frames written, by interface.
     written: Vec<u64>,
@@ -112,7 +113,7 @@ impl Stream {
             client,
             state: Client::There,
             stop,
-            until: terms.duration.map(|duration| Instant::now() + duration),
+            until: terms.duration.and_then(|duration| Instant::now().checked_add(duration)),
             written: vec![0; terms.names.len()],
             left: terms.count.unwrap_or(u64::MAX),
             out,

@@ -72,6 +72,12 @@ fn take_channel() -> Result<Channel<Report, Request>, Fault> {
     Channel::new(fd).map_err(|error| failed(&error))
 }
 
+/// Why a connection did not arrive.
+fn no_descriptor() -> Fault {
+    let why = "the switch process has no file descriptor left for its connection; raise the limit (ulimit -n, LimitNOFILE=)";
+    Fault::new(Kind::Limit, why)
+}
+
 /// How far the switch is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
@@ -175,7 +181,7 @@ impl Switch {
 
     fn attach(&mut self, name: String, attachment: u64, fd: Option<OwnedFd>) {
         let made = self.datapath.device(&name).and_then(|device| {
-            let fd = fd.ok_or_else(|| Fault::new(Kind::Internal, "the connection is missing"))?;
+            let fd = fd.ok_or_else(no_descriptor)?;
             self.sessions.begin(&self.poller, name.clone(), attachment, fd, device)
         });
         if let Err(fault) = made {
@@ -184,7 +190,7 @@ impl Switch {
     }
 
     fn capture(&mut self, spec: &CaptureSpec, greeting: String, fd: Option<OwnedFd>) -> Result<(), Fault> {
-        let client = fd.ok_or_else(|| Fault::new(Kind::Internal, "the connection is missing"))?;
+        let client = fd.ok_or_else(no_descriptor)?;
         let (capture, names) = self.datapath.capture(spec)?;
         let terms = Terms {
             names,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use crate::fault::Fault;
 use crate::names;
 
+use super::parse::{Setting, settings};
 use super::{Name, VnicSpec};
 
 /// When a change of a key takes effect.
@@ -119,23 +120,21 @@ fn check_key(key: &str) -> Result<(), Fault> {
 }
 
 /// `KEY=VALUE[,KEY=VALUE]...` as keys for [`with_keys`]; the value `none` takes a key back to its default.
-pub(crate) fn parse_keys(text: &str) -> Result<Map<String, Value>, Fault> {
-    let (defaults, rest): (Vec<&str>, Vec<&str>) =
-        text.split(',').partition(|part| part.split_once('=').is_some_and(|(_, value)| value == "none"));
+pub(crate) fn parse_keys(name: &Name, text: &str) -> Result<Map<String, Value>, Fault> {
+    let (defaults, rest): (Vec<Setting<'_>>, Vec<Setting<'_>>) =
+        settings(text)?.into_iter().partition(|(_, value)| *value == "none");
+    // The values' syntax is that of a new vnic.
+    let as_new =
+        rest.iter().fold(name.to_string(), |options, (key, value)| options + &format!(",{key}={value}"));
+    let values = object(&as_new.parse::<VnicSpec>()?);
     let mut keys = Map::new();
-    for part in defaults {
-        let key = part.trim_end_matches("=none").replace('-', "_");
+    for (key, _) in defaults {
+        let key = key.replace('-', "_");
         check_key(&key)?;
         keys.insert(key, Value::Null);
     }
-    if rest.is_empty() {
-        return Ok(keys);
-    }
-    // Any name will do: the values' syntax is that of a new vnic.
-    let spec: VnicSpec = format!("x,{}", rest.join(",")).parse()?;
-    let values = object(&spec);
-    for part in rest {
-        let key = part.split('=').next().unwrap_or_default().replace('-', "_");
+    for (key, _) in rest {
+        let key = key.replace('-', "_");
         let value = values.get(&key).cloned().unwrap_or_default();
         keys.insert(key, value);
     }
@@ -182,7 +181,7 @@ mod tests {
     }
 
     fn set(spec: &VnicSpec, text: &str) -> Result<VnicSpec, Fault> {
-        with_keys(spec, parse_keys(text)?)
+        with_keys(spec, parse_keys(&spec.name, text)?)
     }
 
     #[test]

@@ -59,15 +59,15 @@ fn storm<'de, D: Deserializer<'de>>(key: &str, from: D) -> Result<u32, D::Error>
 }
 
 pub(super) fn storm_broadcast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    storm("storm_broadcast", from)
+    storm("storm-broadcast", from)
 }
 
 pub(super) fn storm_multicast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    storm("storm_multicast", from)
+    storm("storm-multicast", from)
 }
 
 pub(super) fn storm_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    storm("storm_unknown", from)
+    storm("storm-unknown", from)
 }
 
 pub(super) fn queues<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {

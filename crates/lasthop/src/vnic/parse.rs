@@ -31,23 +31,29 @@ pub(crate) type Setting<'a> = (&'a str, &'a str);
 
 /// The name and the options of `NAME[,KEY=VALUE]...`, each key once.
 pub(crate) fn options(text: &str) -> Result<(&str, Vec<Setting<'_>>), Fault> {
-    let mut parts = text.split(',');
-    let name = parts.next().unwrap_or_default();
+    match text.split_once(',') {
+        Some((name, rest)) => Ok((name, settings(rest)?)),
+        None => Ok((text, Vec::new())),
+    }
+}
+
+/// `KEY=VALUE[,KEY=VALUE]...`, each key once.
+pub(super) fn settings(text: &str) -> Result<Vec<Setting<'_>>, Fault> {
     let mut options: Vec<Setting<'_>> = Vec::new();
-    for part in parts {
-        let (key, value) = option(part, text)?;
+    for part in text.split(',') {
+        let (key, value) = option(part)?;
         if options.iter().any(|(earlier, _)| *earlier == key) {
-            return Err(Fault::params(format!("\"{key}\" is twice in \"{text}\"; leave one out")));
+            return Err(Fault::params(format!("\"{key}\" is given twice; leave one out")));
         }
         options.push((key, value));
     }
-    Ok((name, options))
+    Ok(options)
 }
 
-fn option<'a>(part: &'a str, text: &str) -> Result<(&'a str, &'a str), Fault> {
+fn option(part: &str) -> Result<Setting<'_>, Fault> {
     match part.split_once('=') {
         Some((key, value)) if !value.is_empty() => Ok((key, value)),
-        _ => Err(Fault::params(format!("\"{part}\" in \"{text}\" is not KEY=VALUE"))),
+        _ => Err(Fault::params(format!("\"{part}\" is not KEY=VALUE"))),
     }
 }
 

@@ -73,7 +73,7 @@ fn a_switch_process_that_crashed_is_told() {
         let answer = switch.ask(&["doctor"]);
         answer.out.contains("crashed").then_some(answer)
     });
-    assert!(has_all(&answer.out, &["warning: switch", "1 restarts", "killed by signal 9"]), "{}", answer.out);
+    assert!(has_all(&answer.out, &["warning: switch", "1 restart", "killed by signal 9"]), "{}", answer.out);
 }
 
 #[test]

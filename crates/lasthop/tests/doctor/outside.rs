@@ -48,6 +48,16 @@ fn a_vmm_with_another_socket_path_is_named() {
 }
 
 #[test]
+fn other_users_processes_do_not_steer_the_terminal() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let chardev = format!("socket,id=c,path={}/\x1b[2Jvm1.sok,reconnect=1", switch.dir().display());
+    let _vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
+    let said = switch.ask(&["doctor", "vm1"]).out;
+    assert!(said.contains("wrong socket path") && said.contains("[2Jvm1.sok"), "{said}");
+    assert!(!said.contains('\x1b'), "{said:?}");
+}
+
+#[test]
 fn a_vmm_without_permission_is_named() {
     if !rustix::process::geteuid().is_root() {
         return; // nobody else to be

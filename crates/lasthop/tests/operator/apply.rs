@@ -52,6 +52,14 @@ fn a_valid_file_is_valid_and_what_the_machine_lacks_is_told() {
     let out = check("cpus = \"8191\"\n[[vnic]]\nname = \"a\"\nsocket-owner = \"no-such-user\"\n", &[]).out;
     assert!(out.starts_with("f.toml: cpus=8191: CPU 8191 cannot be used"), "{out}");
     assert!(out.contains("\nf.toml: vnic \"a\": socket-owner=no-such-user: there is no user"), "{out}");
+    let out = check(
+        "[[vnic]]\nname = \"a\"\nswitch = \"red\"\n[[vnic]]\nname = \"b\"\nswitch = \"blue\"\n\
+         [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvnic = \"c\"\n[[fdb]]\nmac = \"02:00:00:00:00:08\"\nvnic = \"d\"\n",
+        &[],
+    )
+    .out;
+    let named = ["no switch \"red\"", "no switch \"blue\"", "for vnic \"c\"", "for vnic \"d\""];
+    assert!(out.lines().count() == 4 && named.iter().all(|words| out.contains(words)), "{out}");
     assert!(lasthop(&["check", "-c", "/nonexistent/f.toml"]).refused().contains("cannot read"));
 }
 

@@ -24,6 +24,15 @@ fn a_vnic_is_shown_for_each_vmm() {
 }
 
 #[test]
+fn help_fits_a_terminal() {
+    for words in [&["run"][..], &["vnic", "add"], &["vnic", "set"], &["capture"], &["doctor"], &["bench"]] {
+        let help = lasthop(&[words, &["--help"]].concat()).ok();
+        let wide = help.lines().find(|line| line.chars().count() > 100);
+        assert_eq!(wide, None, "{words:?}");
+    }
+}
+
+#[test]
 fn the_schema_is_json() {
     let schema: Value = serde_json::from_str(&lasthop(&["check", "--schema"]).ok()).expect("JSON");
     assert_eq!(schema["title"], "Lasthop configuration");

@@ -95,7 +95,11 @@ fn what_cannot_change_is_refused_with_the_remedy() {
         ("mode=connect,mtu=1400", "lasthop vnic add one,mode=connect,mtu=1400"),
         ("mak=none", "did you mean \"mac\""),
         ("mtu=1", "68 to 65535"),
-        ("mtu", "is not KEY=VALUE"),
+        ("mtu", "lasthop: \"mtu\" is not KEY=VALUE"),
+        ("mac=", "lasthop: \"mac=\" is not KEY=VALUE"),
+        ("mtu=none,mtu=1400", "\"mtu\" is given twice"),
+        ("vlan=10,trunk=20", "vnic \"one\" has both vlan and trunk"),
+        ("socket-owner=4294967295", "socket-owner=4294967295: this number is nobody's"),
         ("socket-group=no-such-group", "there is no group \"no-such-group\""),
     ] {
         let message = switch.ask(&["vnic", "set", "one", keys]).refused();
@@ -127,6 +131,16 @@ fn who_may_attach_is_set_at_start_and_changed_later() {
     } else {
         assert!(given.refused().contains("run the switch as root"));
     }
+}
+
+#[test]
+fn a_refused_change_opens_no_socket() {
+    let switch = Switch::start(&["--vnic", "one,mac=02:00:00:00:00:01", "--vnic", "two,socket-mode=0600"]);
+    let refused = switch.ask(&["vnic", "set", "two", "socket-mode=0666,mac=02:00:00:00:00:01"]).refused();
+    assert!(refused.contains("\"one\" already"), "{refused}");
+    let mode = switch.path("two.sock").metadata().expect("there").permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    assert_eq!(switch.json(&["vnic", "show", "two"])["socket_mode"], "0600");
 }
 
 #[test]

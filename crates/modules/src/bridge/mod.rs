@@ -280,6 +280,7 @@ impl Module for Bridge {
                 self.ports.release_slot(port);
             }
         }
+        control.moves.forget(port);
         control.names.remove(&port);
     }
 

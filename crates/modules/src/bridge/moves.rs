@@ -30,6 +30,12 @@ impl Moves {
         *entry = Move { key, from: from.0, to: to.0, count: before.saturating_add(1), last_ns: now_ns };
     }
 
+    /// A port goes: its number may be another's next.
+    pub(super) fn forget(&mut self, port: PortId) {
+        let of_port = |entry: &&mut Move| entry.from == port.0 || entry.to == port.0;
+        self.0.iter_mut().filter(of_port).for_each(|entry| *entry = Move::default());
+    }
+
     pub(super) fn list(&self, now_ns: u64) -> Vec<FdbMove> {
         let told = |entry: &Move| FdbMove {
             mac: mac_of(entry.key),

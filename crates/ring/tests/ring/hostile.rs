@@ -6,7 +6,7 @@ use crate::fixture::{
 use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{
     CHAIN_DESCRIPTORS_MAX, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, Direction,
-    DriverError, RingAddresses, RingError, RingMemory, walk,
+    DriverError, EMPTY_DESCRIPTORS_MAX, RingAddresses, RingError, RingMemory, walk,
 };
 use proptest::prelude::*;
 
@@ -171,6 +171,27 @@ fn a_buffer_over_two_regions_comes_in_two_pieces() {
     });
     let first = Segment { offset: MEMORY_BYTES - 10, len: 10, region: 0 };
     assert_eq!((result, pieces), (Ok(true), vec![first, Segment { offset: 0, len: 20, region: 1 }]));
+}
+
+/// They would all be read for a packet that has a byte or none.
+#[test]
+fn some_descriptors_may_be_empty_but_not_hundreds() {
+    let map = map();
+    let entries = 4 * EMPTY_DESCRIPTORS_MAX as u16;
+    for (count, walked) in
+        [(EMPTY_DESCRIPTORS_MAX, Ok(true)), (EMPTY_DESCRIPTORS_MAX + 1, Err(RingError::ManyEmpty))]
+    {
+        let (mut driver, device) = pair(&map, entries, false, 0);
+        let buffers: Vec<_> = (0..count).map(|_| (BUFFER, 0)).chain([(BUFFER, 1)]).collect();
+        driver.add(&buffers, &[], 0).unwrap();
+        driver.publish();
+        let mut seen = 0;
+        let result = walk(&device, &map, 0, Direction::Readable, &mut 0, |segment, _| {
+            seen += segment.len;
+            true
+        });
+        assert_eq!((result, seen), (walked, u32::from(walked.is_ok())), "{count} empty ones");
+    }
 }
 
 #[test]

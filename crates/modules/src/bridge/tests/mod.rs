@@ -1,5 +1,6 @@
 //! Each rule of the bridge, by frames.
 
+mod apart;
 mod limits;
 mod model;
 mod static_entries;
@@ -298,4 +299,22 @@ fn a_port_gets_another_address_while_frames_pass() {
     assert_eq!(lab.send(1, frame(11, 33)), Ok(vec![3]));
     assert_eq!(lab.send(2, frame(12, 11)), Ok(vec![1]), "learned again");
     assert_counts(&lab.module, &[1, 2, 3]);
+}
+
+/// Its number may be another guest's next: who asks which addresses wander is not told that this one's did.
+#[test]
+fn moves_from_and_to_a_removed_port_are_forgotten() {
+    let mut lab = small(&[1, 2, 3]);
+    let moved_to = |lab: &mut Lab<Bridge>, from: u16, to: u16, address: u8| {
+        for port in [from, to] {
+            lab.send(port, frame(address, 9)).expect("flooded");
+        }
+    };
+    moved_to(&mut lab, 1, 2, 21);
+    moved_to(&mut lab, 2, 1, 22);
+    moved_to(&mut lab, 1, 3, 23);
+    assert_eq!(lab.module.moves(lab.now_ns).len(), 3);
+    lab.module.port_removed(PortId(2));
+    let left = lab.module.moves(lab.now_ns);
+    assert_eq!(left.iter().map(|moved| moved.mac).collect::<Vec<_>>(), [mac(23)]);
 }

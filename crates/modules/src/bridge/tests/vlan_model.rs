@@ -15,26 +15,26 @@ const VIDS: u16 = 4;
 
 /// One port as the model sees it.
 #[derive(Clone, Debug)]
-struct Port {
-    words: String,
+pub(super) struct Port {
+    pub(super) words: String,
     /// The VLAN of untagged frames.
-    untagged: Option<u16>,
+    pub(super) untagged: Option<u16>,
     /// The VLANs of tagged frames.
     tagged: Vec<u16>,
-    isolated: bool,
+    pub(super) isolated: bool,
 }
 
 impl Port {
-    fn passes_all(&self) -> bool {
+    pub(super) fn passes_all(&self) -> bool {
         self.untagged == Some(0)
     }
 
-    fn carries(&self, vid: u16) -> bool {
+    pub(super) fn carries(&self, vid: u16) -> bool {
         self.untagged == Some(vid) || self.tagged.contains(&vid)
     }
 }
 
-fn port() -> impl Strategy<Value = Port> {
+pub(super) fn port() -> impl Strategy<Value = Port> {
     let native = || prop::option::of(1..VIDS);
     let kind = prop_oneof![
         2 => Just((String::new(), Some(0), (1..=VIDS).collect())),
