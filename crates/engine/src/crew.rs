@@ -1,6 +1,6 @@
 //! All workers of a switch as the control side sees them: whose ring is whose, and what all have to be told.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +32,8 @@ pub(crate) struct Crew {
     granted_pairs: Mutex<HashMap<PortId, u16>>,
     /// Where rings would go on that a worker stopped by itself, until their session asks.
     stopped: Mutex<HashMap<(PortId, u16), u16>>,
+    /// Rings that are stopped later than their sessions waited for: where they stand, those do not know.
+    adrift: Mutex<HashSet<(PortId, u16)>>,
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
 }
@@ -47,6 +49,7 @@ impl Crew {
             homes: Mutex::new(Homes::new(workers)),
             granted_pairs: Mutex::default(),
             stopped: Mutex::default(),
+            adrift: Mutex::default(),
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
         })
@@ -103,12 +106,13 @@ impl Crew {
         (kick, call): (Option<OwnedFd>, Option<OwnedFd>),
         enabled: bool,
     ) -> Result<std::io::Result<()>, EngineError> {
-        if self.recall_ring(port, index)?.is_some() {
-            // Its session believes that it stopped before, at another position: what it would start now is not what is there.
-            return Err(EngineError::RingBusy(port, index));
+        let running = self.recall_ring(port, index)?;
+        let stands_at = running.or_else(|| lock(&self.stopped).remove(&(port, index)));
+        if stands_at.is_some_and(|base| base != ring.base()) {
+            self.set_adrift(port, index);
         }
+        self.check_adrift(port, index)?;
         self.check_held(port)?;
-        lock(&self.stopped).remove(&(port, index));
         let home = self.settle(port, index / 2);
         let bells = Bells { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(Call::new(fd))) };
         let prepared = self.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
@@ -116,6 +120,16 @@ impl Crew {
         self.call_all(move |worker| join(worker, port, index, &part, &bells))?;
         let granted = self.granted_pairs(port).is_none_or(|pairs| index / 2 < pairs);
         self.call(home, move |worker| worker.open_ring(port, index, kick, enabled && granted))
+    }
+
+    fn set_adrift(&self, port: PortId, index: u16) {
+        lock(&self.adrift).insert((port, index));
+    }
+
+    /// An error if a ring may not stand where its session would have it go on. It starts for the next guest only.
+    fn check_adrift(&self, port: PortId, index: u16) -> Result<(), EngineError> {
+        let is_adrift = lock(&self.adrift).contains(&(port, index));
+        if is_adrift { Err(EngineError::Adrift(port, index)) } else { Ok(()) }
     }
 
     /// Starts a control ring.
@@ -127,6 +141,7 @@ impl Crew {
     ) -> Result<std::io::Result<()>, EngineError> {
         let index = control.index;
         self.stop_ring(port, index)?;
+        self.check_adrift(port, index)?;
         self.check_held(port)?;
         let home = self.settle(port, index / 2);
         let bells = Bells { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(Call::new(fd))) };
@@ -140,7 +155,7 @@ impl Crew {
 
     /// Stops a virtqueue. Returns where it would go on, also if a worker has stopped it before.
     pub(crate) fn stop_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
-        let base = self.recall_ring(port, index)?;
+        let base = self.recall_ring(port, index).inspect_err(|_| self.set_adrift(port, index))?;
         let before = lock(&self.stopped).remove(&(port, index));
         Ok(base.or(before))
     }
@@ -261,6 +276,7 @@ impl Crew {
         }
         lock(&self.granted_pairs).remove(&port);
         lock(&self.stopped).retain(|(of, _), _| *of != port);
+        lock(&self.adrift).retain(|(of, _)| *of != port);
         self.call_all(move |worker| worker.forget_guest(port))?;
         stopped.into_iter().collect()
     }

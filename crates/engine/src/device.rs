@@ -1,5 +1,5 @@
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lasthop_guestmem::MemoryMap;
 use lasthop_verdict::PortId;
@@ -22,6 +22,7 @@ pub struct PortDevice {
 }
 
 impl PortDevice {
+    /// For a port that is attached to.
     pub(crate) fn new(
         port: PortId,
         config: &PortConfig,
@@ -34,14 +35,15 @@ impl PortDevice {
             mac: config.mac.map(|mac| mac.0),
             mtu: config.mtu,
         };
-        let device = Self { port, offer, map: Arc::default(), crew, ports };
-        device.record(|record| record.attached = true);
-        device
+        Self { port, offer, map: Arc::default(), crew, ports }
+    }
+
+    fn table(&self) -> MutexGuard<'_, PortTable> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&self, change: impl FnOnce(&mut PortRecord)) {
-        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(record) = ports.get_mut(self.port) {
+        if let Some(record) = self.table().get_mut(self.port) {
             change(record);
         }
     }
@@ -53,8 +55,7 @@ impl Device for PortDevice {
     }
 
     fn is_link_up(&self) -> bool {
-        let ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        ports.get(self.port).is_none_or(|record| record.config.link_up)
+        self.table().get(self.port).is_none_or(|record| record.config.link_up)
     }
 
     fn set_features(&mut self, features: u64) {
@@ -105,7 +106,80 @@ impl Device for PortDevice {
 
 impl Drop for PortDevice {
     fn drop(&mut self) {
-        self.record(|record| (record.attached, record.features, record.guest_mtu) = (false, 0, None));
         let _ = self.crew.detach(self.port);
+        // Last: what of this guest is still to be stopped or forgotten would be the next one's.
+        self.table().detach(self.port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
+    use lasthop_guestmem::{Mapping, Region};
+    use lasthop_ring::{DeviceRing, RingAddresses, RingMemory};
+
+    use super::*;
+    use crate::{Engine, EngineError, EngineSettings};
+
+    fn engine() -> (Engine, PortId) {
+        let module = lasthop_modules::by_name("dummy", &lasthop_modules::BridgeSettings::default()).unwrap();
+        let engine = Engine::start(module.into(), &EngineSettings::default()).unwrap();
+        let port = engine.add_port(PortConfig::default()).unwrap();
+        (engine, port)
+    }
+
+    /// Holds the worker up until what is returned is dropped.
+    fn hold_worker(engine: &Engine) -> Sender<()> {
+        let (is_held, held) = channel();
+        let (go_on, told) = channel();
+        engine.crew.mailbox(0).post(Box::new(move |_| {
+            is_held.send(()).unwrap();
+            assert!(told.recv().is_err(), "nothing is sent");
+        }));
+        held.recv().unwrap();
+        go_on
+    }
+
+    #[test]
+    fn a_port_is_free_when_all_that_was_done_for_its_guest_is_undone() {
+        let (engine, port) = engine();
+        let device = engine.device(port).unwrap();
+        let held = hold_worker(&engine);
+        let leaving = std::thread::spawn(move || drop(device));
+        while engine.crew.mailbox(0).len() == 0 {
+            std::thread::yield_now();
+        }
+        // Something of the guest is still to be undone: that must not befall the next one.
+        assert!(matches!(engine.device(port), Err(EngineError::Attached(_))));
+        drop(held);
+        leaving.join().unwrap();
+        engine.device(port).unwrap();
+    }
+
+    #[test]
+    fn a_ring_that_was_not_stopped_in_time_starts_for_the_next_guest_only() {
+        let (engine, port) = engine();
+        let mapping = Arc::new(Mapping::anonymous(8192).unwrap());
+        let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
+        let start = || {
+            let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
+            let ring = DeviceRing::new(RingMemory::new(&map, 16, addresses).unwrap(), 0, false);
+            RingStart { ring, kick: None, call: None, enabled: true }
+        };
+        let mut device = engine.device(port).unwrap();
+        device.set_memory(Arc::clone(&map));
+        device.start_ring(1, start()).unwrap();
+        let held = hold_worker(&engine);
+        assert_eq!(device.stop_ring(1), None, "nobody knows where it stands");
+        drop(held);
+        for _ in 0..2 {
+            assert!(device.start_ring(1, start()).unwrap_err().contains("restart its guest"));
+        }
+        drop(device);
+        let mut device = engine.device(port).unwrap();
+        device.set_memory(Arc::clone(&map));
+        device.start_ring(1, start()).unwrap();
+        assert_eq!(device.stop_ring(1), Some(0));
     }
 }

@@ -79,6 +79,9 @@ pub enum EngineError {
     /// No such port.
     #[error("there is no port {0}")]
     NoSuchPort(PortId),
+    /// Another guest is attached, or has not quite gone.
+    #[error("port {0} has a guest, which has to detach before another one can attach")]
+    Attached(PortId),
     /// The module refused the port.
     #[error("{0}")]
     Refused(String),
@@ -88,6 +91,11 @@ pub enum EngineError {
     /// A virtqueue stayed in use, although all workers answered.
     #[error("virtqueue {1} of port {0} stays in use; restart the switch")]
     RingBusy(PortId, u16),
+    /// A worker did not answer in time when the virtqueue was to be stopped.
+    #[error(
+        "virtqueue {1} of port {0} was not stopped in time, so where it would go on is not known; restart its guest"
+    )]
+    Adrift(PortId, u16),
     /// The front end made workers wait again and again.
     #[error(
         "its front end made call eventfds blocking and filled them, once too often; start it again in {0} s, or delete the vnic and add it again"
@@ -228,13 +236,13 @@ impl Engine {
         Ok(())
     }
 
-    /// The back end for a guest that attaches to `port`. Dropping it detaches the guest.
+    /// The back end for a guest that attaches to `port`, one at a time. Dropping it detaches the guest; the next one may attach
+    /// when that is done.
     ///
     /// # Errors
-    /// [`EngineError::NoSuchPort`].
+    /// [`EngineError::NoSuchPort`], [`EngineError::Attached`].
     pub fn device(&self, port: PortId) -> Result<PortDevice, EngineError> {
-        let config = self.table().get(port).map(|record| record.config.clone());
-        let config = config.ok_or(EngineError::NoSuchPort(port))?;
+        let config = self.table().attach(port)?;
         Ok(PortDevice::new(port, &config, Arc::clone(&self.crew), Arc::clone(&self.ports)))
     }
 

@@ -2,6 +2,8 @@ use std::fmt;
 
 use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans, StormLimits, SwitchId};
 
+use crate::EngineError;
+
 /// How a port is set up.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
@@ -47,7 +49,7 @@ impl Default for PortConfig {
 /// How far a port's guest has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PortState {
-    /// Nobody is attached.
+    /// Nobody is attached: the next guest may.
     #[default]
     Waiting,
     /// A front end is attached, its driver does not run yet.
@@ -73,7 +75,7 @@ impl fmt::Display for PortState {
 #[derive(Clone, Debug)]
 pub(crate) struct PortRecord {
     pub(crate) config: PortConfig,
-    /// Whether a front end is attached.
+    /// Whether a front end is attached, or something of one is still to be undone.
     pub(crate) attached: bool,
     /// Negotiated virtio features.
     pub(crate) features: u64,
@@ -83,42 +85,126 @@ pub(crate) struct PortRecord {
 
 /// Port numbers in use. Number 0 is the switch's own port.
 #[derive(Debug, Default)]
-pub(crate) struct PortTable(Vec<Option<PortRecord>>);
+pub(crate) struct PortTable(Vec<Slot>);
+
+/// One number.
+#[derive(Debug, Default)]
+enum Slot {
+    #[default]
+    Free,
+    Taken(PortRecord),
+    /// Its port is gone, its guest is not yet: what that one still stops would be another port's.
+    Leaving,
+}
 
 impl PortTable {
     /// Gives the lowest free number to a new port.
     pub(crate) fn claim(&mut self, config: PortConfig) -> Option<PortId> {
         if self.0.is_empty() {
-            self.0.push(None);
+            self.0.push(Slot::Free);
         }
-        let free = self.0.iter().skip(1).position(Option::is_none).map(|index| index + 1);
+        let free = self.0.iter().skip(1).position(|slot| matches!(slot, Slot::Free)).map(|index| index + 1);
         let index = free.unwrap_or(self.0.len());
         if index >= PORTS_MAX {
             return None;
         }
         if index == self.0.len() {
-            self.0.push(None);
+            self.0.push(Slot::Free);
         }
-        self.0[index] = Some(PortRecord { config, attached: false, features: 0, guest_mtu: None });
+        self.0[index] = Slot::Taken(PortRecord { config, attached: false, features: 0, guest_mtu: None });
         Some(PortId(index as u16)) // below PORTS_MAX
     }
 
+    /// The port is gone. Its number is free once nobody is attached.
     pub(crate) fn release(&mut self, port: PortId) {
-        if let Some(record) = self.0.get_mut(port.index()) {
-            *record = None;
+        if let Some(slot) = self.0.get_mut(port.index()) {
+            let attached = matches!(slot, Slot::Taken(PortRecord { attached: true, .. }) | Slot::Leaving);
+            *slot = if attached { Slot::Leaving } else { Slot::Free };
+        }
+    }
+
+    /// A front end attaches, the only one; what it is told of.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::Attached`].
+    pub(crate) fn attach(&mut self, port: PortId) -> Result<PortConfig, EngineError> {
+        let record = self.get_mut(port).ok_or(EngineError::NoSuchPort(port))?;
+        if std::mem::replace(&mut record.attached, true) {
+            return Err(EngineError::Attached(port));
+        }
+        Ok(record.config.clone())
+    }
+
+    /// The front end is gone, and all that was done for it is undone.
+    pub(crate) fn detach(&mut self, port: PortId) {
+        match self.0.get_mut(port.index()) {
+            Some(Slot::Taken(record)) => {
+                (record.attached, record.features, record.guest_mtu) = (false, 0, None);
+            }
+            Some(slot @ Slot::Leaving) => *slot = Slot::Free,
+            Some(Slot::Free) | None => {}
         }
     }
 
     pub(crate) fn get(&self, port: PortId) -> Option<&PortRecord> {
-        self.0.get(port.index())?.as_ref()
+        self.0.get(port.index())?.record()
     }
 
     pub(crate) fn get_mut(&mut self, port: PortId) -> Option<&mut PortRecord> {
-        self.0.get_mut(port.index())?.as_mut()
+        match self.0.get_mut(port.index())? {
+            Slot::Taken(record) => Some(record),
+            Slot::Free | Slot::Leaving => None,
+        }
     }
 
     pub(crate) fn records(&self) -> Vec<(PortId, PortRecord)> {
         let numbered = self.0.iter().enumerate();
-        numbered.filter_map(|(index, record)| Some((PortId(index as u16), record.clone()?))).collect()
+        numbered.filter_map(|(index, slot)| Some((PortId(index as u16), slot.record()?.clone()))).collect()
+    }
+}
+
+impl Slot {
+    fn record(&self) -> Option<&PortRecord> {
+        match self {
+            Self::Taken(record) => Some(record),
+            Self::Free | Self::Leaving => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(table: &mut PortTable) -> Option<u16> {
+        table.claim(PortConfig::default()).map(|port| port.0)
+    }
+
+    #[test]
+    fn a_number_is_given_again_when_both_its_port_and_its_guest_are_gone() {
+        let mut table = PortTable::default();
+        assert_eq!((claim(&mut table), claim(&mut table)), (Some(1), Some(2)));
+        table.attach(PortId(1)).unwrap();
+        table.release(PortId(1));
+        table.release(PortId(2));
+        assert!(
+            table.get(PortId(1)).is_none() && table.attach(PortId(1)).is_err() && table.records().is_empty()
+        );
+        assert_eq!((claim(&mut table), claim(&mut table)), (Some(2), Some(3)));
+        table.detach(PortId(1));
+        assert_eq!((claim(&mut table), claim(&mut table)), (Some(1), Some(4)));
+    }
+
+    #[test]
+    fn one_guest_at_a_time() {
+        let mut table = PortTable::default();
+        let port = table.claim(PortConfig::default()).unwrap();
+        table.attach(port).unwrap();
+        table.get_mut(port).unwrap().features = 1;
+        assert!(matches!(table.attach(port), Err(EngineError::Attached(_))));
+        table.detach(port);
+        assert_eq!(table.get(port).unwrap().features, 0);
+        table.attach(port).unwrap();
+        assert!(matches!(table.attach(PortId(0)), Err(EngineError::NoSuchPort(_))));
     }
 }
