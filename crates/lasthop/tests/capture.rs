@@ -5,41 +5,17 @@ mod support;
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
-use lasthop_guest::{Guest, GuestOptions};
 use lasthop_wire::Offload;
 use pcap_parser::{Block, EnhancedPacketBlock, PcapNGOption, parse_pcapng};
 use rustix::process::Signal;
+use support::guests::{ONE, TWO, guest, receive, send};
 use support::{Switch, eventually, signal};
-
-const ONE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
-const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
-const WAIT: Duration = Duration::from_secs(20);
 
 /// A frame of a type that no protocol uses (IEEE 802 local experimental).
 fn frame(to: [u8; 6], from: [u8; 6], len: usize) -> Vec<u8> {
     let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
     frame.extend((frame.len()..len).map(|at| at as u8));
-    frame
-}
-
-fn guest(switch: &Switch, port: &str, mac: [u8; 6]) -> Guest {
-    let options = GuestOptions { mac, ..GuestOptions::default() };
-    let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
-    eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
-    guest
-}
-
-fn send(guest: &mut Guest, frame: &[u8]) {
-    assert!(guest.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
-    guest.flush(0).expect("flushed");
-}
-
-fn receive(guest: &mut Guest) -> Vec<u8> {
-    let mut frame = Vec::new();
-    assert!(guest.wait(Some(WAIT)).expect("connected"), "no frame came");
-    guest.recv(0, &mut frame).expect("a sound ring").expect("a frame");
     frame
 }
 

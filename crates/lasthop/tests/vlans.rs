@@ -2,15 +2,11 @@
 
 mod support;
 
-use std::time::Duration;
-
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_wire::Offload;
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use support::guests::{guest, receive, send};
 use support::{Switch, eventually, lasthop, signal};
 
-const WAIT: Duration = Duration::from_secs(20);
 const BROADCAST: [u8; 6] = [0xff; 6];
 
 fn mac(number: u8) -> [u8; 6] {
@@ -27,25 +23,6 @@ fn frame(to: [u8; 6], from: [u8; 6], number: u8) -> Vec<u8> {
 fn tagged(tci: u16, frame: &[u8]) -> Vec<u8> {
     let [high, low] = tci.to_be_bytes();
     [&frame[..12], &[0x81, 0, high, low], &frame[12..]].concat()
-}
-
-fn guest(switch: &Switch, port: &str, number: u8) -> Guest {
-    let options = GuestOptions { mac: mac(number), ..GuestOptions::default() };
-    let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
-    eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
-    guest
-}
-
-fn send(guest: &mut Guest, frame: &[u8]) {
-    assert!(guest.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
-    guest.flush(0).expect("flushed");
-}
-
-fn receive(guest: &mut Guest) -> Vec<u8> {
-    let mut frame = Vec::new();
-    assert!(guest.wait(Some(WAIT)).expect("connected"), "no frame came");
-    guest.recv(0, &mut frame).expect("a sound ring").expect("a frame");
-    frame
 }
 
 const FILE: &str = "
@@ -81,7 +58,7 @@ fn start(file: &str) -> Switch {
 fn guests_hear_their_vlan_and_a_trunk_hears_all() {
     let switch = start(FILE);
     let [mut a, mut b, mut t] =
-        [("a", 1), ("b", 2), ("t", 3)].map(|(port, number)| guest(&switch, port, number));
+        [("a", 1), ("b", 2), ("t", 3)].map(|(port, number)| guest(&switch, port, mac(number)));
     let from_a = frame(BROADCAST, mac(1), 1);
     send(&mut a, &from_a);
     assert_eq!(receive(&mut t), tagged(5, &from_a));
