@@ -33,7 +33,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_verdict::{
-    Batch, DropReason, FdbEntry, FdbMove, Header, Mac, Module, PortId, PortSettings, Verdicts, Vid,
+    BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Header, Mac, Module, PortId, PortSettings,
+    Verdicts, Vid,
 };
 
 pub use hash::random_key;
@@ -169,18 +170,21 @@ impl Bridge {
         }
     }
 
-    #[inline(never)]
     /// Has the buckets of a batch's addresses come in side by side, unless all frames have the same. Those in VLANs have other
     /// buckets, and are waited for one after the other.
+    #[inline(never)]
     fn look_ahead(&self, headers: &[Header]) {
-        let mut last = None;
+        let mut homes = [[0; 2]; BATCH_PACKETS_MAX];
+        let (mut last, mut count) = (None, 0);
         for ethernet in headers.iter().map(Header::ethernet) {
             if let Some((destination, source, _)) = ethernet.filter(|_| ethernet != last) {
-                self.table.touch(destination);
-                self.table.touch(source);
+                let Some(place) = homes.get_mut(count) else { break };
+                *place = [self.table.home(destination), self.table.home(source)];
+                count += 1;
             }
             last = ethernet;
         }
+        self.table.touch(homes[..count].as_flattened());
     }
 
     fn decide_in_vlan(

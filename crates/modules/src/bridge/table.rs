@@ -135,11 +135,17 @@ impl Table {
         size_of_val(&*self.buckets) > CACHED_BYTES_MAX
     }
 
-    /// Has the home bucket of `key` come in; others may be asked for before it is there.
+    /// Number of the home bucket of `key`.
     #[inline]
-    pub(crate) fn touch(&self, key: u64) {
-        let home = hash(key, self.secret) as usize & (self.buckets.len() - 1);
-        std::hint::black_box(self.buckets[home].slots[0].touch());
+    pub(crate) fn home(&self, key: u64) -> usize {
+        hash(key, self.secret) as usize & (self.buckets.len() - 1)
+    }
+
+    /// Has buckets come in. Nothing but loads: a processor has so many instructions under way, and the fewer of them are
+    /// something else, the more lines come at a time.
+    pub(crate) fn touch(&self, homes: &[usize]) {
+        let touched = homes.iter().fold(0, |sum, home| sum ^ self.buckets[*home].slots[0].touch());
+        std::hint::black_box(touched);
     }
 
     fn candidates(&self, key: u64) -> impl Iterator<Item = &Slot> {
