@@ -39,7 +39,7 @@ impl<T, R> Desk<T, R> {
         won.is_ok().then(|| Claim(self))
     }
 
-    /// As [`Self::claim`]; if it is taken, looks `looks` times more, for a holder that is done in less than a microsecond.
+    /// As [`Self::claim`]; if it is taken, looks `looks` times more, for a holder that is soon done.
     #[inline]
     pub fn claim_soon(&self, looks: u32) -> Option<Claim<'_, T, R>> {
         for _ in 0..looks {

@@ -69,9 +69,10 @@ pub const SERVICE_PACKETS_MAX: u32 = 64;
 pub const SERVICE_BYTES_MAX: u32 = VISIT_BYTES_MAX;
 /// Times that a holder goes on at once because something was left while it worked; then others of its rings are next.
 pub const RECLAIMS_MAX: u32 = 2;
-/// Looks at a receive ring that another worker has, before packets are left there: some 0.5 us, in which a holder that copies
-/// without the claim is done reserving.
-pub const CLAIM_LOOKS_MAX: u32 = 32;
+/// Looks at a receive ring that another worker has, before packets are left there: some 5 us, many times what a holder that
+/// copies without the claim needs to reserve a batch's buffers. What is left has to be delivered one by one by the holder, so
+/// that others find the claim taken for longer and leave more: a short look would make that the rule.
+pub const CLAIM_LOOKS_MAX: u32 = 256;
 /// Batches for which copies into a ring are made without the claim, after one that found it taken.
 pub const CONTENDED_BATCHES: u8 = 64;
 /// Packets that one worker copies side by side with others, in one visit.
