@@ -64,6 +64,12 @@ impl TxQueue {
     pub(crate) fn taken(&self) -> u16 {
         self.table.taken()
     }
+
+    /// Chains were completed: whether nobody knew yet that it is to be published, and whether it waited for that.
+    #[inline]
+    fn note_completed(&mut self) -> (bool, bool) {
+        (!std::mem::replace(&mut self.dirty, true), std::mem::take(&mut self.blocked))
+    }
 }
 
 /// The transmit side of a port, as one worker has it.
@@ -310,24 +316,30 @@ impl Senders {
             }
         }
         if completed {
-            if std::mem::take(&mut queue.blocked) {
-                self.unblocked.push(ring);
-            }
-            self.mark_dirty(ring);
+            let news = queue.note_completed();
+            self.enlist(ring, news);
         }
     }
 
     /// Charges the port of `first`, if this is its home, for what was made of it and the next ones, `packets` in all.
     #[inline]
     pub(crate) fn charge(&mut self, first: PacketRef, packets: usize, delivered: &Delivered) {
-        let sender = self.owns(first).then(|| self.get_mut(first.port())).flatten();
-        sender.into_iter().for_each(|sender| sender.charge.add_delivered(packets as u64, delivered));
+        if let Some(charge) = self.charge_of(first) {
+            charge.add_delivered(packets as u64, delivered);
+        }
     }
 
     /// Charges the port of `packet`, if this is its home, for pieces of memory beyond one for each packet.
     pub(crate) fn charge_pieces(&mut self, packet: PacketRef, pieces: u64) {
-        let sender = self.owns(packet).then(|| self.get_mut(packet.port())).flatten();
-        sender.into_iter().for_each(|sender| sender.charge.add_pieces(pieces));
+        if let Some(charge) = self.charge_of(packet) {
+            charge.add_pieces(pieces);
+        }
+    }
+
+    /// The account of the port of `packet`, if this is its home.
+    #[inline]
+    fn charge_of(&mut self, packet: PacketRef) -> Option<&mut Charge> {
+        self.owns(packet).then(|| self.get_mut(packet.port())).flatten().map(|sender| &mut sender.charge)
     }
 
     /// Enters that packets of one ring were delivered whole.
@@ -354,10 +366,19 @@ impl Senders {
             }
         }
         if completed {
-            if std::mem::take(&mut queue.blocked) {
-                self.unblocked.push(ring);
-            }
-            self.mark_dirty(ring);
+            let news = queue.note_completed();
+            self.enlist(ring, news);
+        }
+    }
+
+    /// Enters what [`TxQueue::note_completed`] says.
+    #[inline]
+    fn enlist(&mut self, ring: RingId, (is_news, was_blocked): (bool, bool)) {
+        if was_blocked {
+            self.unblocked.push(ring);
+        }
+        if is_news {
+            self.dirty.push(ring);
         }
     }
 
