@@ -9,12 +9,9 @@ mod rings;
 #[path = "../support/mod.rs"]
 mod support;
 
-use lasthop_guest::{Guest, GuestOptions};
-use lasthop_wire::Offload;
+use lasthop_guest::Guest;
+use support::guests::{ONE, TWO, frame, guest, guest_with};
 use support::{Answer, Switch, eventually};
-
-const ONE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
-const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
 
 /// What a person reads first.
 fn first_lines(text: &str) -> String {
@@ -54,22 +51,8 @@ fn warns(switch: &Switch, words: &[&str]) {
     assert!(answer.out.starts_with("warning: "), "{}", answer.out);
 }
 
-fn guest_with(switch: &Switch, port: &str, options: GuestOptions) -> Guest {
-    let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
-    eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
-    guest
-}
-
-fn guest(switch: &Switch, port: &str, mac: [u8; 6]) -> Guest {
-    guest_with(switch, port, GuestOptions { mac, ..GuestOptions::default() })
-}
-
 fn send(guest: &mut Guest, to: [u8; 6], from: [u8; 6], len: usize) {
-    let mut frame = [&to[..], &from, &[0x88, 0xb5]].concat();
-    frame.resize(len, 7);
-    guest.reclaim(0).expect("a sound ring");
-    assert!(guest.send(0, &frame, Offload::default()).expect("sent"), "the ring is full");
-    guest.flush(0).expect("flushed");
+    support::guests::send(guest, &frame(to, from, 7, len));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::guests::{ONE, TWO, frame, guest, receive, send};
+use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
 use crate::support::{Answer, Switch, lasthop};
 
 /// A file with `text` in the switch's base directory.
@@ -106,8 +106,8 @@ fn guests_of_other_vnics_do_not_notice() {
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let text = "[[vnic]]\nname = \"one\"\n[[vnic]]\nname = \"two\"\nmac = \"02:00:00:00:00:02\"\n[[vnic]]\nname = \"new\"\n";
     apply(&switch, text, &[]).ok();
-    send(&mut one, &frame(TWO, ONE, 1));
-    assert_eq!(receive(&mut two), frame(TWO, ONE, 1));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
     assert!(!switch.log().contains("is gone"), "{}", switch.log());
 }
 

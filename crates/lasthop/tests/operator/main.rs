@@ -1,7 +1,6 @@
 //! What an operator does to a running switch: vnics changed, files applied, counters watched, things printed to paste.
 
 mod apply;
-mod guests;
 mod print;
 mod set;
 #[path = "../support/mod.rs"]

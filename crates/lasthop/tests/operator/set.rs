@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use serde_json::{Value, json};
 
-use crate::guests::{ONE, TWO, frame, guest, receive, send};
+use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
 use crate::support::{Switch, eventually};
 
 fn pair() -> Switch {
@@ -19,13 +19,13 @@ fn drops(switch: &Switch, port: &str, direction: &str, reason: &str) -> Option<u
 fn a_vnic_whose_link_is_down_passes_nothing_until_it_is_up() {
     let switch = pair();
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    send(&mut two, &frame(ONE, TWO, 1));
+    send(&mut two, &frame(ONE, TWO, 1, 60));
     receive(&mut one);
     let said = switch.ask(&["vnic", "set", "two", "link=down"]).ok();
     // Its front end asks for no configuration space: our guest has no channel to be told by.
     assert!(said.starts_with("two link: up -> down (its guest cannot be told"), "{said}");
-    send(&mut one, &frame(TWO, ONE, 2));
-    send(&mut two, &frame(ONE, TWO, 3));
+    send(&mut one, &frame(TWO, ONE, 2, 60));
+    send(&mut two, &frame(ONE, TWO, 3, 60));
     let both =
         || (drops(&switch, "one", "rx_drops", "link_down"), drops(&switch, "two", "rx_drops", "link_down"));
     eventually("the drops", || (both() == (Some(1), Some(1))).then_some(()));
@@ -34,8 +34,8 @@ fn a_vnic_whose_link_is_down_passes_nothing_until_it_is_up() {
     assert_eq!(switch.json(&["vnic", "show", "two"])["link"], "down");
     assert_eq!(switch.ask(&["vnic", "set", "two", "link=down"]).ok(), "two is like that already\n");
     switch.ask(&["vnic", "set", "two", "link=up"]).ok();
-    send(&mut one, &frame(TWO, ONE, 4));
-    assert_eq!(receive(&mut two), frame(TWO, ONE, 4), "and not the second");
+    send(&mut one, &frame(TWO, ONE, 4, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 4, 60), "and not the second");
     switch.ask(&["stats", "--check"]).ok();
 }
 
@@ -47,7 +47,7 @@ fn a_vnic_can_start_with_its_link_down_and_keeps_it_over_restarts() {
     crate::support::signal(first, rustix::process::Signal::KILL);
     eventually("the next one", || switch.log().contains("running again").then_some(()));
     let mut one = guest(&switch, "one", ONE);
-    send(&mut one, &frame(TWO, ONE, 1));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
     eventually("the drop", || (drops(&switch, "one", "rx_drops", "link_down") == Some(1)).then_some(()));
     let two = switch.json(&["vnic", "show", "two"]);
     assert_eq!((&two["link"], &two["mac"]), (&json!("down"), &json!("02:00:00:00:00:02")));
@@ -58,19 +58,19 @@ fn a_vnic_can_start_with_its_link_down_and_keeps_it_over_restarts() {
 fn an_address_changes_under_an_attached_guest() {
     let switch = pair();
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    send(&mut one, &frame(TWO, ONE, 1));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
     receive(&mut two);
     let said = switch.ask(&["vnic", "set", "one", "mac=02:00:00:00:00:09"]).ok();
     assert!(said.starts_with("one mac: - -> 02:00:00:00:00:09 (the only one"), "{said}");
-    send(&mut one, &frame(TWO, ONE, 2));
+    send(&mut one, &frame(TWO, ONE, 2, 60));
     eventually("the drop", || (drops(&switch, "one", "rx_drops", "source_spoofed") == Some(1)).then_some(()));
     assert_eq!(switch.json(&["fdb", "show"])["entries"][0]["mac"], "02:00:00:00:00:09");
     let taken = switch.ask(&["vnic", "set", "two", "mac=02:00:00:00:00:09"]).refused();
     assert!(taken.contains("\"one\" already"), "{taken}");
     assert_eq!(switch.json(&["vnic", "show", "two"])["mac"], Value::Null, "refused and unchanged");
     switch.ask(&["vnic", "set", "one", "mac=none"]).ok();
-    send(&mut one, &frame(TWO, ONE, 3));
-    assert_eq!(receive(&mut two), frame(TWO, ONE, 3));
+    send(&mut one, &frame(TWO, ONE, 3, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 3, 60));
 }
 
 #[test]

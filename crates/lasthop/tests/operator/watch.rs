@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::guests::{ONE, TWO, frame, guest, receive, send};
+use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
 use crate::support::{Switch, eventually};
 
 /// A watch that ends with the test.
@@ -55,7 +55,7 @@ fn packets_are_seen_in_one_interval_and_it_ends_when_nobody_reads() {
     let mut watch = Watch::start(&switch, &["one", "--watch", "0.1", "--json"]);
     let first: Value = serde_json::from_str(&watch.line()).expect("an object a line");
     assert_eq!(first["ports"][0]["rx_packets_per_s"], 0.0);
-    send(&mut one, &frame(TWO, ONE, 1));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
     receive(&mut two);
     let rates = eventually("the packet", || {
         let rates: Value = serde_json::from_str(&watch.line()).expect("an object a line");

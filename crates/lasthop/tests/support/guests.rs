@@ -19,8 +19,12 @@ pub(crate) fn frame(to: [u8; 6], from: [u8; 6], number: u32, len: usize) -> Vec<
     frame
 }
 
+/// A guest whose rings run.
 pub(crate) fn guest(switch: &Switch, port: &str, mac: [u8; 6]) -> Guest {
-    let options = GuestOptions { mac, ..GuestOptions::default() };
+    guest_with(switch, port, GuestOptions { mac, ..GuestOptions::default() })
+}
+
+pub(crate) fn guest_with(switch: &Switch, port: &str, options: GuestOptions) -> Guest {
     let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
     running(switch, port);
     guest
@@ -31,6 +35,7 @@ pub(crate) fn running(switch: &Switch, port: &str) {
 }
 
 pub(crate) fn send(guest: &mut Guest, frame: &[u8]) {
+    guest.reclaim(0).expect("a sound ring");
     assert!(guest.send(0, frame, Offload::default()).expect("sent"), "the ring is full");
     guest.flush(0).expect("flushed");
 }
