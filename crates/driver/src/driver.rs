@@ -388,12 +388,12 @@ fn start_lane(
     let mut counters = Counters::default();
     let state = match queue.start(&mut pair, &mut counters) {
         Ok(()) => LaneState::Open,
-        Err(error @ (QueueError::DeviceGone | QueueError::Failed(_))) => {
+        Err(QueueError::Vnic(error)) => return Err(error.into()),
+        Err(error) => {
             let event = DriverEvent::DeviceGone { port: id, why: error.to_string() };
             reporter.report(Report { generation, event });
             LaneState::NoDevice
         }
-        Err(error) => return Err(error.into()),
     };
     pair.rx.flush()?;
     let mut lane = Lane::new((id, generation), pair, queue, session, state);

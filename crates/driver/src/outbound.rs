@@ -155,10 +155,10 @@ impl Outbound {
         {
             let frame = self.take(pair)?;
             counters.from_switch.count(frame.len_bytes);
+            counters.waiting = self.waiting() as u64;
             bytes += frame.len_bytes;
             pending = pending.saturating_sub(frame.parts as u16); // at most SEND_PARTS_MAX
         }
-        counters.waiting = self.waiting() as u64;
         Ok(())
     }
 
