@@ -49,7 +49,7 @@ fn receive(pair: &mut VnicPair) -> (u32, Vec<u8>) {
 fn echo(pair: &mut VnicPair) {
     let at = |number: u32| number * SLOT_BYTES;
     assert_eq!((pair.rx.room(), pair.tx.room(), pair.header_bytes()), (8, 16, HEADER_BYTES));
-    assert!(!pair.is_mergeable() && pair.arena().offset % 4096 == 0);
+    assert!(!pair.is_mergeable() && pair.arena().offset.is_multiple_of(4096));
     assert!((0..SLOTS).all(|number| pair.rx.lend(at(number), SLOT_BYTES, at(number))));
     assert!(!pair.rx.lend(0, SLOT_BYTES, 0), "the ring is full");
     pair.rx.flush().unwrap();
