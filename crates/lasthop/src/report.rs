@@ -7,6 +7,7 @@ use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;
+use crate::port::PortSpec;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
 use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
@@ -346,6 +347,8 @@ pub(crate) struct ConfigReport {
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
     #[serde(default)]
+    pub(crate) ports: Vec<PortSpec>,
+    #[serde(default)]
     pub(crate) fdb: Vec<StaticEntry>,
 }
 
@@ -364,4 +367,7 @@ pub(crate) struct VersionReport {
     pub(crate) version: String,
     pub(crate) pid: u32,
     pub(crate) module: String,
+    /// The driver process, if there is one.
+    #[serde(default)]
+    pub(crate) driver_pid: Option<u32>,
 }
