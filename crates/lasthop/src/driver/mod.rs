@@ -148,7 +148,8 @@ fn with_connection(mut fds: Vec<OwnedFd>) -> Result<(Vec<OwnedFd>, UnixStream), 
 }
 
 fn no_descriptors() -> String {
-    "the driver process has no file descriptors left for it; raise the limit (ulimit -n, LimitNOFILE=)".to_owned()
+    "the driver process has no file descriptors left for it; raise the limit (ulimit -n, LimitNOFILE=)"
+        .to_owned()
 }
 
 fn words(error: DriverError) -> String {

@@ -16,7 +16,9 @@ pub(super) fn open(spec: &PortSpec) -> Result<(OpenedDevice, String), String> {
     match spec.backend {
         Backend::AfXdp => Err("backend=af_xdp is not there yet; use backend=auto".to_owned()),
         Backend::AfPacket => packet(spec).map(|opened| (opened, "asked for".to_owned())),
-        Backend::Auto | Backend::Tap => packet(spec).map(|opened| (opened, "any network device has it".to_owned())),
+        Backend::Auto | Backend::Tap => {
+            packet(spec).map(|opened| (opened, "any network device has it".to_owned()))
+        }
     }
 }
 
