@@ -131,13 +131,13 @@ impl PacketQueue {
 }
 
 /// What an error of a packet socket means for the frame that it was said of (packet(7)).
-fn refusal(error: Errno) -> Refusal {
+fn refusal(error: Errno, fd: BorrowedFd<'_>) -> Refusal {
     match error {
         Errno::AGAIN => Refusal::Wait,
         Errno::NOBUFS => Refusal::Drop(DropReason::DeviceFull),
         Errno::MSGSIZE => Refusal::Drop(DropReason::TooLong),
-        Errno::NETDOWN => Refusal::DropAll(DropReason::DeviceDown),
-        Errno::NXIO | Errno::NODEV => Refusal::Gone,
+        Errno::NETDOWN if is_bound(fd) => Refusal::DropAll(DropReason::DeviceDown),
+        Errno::NETDOWN | Errno::NXIO | Errno::NODEV => Refusal::Gone,
         _ => Refusal::Drop(DropReason::Refused),
     }
 }
@@ -150,7 +150,8 @@ impl Queue for PacketQueue {
     fn start(&mut self, pair: &mut VnicPair, counters: &mut Counters) -> Result<(), QueueError> {
         self.inbound.start();
         self.outbound.start(pair, counters);
-        self.drop_stale(counters)
+        // A socket tells only once that its device went; that may have been before.
+        if is_bound(self.fd.as_fd()) { self.drop_stale(counters) } else { Err(QueueError::DeviceGone) }
     }
 
     #[inline]
@@ -185,7 +186,12 @@ impl Queue for PacketQueue {
     #[inline]
     fn send(&mut self, pair: &mut VnicPair, counters: &mut Counters) -> Result<Visit, QueueError> {
         let fd = self.fd.as_fd();
-        self.outbound.pass_on(pair, counters, refusal, |outbox, first| outbox.send(fd, first))
+        self.outbound.pass_on(
+            pair,
+            counters,
+            |error| refusal(error, fd),
+            |outbox, first| outbox.send(fd, first),
+        )
     }
 
     fn discard(
