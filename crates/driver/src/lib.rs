@@ -16,8 +16,11 @@
 
 mod counters;
 mod facts;
+pub mod open;
 mod queue;
+mod xdp;
 
 pub use counters::{Counters, DropReason, Flow};
-pub use facts::{Backend, DeviceFacts, OpenedDevice};
+pub use facts::{Backend, DeviceFacts, OpenedDevice, XdpFacts};
 pub use queue::{Needs, Next, Queue, QueueError, Visit};
+pub use xdp::XdpQueue;
