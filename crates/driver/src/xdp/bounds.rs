@@ -1,8 +1,11 @@
 //! What is bounded at XDP sockets, with unit and reason.
 
-/// Frames of an XDP socket's memory for each direction, and entries of each of its rings: 2048 frames of 1500 bytes are
-/// 2.5 ms of a 10 Gbit/s link, and take 4 MiB (8 MiB above an MTU of 1774). A power of two.
+/// Frames of an XDP socket's memory for each direction: 2048 frames of 1500 bytes are 2.5 ms of a 10 Gbit/s link, and take
+/// 4 MiB (8 MiB above an MTU of 1774). A power of two.
 pub(super) const XDP_FRAMES: u32 = 2048;
+/// Entries of each of an XDP socket's rings: the kernel gives back places in batches, after it has passed on what stood in
+/// them. Twice the frames, so that none is ever full.
+pub(super) const XDP_ENTRIES: u32 = 2 * XDP_FRAMES;
 /// Frames that one visit to an XDP socket takes: as much as keeps the other direction waiting for some 10 us.
 pub(super) const XDP_BATCH: usize = 64;
 /// Calls into the kernel for one batch to be sent: it takes 32 frames a call, and others may have been left.

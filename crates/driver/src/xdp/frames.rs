@@ -9,7 +9,7 @@
 //!                      Switch                                 Kernel
 //! ```
 //!
-//! Each ring is as long as there are frames that may stand in it, so none is ever full. Frames of one direction never serve
+//! Each ring is longer than there are frames that may stand in it, so none is ever full. Frames of one direction never serve
 //! the other: neither direction can starve the other one.
 //!
 //! What the kernel and the switch name is held against this table: a frame that is not theirs is refused.

@@ -86,7 +86,7 @@ impl<E: Entry> Producer<E> {
 
     /// Puts an entry behind the last one; there must be [`Self::room`]. The kernel sees it at [`Self::publish`].
     pub(super) fn put(&mut self, entry: E) {
-        debug_assert!(self.next.wrapping_sub(self.consumer) < self.memory.entries());
+        debug_assert!(self.room().is_ok_and(|room| room > 0), "a ring has room for all frames");
         self.memory.write(self.next, entry);
         self.next = self.next.wrapping_add(1);
     }

@@ -9,7 +9,7 @@ use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
 
 use super::rings::{Consumer, Entry, Frame, Producer};
 use super::sys::RingMemory;
-use super::bounds::XDP_FRAMES;
+use super::bounds::XDP_ENTRIES;
 
 /// Where an XDP socket gets its frames from and where they lie.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +42,10 @@ impl Rings {
     /// `ENODEV` and `ENETDOWN` where the device is gone or down.
     pub(super) fn bind(socket: BorrowedFd<'_>, place: &Place) -> Result<Self, Errno> {
         sockopt::set_xdp_umem_reg(socket, umem(place))?;
-        sockopt::set_xdp_umem_fill_ring_size(socket, XDP_FRAMES)?;
-        sockopt::set_xdp_umem_completion_ring_size(socket, XDP_FRAMES)?;
-        sockopt::set_xdp_rx_ring_size(socket, XDP_FRAMES)?;
-        sockopt::set_xdp_tx_ring_size(socket, XDP_FRAMES)?;
+        sockopt::set_xdp_umem_fill_ring_size(socket, XDP_ENTRIES)?;
+        sockopt::set_xdp_umem_completion_ring_size(socket, XDP_ENTRIES)?;
+        sockopt::set_xdp_rx_ring_size(socket, XDP_ENTRIES)?;
+        sockopt::set_xdp_tx_ring_size(socket, XDP_ENTRIES)?;
         let at = sockopt::xdp_mmap_offsets(socket)?;
         let rings = Self {
             fill: Producer::new(map(socket, XDP_UMEM_PGOFF_FILL_RING, &at.fr)?),
@@ -87,7 +87,7 @@ fn passes(error: Errno) -> bool {
 }
 
 fn map<E: Entry>(socket: BorrowedFd<'_>, page_offset: u64, at: &XdpRingOffset) -> Result<RingMemory<E>, Errno> {
-    RingMemory::of_socket(socket, page_offset, at, XDP_FRAMES)
+    RingMemory::of_socket(socket, page_offset, at, XDP_ENTRIES)
 }
 
 fn umem(place: &Place) -> XdpUmemReg {
