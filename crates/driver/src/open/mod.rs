@@ -1,9 +1,16 @@
-//! What runs where the privileges are: devices are opened, and everything is set on their descriptors.
+//! Opening devices, in the process that may: descriptors with everything set on them, for a process that may nothing.
 
 mod bpf;
+mod error;
 mod host;
+mod link;
 mod netlink;
+mod packet;
+mod tap;
 mod xdp;
 
+pub use error::OpenError;
 pub use host::Host;
+pub use packet::{PacketOptions, packet};
+pub use tap::{TapOptions, tap};
 pub use xdp::{XdpDevice, XdpError};

@@ -66,7 +66,9 @@ pub enum XdpError {
     )]
     Permission,
     /// The driver refuses programs with its current settings.
-    #[error("the driver of {name} refuses XDP programs ({reason}): use backend = \"af_packet\", or see dmesg")]
+    #[error(
+        "the driver of {name} refuses XDP programs ({reason}): use backend = \"af_packet\", or see dmesg"
+    )]
     Driver {
         /// The device.
         name: String,
@@ -180,7 +182,8 @@ fn attach(program: &Program, interface: &Interface) -> Result<(OwnedFd, bool), X
         Some(libc::EPERM) => return Err(XdpError::Permission),
         _ => return Err(XdpError::Driver { name, reason: refused }),
     }
-    let link = program.attach(interface.index, Hook::XdpGeneric).map_err(system("attaching an XDP program"))?;
+    let link =
+        program.attach(interface.index, Hook::XdpGeneric).map_err(system("attaching an XDP program"))?;
     Ok((link, false))
 }
 

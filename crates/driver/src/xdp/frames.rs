@@ -146,7 +146,10 @@ mod tests {
         assert!(!frames.pass(5, Way::Receiving, Holder::Us, Holder::Kernel), "twice");
         assert!(!frames.pass(5, Way::Sending, Holder::Kernel, Holder::Us), "the other way's");
         assert!(!frames.pass(2 * XDP_FRAMES, Way::Sending, Holder::Us, Holder::Kernel), "none");
-        assert_eq!((frames.held(Holder::Kernel, Way::Receiving), frames.held(Holder::Us, Way::Receiving)), (1, XDP_FRAMES - 1));
+        assert_eq!(
+            (frames.held(Holder::Kernel, Way::Receiving), frames.held(Holder::Us, Way::Receiving)),
+            (1, XDP_FRAMES - 1)
+        );
         assert_eq!(frames.held(Holder::Us, Way::Sending), XDP_FRAMES);
         assert!(frames.pass(5, Way::Receiving, Holder::Kernel, Holder::Switch));
         frames.recall_from_switch();
@@ -158,6 +161,9 @@ mod tests {
         let frames = Frames::new(2048);
         assert_eq!((frames.at(0), frames.at(2047), frames.at(2048)), (Some(0), Some(0), Some(1)));
         let end = u64::from(Frames::len_bytes(2048));
-        assert_eq!((frames.at(end - 1), frames.at(end), frames.at(u64::MAX)), (Some(2 * XDP_FRAMES - 1), None, None));
+        assert_eq!(
+            (frames.at(end - 1), frames.at(end), frames.at(u64::MAX)),
+            (Some(2 * XDP_FRAMES - 1), None, None)
+        );
     }
 }

@@ -8,8 +8,8 @@
 //! since what is summed from the transport header on includes the pseudo header's sum: nothing is harmed.
 
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
-use lasthop_wire::{Layers, Sum};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, Offload};
+use lasthop_wire::{Layers, Sum};
 
 /// First bytes of a frame that are looked at.
 pub(super) const HEAD_BYTES: usize = 128;

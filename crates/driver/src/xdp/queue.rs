@@ -6,11 +6,11 @@ use lasthop_ring::Used;
 use lasthop_wire::Offload;
 use rustix::io::Errno;
 
+use super::bounds::{XDP_BATCH, XDP_FRAMES};
 use super::frames::{Frames, HEADROOM_BYTES, Holder, LINK_BYTES, Way, place_bytes};
 use super::socket::Place;
 use super::umem::{Received, Umem};
 use super::{HEADER, partial};
-use super::bounds::{XDP_BATCH, XDP_FRAMES};
 use crate::{Counters, DeviceFacts, DropReason, Needs, Next, Queue, QueueError, Visit, XdpFacts};
 
 /// Where the virtio-net header starts in a frame's place, so that the frame itself starts behind the headroom.
@@ -118,7 +118,8 @@ impl XdpQueue {
                 self.lend(&mut pair.rx, token);
                 continue;
             }
-            let buffers = if pair.is_mergeable() { buffers_of(pair, self.umem.frames.place(token))? } else { 1 };
+            let buffers =
+                if pair.is_mergeable() { buffers_of(pair, self.umem.frames.place(token))? } else { 1 };
             self.rest = buffers.saturating_sub(1);
             let len_bytes = len.saturating_sub(HEADER);
             let is_too_long = self.rest > 0 || len_bytes > self.frame_bytes_max;
@@ -179,7 +180,8 @@ impl Queue for XdpQueue {
         let place = self.place(pair);
         self.umem.bind(&place)?;
         for _ in 0..self.umem.received()? {
-            let len_bytes = self.umem.take()?.map_or_else(|(len_bytes, _)| len_bytes, |frame| frame.len_bytes);
+            let len_bytes =
+                self.umem.take()?.map_or_else(|(len_bytes, _)| len_bytes, |frame| frame.len_bytes);
             counters.from_device.count(len_bytes as usize);
             counters.drop(DropReason::NoSwitch);
         }
@@ -226,7 +228,11 @@ impl Queue for XdpQueue {
         let all_seen = self.umem.show_sent()?;
         self.lend_sent(pair)?;
         let without_buffers = self.umem.frames.held(Holder::Switch, Way::Sending) == 0;
-        let next = if visit.next == Next::Idle && (!all_seen || without_buffers) { Next::Blocked } else { visit.next };
+        let next = if visit.next == Next::Idle && (!all_seen || without_buffers) {
+            Next::Blocked
+        } else {
+            visit.next
+        };
         Ok(Visit { next, ..visit })
     }
 

@@ -7,9 +7,9 @@ use rustix::net::xdp::{
 };
 use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
 
+use super::bounds::XDP_ENTRIES;
 use super::rings::{Consumer, Entry, Frame, Producer};
 use super::sys::RingMemory;
-use super::bounds::XDP_ENTRIES;
 
 /// Where an XDP socket gets its frames from and where they lie.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,11 @@ fn passes(error: Errno) -> bool {
     matches!(error, Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR)
 }
 
-fn map<E: Entry>(socket: BorrowedFd<'_>, page_offset: u64, at: &XdpRingOffset) -> Result<RingMemory<E>, Errno> {
+fn map<E: Entry>(
+    socket: BorrowedFd<'_>,
+    page_offset: u64,
+    at: &XdpRingOffset,
+) -> Result<RingMemory<E>, Errno> {
     RingMemory::of_socket(socket, page_offset, at, XDP_ENTRIES)
 }
 

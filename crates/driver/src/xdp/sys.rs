@@ -55,7 +55,8 @@ impl<E: Entry> RingMemory<E> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
-        let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, socket, page_offset)? };
+        let base =
+            unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, socket, page_offset)? };
         Ok(Self::adopt(base, mapped_bytes, at, entries))
     }
 

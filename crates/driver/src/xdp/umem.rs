@@ -3,10 +3,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use super::bounds::XDP_WAKES_MAX;
 use super::frames::{Frames, HEADROOM_BYTES, Holder, Way};
 use super::rings::{Broken, Frame};
 use super::socket::{Place, Rings};
-use super::bounds::XDP_WAKES_MAX;
 use crate::{DropReason, QueueError};
 
 /// Bytes of the shortest frame there is: an Ethernet header.
@@ -99,7 +99,9 @@ impl Umem {
     /// what it should be, which went back to the kernel if it was the kernel's.
     pub(super) fn take(&mut self) -> Result<Result<Received, (u32, DropReason)>, QueueError> {
         let told = self.rings()?.receive.take();
-        let Some(frame) = self.frames.at(told.addr) else { return Ok(Err((told.len_bytes, DropReason::Truncated))) };
+        let Some(frame) = self.frames.at(told.addr) else {
+            return Ok(Err((told.len_bytes, DropReason::Truncated)));
+        };
         if !self.frames.pass(frame, Way::Receiving, Holder::Kernel, Holder::Us) {
             return Ok(Err((told.len_bytes, DropReason::Truncated)));
         }

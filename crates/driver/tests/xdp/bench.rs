@@ -25,7 +25,10 @@ impl Switch {
     pub fn new() -> Self {
         let settings = lasthop_modules::BridgeSettings::default();
         let module: Arc<dyn Module> = lasthop_modules::by_name("bridge", &settings).unwrap().into();
-        Self { engine: Engine::start(module, &EngineSettings { workers: 1, ..EngineSettings::default() }).unwrap() }
+        Self {
+            engine: Engine::start(module, &EngineSettings { workers: 1, ..EngineSettings::default() })
+                .unwrap(),
+        }
     }
 
     /// A port and the socket of its front end.
@@ -39,7 +42,8 @@ impl Switch {
         let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).unwrap()).unwrap();
         std::thread::spawn(move || {
             loop {
-                let wanted = if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                let wanted =
+                    if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
                 poll(&mut [PollFd::new(&session.fd(), wanted)], None).unwrap();
                 if session.ready().is_err() {
                     return;
@@ -103,16 +107,22 @@ fn attach(stream: UnixStream, device: OpenedDevice) -> (Vnic, Vec<Lane>) {
     let OpenedDevice { facts, queues } = device;
     let needs = XdpQueue::needs(&facts).unwrap();
     let options = VnicOptions {
-        features: facts.features | features::VERSION_1 | features::EVENT_IDX | features::MRG_RXBUF | features::MQ,
+        features: facts.features
+            | features::VERSION_1
+            | features::EVENT_IDX
+            | features::MRG_RXBUF
+            | features::MQ,
         queue_pairs: facts.queues,
         rx_entries: needs.rx_entries,
         tx_entries: needs.tx_entries,
         arena_bytes: needs.arena_bytes,
     };
     let (vnic, pairs) = Vnic::over(stream, options).unwrap();
-    let lanes = pairs.into_iter().zip(queues).enumerate().map(|(number, (pair, socket))| {
-        lane(&facts, number as u16, pair, socket)
-    });
+    let lanes = pairs
+        .into_iter()
+        .zip(queues)
+        .enumerate()
+        .map(|(number, (pair, socket))| lane(&facts, number as u16, pair, socket));
     let lanes = lanes.collect();
     (vnic, lanes)
 }
@@ -136,7 +146,8 @@ fn round(lanes: &mut [Lane]) {
         frames += sent.frames + received.frames;
     }
     if frames == 0 {
-        let mut fds: Vec<_> = lanes.iter().map(|lane| PollFd::from_borrowed_fd(lane.1.fd(), PollFlags::IN)).collect();
+        let mut fds: Vec<_> =
+            lanes.iter().map(|lane| PollFd::from_borrowed_fd(lane.1.fd(), PollFlags::IN)).collect();
         let moment = Timespec { tv_sec: 0, tv_nsec: 200_000 };
         poll(&mut fds, Some(&moment)).unwrap();
     }

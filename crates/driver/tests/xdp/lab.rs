@@ -59,7 +59,9 @@ impl Lab {
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         let ip = |ip: [u8; 4]| ip.map(|byte| byte.to_string()).join(".");
         for namespace in [host, far] {
-            run(&format!("ip netns exec {namespace} sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"));
+            run(&format!(
+                "ip netns exec {namespace} sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"
+            ));
         }
         run(&format!(
             "ip -n {host} link add {UPLINK} address {} numrxqueues {queues} numtxqueues {queues} type veth \

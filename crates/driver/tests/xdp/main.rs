@@ -61,7 +61,11 @@ fn datagrams_pass_both_ways_with_right_checksums() {
     far.set_read_timeout(Some(PATIENCE)).unwrap();
     for first in (0..50 * WINDOW).step_by(WINDOW as usize) {
         for number in first..first + WINDOW {
-            far.send_to(&payload(number, 18 + number as usize % 1400), (std::net::Ipv4Addr::from(GUEST_IP), UDP_PORT)).unwrap();
+            far.send_to(
+                &payload(number, 18 + number as usize % 1400),
+                (std::net::Ipv4Addr::from(GUEST_IP), UDP_PORT),
+            )
+            .unwrap();
         }
         assert_eq!(receive(&mut guest, WINDOW as usize), (first..first + WINDOW).collect::<Vec<_>>());
         for number in first..first + WINDOW {
@@ -74,7 +78,10 @@ fn datagrams_pass_both_ways_with_right_checksums() {
     }
     let counters = pump.stop();
     assert!(counters.is_conserved(), "{counters:?}");
-    assert!(counters.to_switch.frames >= u64::from(50 * WINDOW) && counters.to_device.frames > u64::from(50 * WINDOW));
+    assert!(
+        counters.to_switch.frames >= u64::from(50 * WINDOW)
+            && counters.to_device.frames > u64::from(50 * WINDOW)
+    );
     assert_eq!((counters.drops, counters.missed), ([0; 7], 0));
     switch.assert_conserved();
 }

@@ -70,7 +70,8 @@ struct LinkCreate {
 /// `Attr` is laid out as the kernel has it for `command`, and what it points to is valid for that command.
 unsafe fn bpf<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<libc::c_int> {
     // SAFETY: the caller's promise; the kernel reads no more than the size that it is told.
-    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<Attr>()) };
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<Attr>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
 }
 
@@ -94,8 +95,14 @@ fn number(fd: BorrowedFd<'_>) -> u32 {
 
 /// A map from u32 to u32.
 pub(super) fn create_map(map_type: u32, entries_max: u32, name: &str) -> io::Result<OwnedFd> {
-    let mut attr =
-        MapCreate { map_type, key_bytes: 4, value_bytes: 4, entries_max, name: name_of(name), ..Default::default() };
+    let mut attr = MapCreate {
+        map_type,
+        key_bytes: 4,
+        value_bytes: 4,
+        entries_max,
+        name: name_of(name),
+        ..Default::default()
+    };
     // SAFETY: laid out as for BPF_MAP_CREATE; no pointers.
     unsafe { bpf_fd(MAP_CREATE, &mut attr) }
 }

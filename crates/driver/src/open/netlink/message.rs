@@ -109,7 +109,10 @@ mod tests {
         put(&mut body, 3, b"eth1\0");
         put(&mut body, 7 | 0x8000, &[1, 2, 3, 4]);
         assert_eq!(body.len(), 20);
-        assert_eq!((find(&body, 3).map(text), find(&body, 7)), (Some("eth1".to_owned()), Some(&[1, 2, 3, 4][..])));
+        assert_eq!(
+            (find(&body, 3).map(text), find(&body, 7)),
+            (Some("eth1".to_owned()), Some(&[1, 2, 3, 4][..]))
+        );
         assert_eq!(find(&body, 4), None);
     }
 
