@@ -382,7 +382,7 @@ fn start_lane(
     let mut counters = Counters::default();
     let state = match queue.start(&mut pair, &mut counters) {
         Ok(()) => LaneState::Open,
-        Err(error @ (QueueError::DeviceGone | QueueError::Failed(_))) => {
+        Err(error @ (QueueError::DeviceGone | QueueError::LockedMemory(_) | QueueError::Failed(_))) => {
             let event = DriverEvent::DeviceGone { port: id, why: error.to_string() };
             reporter.report(Report { generation, event });
             LaneState::NoDevice

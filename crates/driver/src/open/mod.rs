@@ -2,6 +2,7 @@
 
 mod bpf;
 mod error;
+mod gate;
 mod host;
 mod link;
 mod netlink;
@@ -10,7 +11,8 @@ mod tap;
 mod xdp;
 
 pub use error::OpenError;
+pub use gate::Gate;
 pub use host::Host;
 pub use packet::{PacketOptions, packet};
 pub use tap::{TapOptions, tap};
-pub use xdp::{XdpDevice, XdpError};
+pub use xdp::{XdpDevice, XdpError, lift_memory_lock};

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use lasthop_vhost::features;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
 use super::Host;
@@ -13,7 +14,7 @@ use crate::xdp::MTU_BYTES_MAX;
 use crate::{Backend, DeviceFacts, OpenedDevice, XdpFacts};
 
 /// Why a device cannot be used through XDP sockets.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum XdpError {
     /// There is no such device.
     #[error("there is no network device {0} in this network namespace")]
@@ -73,7 +74,7 @@ pub enum XdpError {
         /// The device.
         name: String,
         /// What the kernel says.
-        reason: io::Error,
+        reason: String,
     },
     /// Anything else.
     #[error("{what} failed: {reason}")]
@@ -81,17 +82,18 @@ pub enum XdpError {
         /// What was tried.
         what: &'static str,
         /// What the kernel says.
-        reason: io::Error,
+        reason: String,
     },
 }
 
 /// A device whose frames go to XDP sockets, for as long as this lives: the program is attached by a link, which nothing but
-/// this holds. Frames that come while nobody has sockets for them are dropped; the host's stack sees none.
+/// this holds. Frames that come while nobody has sockets for them are dropped; the host's stack sees none. What the stack
+/// sends to the device is a [`Gate`](super::Gate)'s affair.
 #[derive(Debug)]
 pub struct XdpDevice {
     facts: DeviceFacts,
     map: SocketMap,
-    _links: Vec<OwnedFd>,
+    _link: OwnedFd,
 }
 
 impl XdpDevice {
@@ -111,14 +113,7 @@ impl XdpDevice {
         if !native && host == Host::Port {
             return Err(XdpError::GenericPort(interface.name));
         }
-        let mut links = vec![link];
-        if host == Host::Off {
-            // What we send goes past this.
-            let nothing = Program::nothing().map_err(system("loading a BPF program"))?;
-            let egress = nothing.attach(interface.index, Hook::Egress);
-            links.push(egress.map_err(system("keeping the host's stack off the device"))?);
-        }
-        Ok(Self { facts: facts(&interface, queues, native), map, _links: links })
+        Ok(Self { facts: facts(&interface, queues, native), map, _link: link })
     }
 
     /// What is known of the device.
@@ -128,7 +123,7 @@ impl XdpDevice {
     }
 
     /// A fresh socket for each queue, which get the frames from here on, once somebody has bound them. Sockets given before
-    /// get nothing more.
+    /// get nothing more, and keep their queue until they are closed. To be called in the device's network namespace.
     ///
     /// # Errors
     /// [`XdpError::System`], [`XdpError::Permission`].
@@ -144,10 +139,27 @@ impl XdpDevice {
     }
 }
 
+/// Lets this process and those that it starts from here on register as much memory with XDP sockets as the system permits,
+/// which is any amount with CAP_SYS_RESOURCE. Without CAP_IPC_LOCK it counts towards RLIMIT_MEMLOCK, by user; that is 8 MiB
+/// by default, and each queue takes 4 MiB, or 8 with an MTU above 1774.
+///
+/// # Errors
+/// What setrlimit(2) says, never for want of a capability.
+pub fn lift_memory_lock() -> Result<(), Errno> {
+    let everything = Rlimit { current: None, maximum: None };
+    match setrlimit(Resource::Memlock, everything) {
+        Err(Errno::PERM) => {
+            let maximum = getrlimit(Resource::Memlock).maximum;
+            setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum })
+        }
+        result => result,
+    }
+}
+
 fn system(what: &'static str) -> impl Fn(io::Error) -> XdpError {
     move |reason| match reason.raw_os_error() {
         Some(libc::EPERM) => XdpError::Permission,
-        _ => XdpError::System { what, reason },
+        _ => XdpError::System { what, reason: reason.to_string() },
     }
 }
 
@@ -180,7 +192,7 @@ fn attach(program: &Program, interface: &Interface) -> Result<(OwnedFd, bool), X
         Some(libc::EOPNOTSUPP) => {}
         Some(libc::EBUSY) => return Err(XdpError::Taken { name, program: 0 }),
         Some(libc::EPERM) => return Err(XdpError::Permission),
-        _ => return Err(XdpError::Driver { name, reason: refused }),
+        _ => return Err(XdpError::Driver { name, reason: refused.to_string() }),
     }
     let link =
         program.attach(interface.index, Hook::XdpGeneric).map_err(system("attaching an XDP program"))?;

@@ -58,7 +58,11 @@ impl Umem {
     /// Binds the socket, once.
     pub(super) fn bind(&mut self, place: &Place) -> Result<(), QueueError> {
         if self.rings.is_none() {
-            self.rings = Some(Rings::bind(self.socket.as_fd(), place).map_err(failed)?);
+            let bound = Rings::bind(self.socket.as_fd(), place).map_err(|error| match error {
+                Errno::NOBUFS => QueueError::LockedMemory(place.umem_bytes >> 10),
+                error => failed(error),
+            });
+            self.rings = Some(bound?);
         }
         Ok(())
     }

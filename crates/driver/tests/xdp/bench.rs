@@ -1,28 +1,33 @@
-//! A switch with a guest and an uplink through XDP sockets.
+//! A switch with a guest and a driver.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lasthop_driver::{Counters, DeviceFacts, OpenedDevice, Queue, XdpQueue};
+use lasthop_driver::open;
+use lasthop_driver::{
+    Counters, Driver, DriverEvent, DriverSettings, OpenedDevice, PortId as DriverPort, PortStats,
+};
 use lasthop_engine::{Engine, EngineSettings, PortConfig};
-use lasthop_guest::{Guest, GuestOptions, Vnic, VnicOptions, VnicPair};
+use lasthop_guest::{Guest, GuestOptions};
 use lasthop_verdict::{Module, PortId};
-use lasthop_vhost::{Session, features};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use lasthop_vhost::Session;
+use lasthop_wire::Offload;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::frames;
 
 /// Long enough for the slowest machine; nothing is asserted about time.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-pub struct Switch {
-    pub engine: Engine,
+pub(crate) struct Switch {
+    pub(crate) engine: Engine,
 }
 
 impl Switch {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let settings = lasthop_modules::BridgeSettings::default();
         let module: Arc<dyn Module> = lasthop_modules::by_name("bridge", &settings).unwrap().into();
         Self {
@@ -32,12 +37,15 @@ impl Switch {
     }
 
     /// A port and the socket of its front end.
-    pub fn port(&self, name: &str) -> (PortId, UnixStream) {
-        let port = self.engine.add_port(PortConfig { name: name.into(), ..PortConfig::default() }).unwrap();
+    pub(crate) fn port(&self, name: &str, queue_pairs: u16) -> (PortId, UnixStream) {
+        let port = self
+            .engine
+            .add_port(PortConfig { name: name.into(), queue_pairs, ..PortConfig::default() })
+            .unwrap();
         (port, self.serve(port))
     }
 
-    pub fn serve(&self, port: PortId) -> UnixStream {
+    pub(crate) fn serve(&self, port: PortId) -> UnixStream {
         let (front, back) = UnixStream::pair().unwrap();
         let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).unwrap()).unwrap();
         std::thread::spawn(move || {
@@ -53,117 +61,127 @@ impl Switch {
         front
     }
 
-    pub fn guest(&self) -> Guest {
-        Guest::over(self.port("guest").1, GuestOptions::plain()).unwrap()
+    pub(crate) fn guest(&self) -> Guest {
+        Guest::over(self.port("guest", 1).1, GuestOptions::plain()).unwrap()
     }
 
-    pub fn assert_conserved(&self) {
+    pub(crate) fn assert_conserved(&self) {
         for port in &self.engine.stats().unwrap().ports {
             assert!(port.counters.is_conserved(), "{port:?}");
         }
     }
 }
 
-/// Serves one device's queues as a driver process does, without privileges, until dropped.
-pub struct Pump {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Counters>>,
+/// A switch, a guest, and a driver without privileges.
+pub(crate) struct Bench {
+    pub(crate) switch: Switch,
+    pub(crate) guest: Guest,
+    pub(crate) driver: Driver,
+    capabilities: CapabilitySet,
 }
 
-impl Pump {
-    pub fn start(switch: &Switch, device: OpenedDevice) -> Self {
-        let (_, stream) = switch.port("uplink");
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            drop_capabilities();
-            let (_vnic, mut lanes) = attach(stream, device);
-            while !told.load(Ordering::Relaxed) {
-                round(&mut lanes);
-            }
-            lanes.iter().fold(Counters::default(), |mut sum, lane| {
-                sum += lane.2;
-                sum
-            })
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self::with(CapabilitySet::IPC_LOCK)
+    }
+
+    /// With a driver that has the given capabilities. Without IPC_LOCK there is room for one or two queues' memory.
+    pub(crate) fn with(capabilities: CapabilitySet) -> Self {
+        open::lift_memory_lock().unwrap();
+        let switch = Switch::new();
+        let guest = switch.guest();
+        let driver = with_only(capabilities, || Driver::start(&DriverSettings::default())).unwrap();
+        Self { switch, guest, driver, capabilities }
+    }
+
+    /// Makes a device a port.
+    pub(crate) fn attach(&mut self, number: u32, device: OpenedDevice) {
+        let (_, stream) = self.switch.port(&device.facts.name, device.facts.queues);
+        let OpenedDevice { facts, queues } = device;
+        with_only(self.capabilities, || self.driver.attach(DriverPort(number), facts, queues, stream))
+            .unwrap();
+    }
+
+    /// Gives a port a fresh device.
+    pub(crate) fn replace(&mut self, number: u32, device: OpenedDevice) {
+        let OpenedDevice { facts, queues } = device;
+        with_only(self.capabilities, || self.driver.replace_device(DriverPort(number), facts, queues))
+            .unwrap();
+    }
+
+    pub(crate) fn port(&self, number: u32) -> PortStats {
+        let stats = self.driver.stats().unwrap();
+        stats.ports.into_iter().find(|stats| stats.port == DriverPort(number)).unwrap()
+    }
+
+    pub(crate) fn counters(&self, number: u32) -> Counters {
+        self.port(number).counters
+    }
+
+    /// The next event of the driver.
+    pub(crate) fn event(&mut self) -> DriverEvent {
+        let mut event = None;
+        eventually("an event", || {
+            event = self.driver.next_event();
+            event.is_some()
         });
-        Self { stop, thread: Some(thread) }
+        event.unwrap()
     }
 
-    pub fn stop(mut self) -> Counters {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap()
+    /// Every frame is accounted for, in the driver and in the switch.
+    pub(crate) fn assert_conserved(&self) {
+        for port in self.driver.stats().unwrap().ports {
+            assert!(port.counters.is_conserved(), "{port:?}");
+        }
+        self.switch.assert_conserved();
+    }
+
+    /// Sends a frame from the guest.
+    pub(crate) fn send(&mut self, frame: &[u8]) {
+        while !self.guest.send(0, frame, Offload::default()).unwrap() {
+            self.guest.flush(0).unwrap();
+            self.guest.reclaim(0).unwrap();
+        }
+        self.guest.flush(0).unwrap();
+    }
+
+    /// The numbers in the datagrams that the guest receives, until there are `count`.
+    pub(crate) fn receive(&mut self, count: usize) -> Vec<u32> {
+        let (mut numbers, mut bytes, until) = (Vec::new(), Vec::new(), Instant::now() + PATIENCE);
+        while numbers.len() < count {
+            assert!(Instant::now() < until, "{} of {count} datagrams arrived", numbers.len());
+            if self.guest.recv(0, &mut bytes).unwrap().is_none() {
+                self.guest.wait(Some(Duration::from_millis(100))).unwrap();
+            } else if let Some(payload) = frames::datagram(&bytes) {
+                numbers.push(frames::number(payload));
+            }
+        }
+        numbers
+    }
+
+    /// The numbers in the datagrams that the guest has received, and does not wait for.
+    pub(crate) fn received(&mut self) -> Vec<u32> {
+        let (mut numbers, mut bytes) = (Vec::new(), Vec::new());
+        while self.guest.recv(0, &mut bytes).unwrap().is_some() {
+            numbers.extend(frames::datagram(&bytes).map(frames::number));
+        }
+        numbers
     }
 }
 
-impl Drop for Pump {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-}
-
-type Lane = (VnicPair, XdpQueue, Counters);
-
-fn attach(stream: UnixStream, device: OpenedDevice) -> (Vnic, Vec<Lane>) {
-    let OpenedDevice { facts, queues } = device;
-    let needs = XdpQueue::needs(&facts).unwrap();
-    let options = VnicOptions {
-        features: facts.features
-            | features::VERSION_1
-            | features::EVENT_IDX
-            | features::MRG_RXBUF
-            | features::MQ,
-        queue_pairs: facts.queues,
-        rx_entries: needs.rx_entries,
-        tx_entries: needs.tx_entries,
-        arena_bytes: needs.arena_bytes,
+/// Runs `work` with no other capabilities.
+fn with_only<R: Send>(capabilities: CapabilitySet, work: impl FnOnce() -> R + Send) -> R {
+    let (effective, permitted) = (capabilities, capabilities);
+    let sets = CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() };
+    let confined = move || {
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        work()
     };
-    let (vnic, pairs) = Vnic::over(stream, options).unwrap();
-    let lanes = pairs
-        .into_iter()
-        .zip(queues)
-        .enumerate()
-        .map(|(number, (pair, socket))| lane(&facts, number as u16, pair, socket));
-    let lanes = lanes.collect();
-    (vnic, lanes)
-}
-
-fn lane(facts: &DeviceFacts, number: u16, mut pair: VnicPair, socket: OwnedFd) -> Lane {
-    let mut queue = XdpQueue::new(facts, number, socket).unwrap();
-    let mut counters = Counters::default();
-    queue.start(&mut pair, &mut counters).unwrap();
-    pair.rx.flush().unwrap();
-    (pair, queue, counters)
-}
-
-/// A visit to each lane, and a short rest if there was nothing.
-fn round(lanes: &mut [Lane]) {
-    let mut frames = 0;
-    for (pair, queue, counters) in lanes.iter_mut() {
-        let sent = queue.send(pair, counters).unwrap();
-        let received = queue.receive(pair, counters).unwrap();
-        pair.rx.flush().unwrap();
-        pair.tx.flush().unwrap();
-        frames += sent.frames + received.frames;
-    }
-    if frames == 0 {
-        let mut fds: Vec<_> =
-            lanes.iter().map(|lane| PollFd::from_borrowed_fd(lane.1.fd(), PollFlags::IN)).collect();
-        let moment = Timespec { tv_sec: 0, tv_nsec: 200_000 };
-        poll(&mut fds, Some(&moment)).unwrap();
-    }
-}
-
-fn drop_capabilities() {
-    let none = rustix::thread::CapabilitySets {
-        effective: rustix::thread::CapabilitySet::empty(),
-        permitted: rustix::thread::CapabilitySet::empty(),
-        inheritable: rustix::thread::CapabilitySet::empty(),
-    };
-    rustix::thread::set_capabilities(None, none).unwrap();
+    std::thread::scope(|scope| scope.spawn(confined).join().unwrap())
 }
 
 /// Waits for a condition that others bring about.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < until, "never: {what}");

@@ -7,7 +7,7 @@ use crate::lab::{FAR_IP, FAR_MAC, GUEST_IP, GUEST_MAC, UDP_PORT};
 const UDP: u8 = 17;
 
 /// A datagram from the guest.
-pub fn from_guest(to_mac: [u8; 6], to_ip: [u8; 4], payload: &[u8]) -> Vec<u8> {
+pub(crate) fn from_guest(to_mac: [u8; 6], to_ip: [u8; 4], payload: &[u8]) -> Vec<u8> {
     let len = (8 + payload.len()) as u16;
     let mut frame = [&to_mac[..], &GUEST_MAC, &[8, 0, 0x45, 0]].concat();
     frame.extend((20 + len).to_be_bytes());
@@ -27,7 +27,7 @@ pub fn from_guest(to_mac: [u8; 6], to_ip: [u8; 4], payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-pub fn to_far_end(payload: &[u8]) -> Vec<u8> {
+pub(crate) fn to_far_end(payload: &[u8]) -> Vec<u8> {
     from_guest(FAR_MAC, FAR_IP, payload)
 }
 
@@ -40,7 +40,7 @@ fn udp_sum(frame: &[u8]) -> u16 {
 }
 
 /// The payload of a datagram whose checksum is right; None for any other frame.
-pub fn datagram(frame: &[u8]) -> Option<&[u8]> {
+pub(crate) fn datagram(frame: &[u8]) -> Option<&[u8]> {
     let layers = Layers::parse(frame).ok()?;
     if layers.l4_proto != UDP || frame[36..38] != UDP_PORT.to_be_bytes() {
         return None;
@@ -50,4 +50,16 @@ pub fn datagram(frame: &[u8]) -> Option<&[u8]> {
     cleared[40..42].fill(0);
     assert_eq!(udp_sum(&cleared).to_be_bytes(), frame[40..42], "the checksum is wrong");
     Some(&frame[42..])
+}
+
+/// A payload of `len` bytes that bears a number.
+pub(crate) fn payload(number: u32, len: usize) -> Vec<u8> {
+    let mut payload = number.to_be_bytes().to_vec();
+    payload.resize(len, number as u8);
+    payload
+}
+
+/// The number that a payload bears.
+pub(crate) fn number(payload: &[u8]) -> u32 {
+    u32::from_be_bytes(payload[..4].try_into().unwrap())
 }

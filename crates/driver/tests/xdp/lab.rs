@@ -10,23 +10,31 @@ use rustix::fd::AsFd;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Address of the guest, which every namespace knows without asking.
-pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
-pub const GUEST_IP: [u8; 4] = [10, 9, 0, 9];
+pub(crate) const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+pub(crate) const GUEST_IP: [u8; 4] = [10, 9, 0, 9];
 /// Address at the far end.
-pub const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-pub const FAR_IP: [u8; 4] = [10, 9, 0, 1];
+pub(crate) const FAR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(crate) const FAR_IP: [u8; 4] = [10, 9, 0, 1];
 /// Address of the host at the uplink.
-pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-pub const HOST_IP: [u8; 4] = [10, 9, 0, 2];
+pub(crate) const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub(crate) const HOST_IP: [u8; 4] = [10, 9, 0, 2];
+pub(crate) const GUEST_ADDRESS: (std::net::Ipv4Addr, u16) = address(GUEST_IP);
+pub(crate) const FAR_ADDRESS: (std::net::Ipv4Addr, u16) = address(FAR_IP);
+pub(crate) const HOST_ADDRESS: (std::net::Ipv4Addr, u16) = address(HOST_IP);
+
+const fn address(ip: [u8; 4]) -> (std::net::Ipv4Addr, u16) {
+    (std::net::Ipv4Addr::new(ip[0], ip[1], ip[2], ip[3]), UDP_PORT)
+}
+
 /// The uplink's name.
-pub const UPLINK: &str = "up0";
+pub(crate) const UPLINK: &str = "up0";
 /// Where the guest, the host and the far end take datagrams.
-pub const UDP_PORT: u16 = 4000;
+pub(crate) const UDP_PORT: u16 = 4000;
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// Runs a command that has to succeed.
-pub fn run(command: &str) -> String {
+pub(crate) fn run(command: &str) -> String {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command}: {text}");
@@ -34,17 +42,17 @@ pub fn run(command: &str) -> String {
 }
 
 /// The namespaces; deleted with everything in them.
-pub struct Lab {
+pub(crate) struct Lab {
     host: String,
     far: String,
 }
 
 impl Lab {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_queues(1)
     }
 
-    pub fn with_queues(queues: u32) -> Self {
+    pub(crate) fn with_queues(queues: u32) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = |end| format!("lasthop-xdp-{}-{number}-{end}", std::process::id());
         let lab = Self { host: name("host"), far: name("far") };
@@ -54,7 +62,7 @@ impl Lab {
     }
 
     /// Makes the pair.
-    pub fn plug(&self, queues: u32) {
+    pub(crate) fn plug(&self, queues: u32) {
         let Self { host, far } = self;
         let mac = |mac: [u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
         let ip = |ip: [u8; 4]| ip.map(|byte| byte.to_string()).join(".");
@@ -86,30 +94,30 @@ impl Lab {
     }
 
     /// Runs `work` in the namespace that has the uplink.
-    pub fn on_host<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+    pub(crate) fn on_host<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         within(&self.host, work)
     }
 
     /// Runs `work` in the namespace at the far end.
-    pub fn far_away<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+    pub(crate) fn far_away<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         within(&self.far, work)
     }
 
     /// A command at the uplink.
-    pub fn host_command(&self, command: &str) -> String {
+    pub(crate) fn host_command(&self, command: &str) -> String {
         run(&format!("ip netns exec {} {command}", self.host))
     }
 
     /// A command at the far end.
-    pub fn far_command(&self, command: &str) -> String {
+    pub(crate) fn far_command(&self, command: &str) -> String {
         run(&format!("ip netns exec {} {command}", self.far))
     }
 
-    pub fn host_socket(&self) -> UdpSocket {
+    pub(crate) fn host_socket(&self) -> UdpSocket {
         self.on_host(|| udp(HOST_IP))
     }
 
-    pub fn far_socket(&self) -> UdpSocket {
+    pub(crate) fn far_socket(&self) -> UdpSocket {
         self.far_away(|| udp(FAR_IP))
     }
 }
@@ -132,7 +140,7 @@ fn within<R: Send>(namespace: &str, work: impl FnOnce() -> R + Send) -> R {
 }
 
 fn udp(ip: [u8; 4]) -> UdpSocket {
-    let socket = UdpSocket::bind((std::net::Ipv4Addr::from(ip), UDP_PORT)).unwrap();
+    let socket = UdpSocket::bind(address(ip)).unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     socket
 }

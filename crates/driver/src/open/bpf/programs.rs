@@ -77,11 +77,6 @@ impl SocketMap {
     pub(crate) fn set(&self, queue: u16, socket: BorrowedFd<'_>) -> io::Result<()> {
         sys::update(self.0.as_fd(), u32::from(queue), socket.as_raw_fd().cast_unsigned())
     }
-
-    /// From here on, frames of `queue` are dropped.
-    pub(crate) fn clear(&self, queue: u16) -> io::Result<()> {
-        sys::delete(self.0.as_fd(), u32::from(queue))
-    }
 }
 
 /// A program that the kernel has taken.
@@ -109,7 +104,7 @@ impl Program {
         Self::classifier(&[set(0, number::TCX_DROP), exit()], "lasthop_nothing")
     }
 
-    /// At an uplink's egress: nothing passes but what bears `mark`.
+    /// At egress: nothing passes but what bears `mark`.
     pub(crate) fn marked_only(mark: u32) -> io::Result<Self> {
         let code = [
             load(2, 1, number::SKB_MARK),
@@ -121,13 +116,15 @@ impl Program {
         Self::classifier(&code, "lasthop_ours")
     }
 
-    /// At an uplink's egress: what does not bear `mark`, which is what the stack sends, is sent by `interface`.
+    /// At an uplink's egress: what does not bear `mark`, which is what the stack sends, is marked and sent by `interface`.
     pub(crate) fn others_to(interface: u32, mark: u32) -> io::Result<Self> {
         let code = [
             load(2, 1, number::SKB_MARK),
             skip_unless_equal(2, mark, 2),
             set(0, number::TCX_NEXT),
             exit(),
+            set(2, mark),
+            store(1, number::SKB_MARK, 2),
             set(1, interface),
             set(2, 0),
             call(number::HELPER_REDIRECT),

@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
-const MAP_DELETE_ELEM: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
 
@@ -113,13 +112,6 @@ pub(super) fn update(map: BorrowedFd<'_>, key: u32, value: u32) -> io::Result<()
     let mut attr = MapElement { map_fd: number(map), key, value, ..Default::default() };
     // SAFETY: laid out as for BPF_MAP_UPDATE_ELEM; key and value are four bytes each, as `create_map` has it, and live here.
     unsafe { bpf(MAP_UPDATE_ELEM, &mut attr) }.map(drop)
-}
-
-/// Takes an entry out of a map from u32 to u32.
-pub(super) fn delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
-    let mut attr = MapElement { map_fd: number(map), key: &raw const key as u64, ..Default::default() };
-    // SAFETY: laid out as for BPF_MAP_DELETE_ELEM; the key is four bytes, as `create_map` has it, and lives here.
-    unsafe { bpf(MAP_DELETE_ELEM, &mut attr) }.map(drop)
 }
 
 /// Has the kernel check and take a program; what its verifier says goes to `log`, if that is not empty.

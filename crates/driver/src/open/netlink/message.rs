@@ -10,8 +10,8 @@ use rustix::net::{
 const HEADER_BYTES: usize = 16;
 /// Bytes of an answer: more than a link with all of its attributes has.
 const ANSWER_BYTES_MAX: usize = 32 * 1024;
-/// `NLM_F_REQUEST | NLM_F_ACK`.
-const FLAGS: u16 = 1 | 4;
+/// `NLM_F_REQUEST`: errors are answered, success is the answer itself.
+const FLAGS: u16 = 1;
 /// `NLMSG_ERROR`.
 const ERROR: u16 = 2;
 /// A nested attribute's bit, and the bit of network byte order (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
