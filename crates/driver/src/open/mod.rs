@@ -8,6 +8,7 @@ mod link;
 mod netlink;
 mod packet;
 mod tap;
+mod uplink;
 mod xdp;
 
 pub use error::OpenError;
@@ -15,4 +16,5 @@ pub use gate::Gate;
 pub use host::Host;
 pub use packet::{PacketOptions, packet};
 pub use tap::{TapOptions, tap};
+pub use uplink::{Uplink, UplinkOptions};
 pub use xdp::{XdpDevice, XdpError, lift_memory_lock};

@@ -153,8 +153,9 @@ impl<E> Drop for RingMemory<E> {
 /// Bytes to map, if everything that `at` tells lies, aligned, in them.
 fn check<E: Entry>(at: &XdpRingOffset, entries: u32) -> Result<usize, Errno> {
     let words = [at.producer, at.consumer, at.flags.unwrap_or(at.producer)];
-    let words_fit = words.iter().all(|word| word % 4 == 0 && *word + 4 <= at.desc.min(LEAD_BYTES_MAX));
-    let table_fits = at.desc % 8 == 0 && at.desc <= LEAD_BYTES_MAX;
+    let words_fit =
+        words.iter().all(|word| word.is_multiple_of(4) && *word + 4 <= at.desc.min(LEAD_BYTES_MAX));
+    let table_fits = at.desc.is_multiple_of(8) && at.desc <= LEAD_BYTES_MAX;
     if !words_fit || !table_fits || !entries.is_power_of_two() || entries > RING_ENTRIES_MAX {
         return Err(Errno::PROTO); // no kernel describes a ring like that
     }

@@ -170,7 +170,7 @@ impl Bench {
 }
 
 /// Runs `work` with no other capabilities.
-fn with_only<R: Send>(capabilities: CapabilitySet, work: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn with_only<R: Send>(capabilities: CapabilitySet, work: impl FnOnce() -> R + Send) -> R {
     let (effective, permitted) = (capabilities, capabilities);
     let sets = CapabilitySets { effective, permitted, inheritable: CapabilitySet::empty() };
     let confined = move || {

@@ -3,8 +3,8 @@
 use std::net::UdpSocket;
 use std::sync::Mutex;
 
-use lasthop_driver::open::{self, Gate, Host, PacketOptions, TapOptions, XdpDevice, XdpError};
-use lasthop_driver::{Backend, OpenedDevice};
+use lasthop_driver::Backend;
+use lasthop_driver::open::{Gate, Host, Uplink, UplinkOptions, XdpDevice, XdpError};
 
 use crate::bench::{Bench, eventually};
 use crate::frames::{self, number, payload};
@@ -16,29 +16,14 @@ const TAP: &str = "up0-host";
 const UPLINK_PORT: u32 = 1;
 const HOST_PORT: u32 = 2;
 
-/// What has to live as long as the uplink's port.
-struct Uplink {
-    bench: Bench,
-    _gate: Option<Gate>,
-    _device: Option<XdpDevice>,
-}
-
-fn uplink(lab: &Lab, backend: Backend, host: Host) -> Uplink {
-    let mut bench = Bench::new();
-    if host == Host::Port {
-        bench.attach(HOST_PORT, lab.on_host(|| open::tap(TAP, TapOptions::default())).unwrap());
+fn uplink(lab: &Lab, bench: &mut Bench, backend: Backend, host: Host) -> Uplink {
+    let options = UplinkOptions { backend: Some(backend), host, ..UplinkOptions::default() };
+    let uplink = lab.on_host(|| Uplink::open(UPLINK, options, TAP)).unwrap();
+    if let Some(tap) = uplink.host_port().unwrap() {
+        bench.attach(HOST_PORT, tap);
     }
-    let gate = lab.on_host(|| Gate::of(host, UPLINK, TAP)).unwrap();
-    let (opened, device): (OpenedDevice, _) = if backend == Backend::AfXdp {
-        let device = lab.on_host(|| XdpDevice::attach(UPLINK, 1, host)).unwrap();
-        (lab.on_host(|| device.sockets()).unwrap(), Some(device))
-    } else {
-        let mark = gate.as_ref().map(Gate::mark);
-        let options = PacketOptions { mark, ..PacketOptions::default() };
-        (lab.on_host(|| open::packet(UPLINK, options)).unwrap(), None)
-    };
-    bench.attach(UPLINK_PORT, opened);
-    Uplink { bench, _gate: gate, _device: device }
+    bench.attach(UPLINK_PORT, lab.on_host(|| uplink.sockets()).unwrap());
+    uplink
 }
 
 fn send(socket: &UdpSocket, to: (std::net::Ipv4Addr, u16)) {
@@ -65,8 +50,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// From the far end to the host, from the host to the far end, from the guest to the far end and to the host, and what the
 /// driver saw of it.
-fn count(lab: &Lab, uplink: &mut Uplink, host: Host) {
-    let bench = &mut uplink.bench;
+fn count(lab: &Lab, bench: &mut Bench, host: Host) {
     let (far, stack) = (lab.far_socket(), lab.host_socket());
     let before = bench.counters(UPLINK_PORT);
 
@@ -111,16 +95,17 @@ fn count(lab: &Lab, uplink: &mut Uplink, host: Host) {
 fn check(backend: Backend, host: Host) {
     let _alone = ALONE.lock();
     let lab = Lab::new();
-    let mut uplink = uplink(&lab, backend, host);
+    let mut bench = Bench::new();
+    let _uplink = uplink(&lab, &mut bench, backend, host);
     let far = lab.far_socket();
     let mut bytes = [0; 2048];
     eventually("the uplink is attached", || {
-        uplink.bench.send(&frames::to_far_end(&payload(u32::MAX, 10)));
+        bench.send(&frames::to_far_end(&payload(u32::MAX, 10)));
         far.recv(&mut bytes).is_ok()
     });
     drop(arrivals(&far));
     drop(far);
-    count(&lab, &mut uplink, host);
+    count(&lab, &mut bench, host);
 }
 
 #[test]

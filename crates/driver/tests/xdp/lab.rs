@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::fd::AsFd;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space};
+
+use crate::bench::with_only;
 
 /// Address of the guest, which every namespace knows without asking.
 pub(crate) const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -93,6 +95,28 @@ impl Lab {
         }
     }
 
+    /// Takes the pair away.
+    pub(crate) fn unplug(&self) {
+        run(&format!("ip -n {} link del {UPLINK}", self.host));
+    }
+
+    /// The name of the namespace that has the uplink.
+    pub(crate) fn host_name(&self) -> &str {
+        &self.host
+    }
+
+    /// As [`Self::on_host`], but as nobody special.
+    pub(crate) fn on_host_without_capabilities<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.on_host(|| with_only(CapabilitySet::empty(), work))
+    }
+
+    /// Whether programs are attached to the stack at the uplink: a filter of ours keeps datagrams from the stack.
+    pub(crate) fn has_stack_programs(&self) -> bool {
+        let (far, stack) = (self.far_socket(), self.host_socket());
+        far.send_to(b"anybody there?", HOST_ADDRESS).unwrap();
+        stack.recv(&mut [0; 64]).is_err()
+    }
+
     /// Runs `work` in the namespace that has the uplink.
     pub(crate) fn on_host<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         within(&self.host, work)
@@ -130,7 +154,7 @@ impl Drop for Lab {
     }
 }
 
-fn within<R: Send>(namespace: &str, work: impl FnOnce() -> R + Send) -> R {
+pub(crate) fn within<R: Send>(namespace: &str, work: impl FnOnce() -> R + Send) -> R {
     let enter = move || {
         let file = File::open(format!("/run/netns/{namespace}")).unwrap();
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();

@@ -22,7 +22,7 @@ fn some_len(number: u32) -> usize {
 }
 
 /// Datagrams between the guest and the far end, both ways, each once and in order.
-fn talk(bench: &mut Bench, lab: &Lab, windows: u32) {
+pub(crate) fn talk(bench: &mut Bench, lab: &Lab, windows: u32) {
     let far = lab.far_socket();
     let mut bytes = [0; 2048];
     eventually("the uplink is attached", || {
