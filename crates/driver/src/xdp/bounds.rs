@@ -10,3 +10,8 @@ pub(super) const XDP_ENTRIES: u32 = 2 * XDP_FRAMES;
 pub(super) const XDP_BATCH: usize = 64;
 /// Calls into the kernel for one batch to be sent: it takes 32 frames a call, and others may have been left.
 pub(super) const XDP_WAKES_MAX: usize = 8;
+/// Attempts to bind a socket to a queue that has one still: [`XDP_BIND_PAUSE`] apart, together half a second, of the thread
+/// that attaches ports. The kernel takes some 10 ms to clear away a closed socket.
+pub(super) const XDP_BINDS_MAX: usize = 250;
+/// Between two attempts.
+pub(super) const XDP_BIND_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);

@@ -7,7 +7,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
 
-use super::bounds::XDP_ENTRIES;
+use super::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
 use super::rings::{Consumer, Entry, Frame, Producer};
 use super::sys::RingMemory;
 
@@ -38,7 +38,7 @@ impl Rings {
     /// memory counts towards RLIMIT_MEMLOCK.
     ///
     /// # Errors
-    /// What the kernel refuses: `ENOBUFS` where RLIMIT_MEMLOCK is too low, `EBUSY` where the queue has a socket,
+    /// What the kernel refuses: `ENOBUFS` where RLIMIT_MEMLOCK is too low, `EBUSY` where the queue has a socket still,
     /// `ENODEV` and `ENETDOWN` where the device is gone or down.
     pub(super) fn bind(socket: BorrowedFd<'_>, place: &Place) -> Result<Self, Errno> {
         sockopt::set_xdp_umem_reg(socket, umem(place))?;
@@ -53,7 +53,7 @@ impl Rings {
             transmit: Producer::new(map(socket, XDP_PGOFF_TX_RING, &at.tx)?),
             completion: Consumer::new(map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr)?),
         };
-        bind(socket, &address(place))?;
+        bind_in_time(socket, place)?;
         Ok(rings)
     }
 
@@ -79,6 +79,17 @@ impl Rings {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Binds. The kernel takes a closed socket off its queue some time later, so the next one may have to wait for that.
+fn bind_in_time(socket: BorrowedFd<'_>, place: &Place) -> Result<(), Errno> {
+    for _ in 1..XDP_BINDS_MAX {
+        match bind(socket, &address(place)) {
+            Err(Errno::BUSY) => std::thread::sleep(XDP_BIND_PAUSE),
+            result => return result,
+        }
+    }
+    bind(socket, &address(place))
 }
 
 /// Errors that say: another time.
