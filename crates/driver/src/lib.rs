@@ -31,6 +31,8 @@ mod packet;
 mod queue;
 mod sys;
 mod tap;
+#[cfg(test)]
+mod tests;
 mod watch;
 mod xdp;
 
