@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use lasthop_driver::open::lift_memory_lock;
+
 use crate::driver::{DriverOrder, DriverReport};
 use crate::log::{say, say_of_others};
 
@@ -82,6 +84,8 @@ impl Supervisor {
     }
 
     pub(super) fn start_driver(&mut self) {
+        // Without, the driver process says what is missing when it comes to that.
+        let _ = lift_memory_lock();
         match self.driver.lives.start(&self.poller, Source::Driver.into()) {
             Ok(process) => {
                 let pid = process.pid();
