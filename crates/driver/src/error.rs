@@ -35,9 +35,6 @@ pub enum DriverError {
     /// The switch offers less than a driver can do with.
     #[error("the port is to offer the features VERSION_1 and MRG_RXBUF; take them out of its mask")]
     TooFewFeatures,
-    /// A back end that this driver was not built with.
-    #[error("this driver has no back end {0}")]
-    NoBackend(&'static str),
     /// The conversation with the switch failed.
     #[error("the switch did not take the port: {0}")]
     Switch(#[from] GuestError),
