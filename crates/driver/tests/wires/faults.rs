@@ -14,6 +14,7 @@ use crate::talk::{datagrams, stream};
 const MIB: usize = 1 << 20;
 
 #[test]
+#[ignore = "needs root"]
 fn a_device_may_go_under_load_and_come_back() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
@@ -55,6 +56,7 @@ fn a_device_may_go_under_load_and_come_back() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_tap_may_be_deleted() {
     let mut lab = Lab::new(1);
     let one = lab.tap_port(1, TapOptions::default());
@@ -75,6 +77,7 @@ fn send_until_dropped(lab: &Lab, from: &Namespace, to: &str, port: PortId) {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_link_that_is_set_down_passes_again_when_it_is_up() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
@@ -95,6 +98,7 @@ fn a_link_that_is_set_down_passes_again_when_it_is_up() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn another_switch_may_take_over() {
     let mut lab = Lab::new(2);
     let one = lab.packet_port(1, 1500, PacketOptions { queues: 2, ..PacketOptions::default() });
@@ -113,6 +117,7 @@ fn another_switch_may_take_over() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn another_kind_of_device_asks_for_another_connection() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
@@ -129,6 +134,7 @@ fn another_kind_of_device_asks_for_another_connection() {
 
 /// Everything that the driver lends is with the switch for a while, and nobody is there to signal but the switch.
 #[test]
+#[ignore = "needs root"]
 fn a_guest_that_takes_nothing_holds_up_nobody_for_long() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
@@ -160,6 +166,7 @@ fn a_guest_that_takes_nothing_holds_up_nobody_for_long() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn what_cannot_be_served_is_named() {
     let mut lab = Lab::new(1);
     let _one = lab.wire("wire1", "192.0.2.1", 1500);
@@ -179,6 +186,7 @@ fn what_cannot_be_served_is_named() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn promiscuous_mode_ends_with_the_port() {
     let mut lab = Lab::new(1);
     let _one = lab.packet_port(1, 1500, PacketOptions { queues: 2, ..PacketOptions::default() });
@@ -191,6 +199,7 @@ fn promiscuous_mode_ends_with_the_port() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn what_cannot_be_opened_is_named() {
     let lab = Lab::new(1);
     let elsewhere = lab.wire("wire1", "192.0.2.1", 1500);
