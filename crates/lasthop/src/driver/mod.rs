@@ -39,7 +39,7 @@ pub(crate) fn run() -> Result<(), Fault> {
     };
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
-    poller.add(&driver.events_fd(), EVENTS, Interest::READ)?;
+    poller.add(driver.events_fd(), EVENTS, Interest::READ)?;
     Process { channel, is_full: false, poller, driver }.serve()
 }
 
