@@ -37,6 +37,7 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
 use crate::names;
+use crate::sandbox;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
@@ -51,6 +52,7 @@ pub(crate) struct SwitchSettings {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Workers,
+    pub(crate) sandbox: sandbox::Mode,
 }
 
 impl SwitchSettings {
@@ -95,6 +97,7 @@ pub(crate) struct Config {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Option<Workers>,
+    pub(crate) sandbox: Option<sandbox::Mode>,
     /// Those that were named, beside the default one.
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
@@ -119,6 +122,7 @@ struct File {
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
     workers: Option<Workers>,
+    sandbox: Option<sandbox::Mode>,
     #[serde(default)]
     switch: Vec<Spanned<SwitchSpec>>,
     #[serde(default)]
@@ -207,8 +211,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         sense::check(vnic.get_ref(), &vnics).map_err(|fault| Mistake::new(line..=line, fault.message))?;
         vnics.push(vnic.into_inner());
     }
-    let File { module, cpus, fdb_entries, workers, fdb, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, switches, vnics, fdb })
+    let File { module, cpus, fdb_entries, workers, sandbox, fdb, .. } = file;
+    Ok(Config { module, cpus, fdb_entries, workers, sandbox, switches, vnics, fdb })
 }
 
 /// The switches, or the second one with a name.
@@ -240,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[switch]]\nname = \"red\"\n\
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
@@ -249,6 +253,7 @@ mod tests {
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
         assert_eq!(config.workers, Some(Workers(2)));
+        assert_eq!(config.sandbox, Some(sandbox::Mode::Strict));
         let specs: Vec<VnicSpec> = [
             "a",
             "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",
@@ -287,6 +292,7 @@ mod tests {
             ("fdb-entries = -1", 1, "64 to 1048576"),
             ("fdb_entries = 100", 1, "did you mean \"fdb-entries\""),
             ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
+            ("sandbox = \"on\"", 1, "none of auto, strict, off"),
             ("worker = 2", 1, "did you mean \"workers\""),
             ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),

@@ -7,6 +7,7 @@ use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;
+use crate::sandbox::{self, Layer};
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
 use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
@@ -356,6 +357,8 @@ pub(crate) struct SettingsReport {
     pub(crate) cpus: Option<String>,
     pub(crate) fdb_entries: Option<usize>,
     pub(crate) workers: Option<usize>,
+    #[serde(default)]
+    pub(crate) sandbox: Option<sandbox::Mode>,
 }
 
 /// Which program is running.
@@ -364,4 +367,17 @@ pub(crate) struct VersionReport {
     pub(crate) version: String,
     pub(crate) pid: u32,
     pub(crate) module: String,
+    #[serde(default)]
+    pub(crate) sandboxes: Vec<SandboxReport>,
+}
+
+/// The sandbox of one of the inner processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SandboxReport {
+    /// Which one: `switch`.
+    pub(crate) process: String,
+    /// What was asked for.
+    pub(crate) mode: sandbox::Mode,
+    /// None while the process is being started, or if it has no sandbox.
+    pub(crate) layers: Vec<Layer>,
 }

@@ -6,6 +6,7 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
 use crate::rundir;
+use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
 use super::orders::What;
@@ -71,6 +72,17 @@ impl Supervisor {
             }
         } else {
             say!("the switch process is running again, as process {pid}");
+        }
+    }
+
+    /// The switch has given up what it could.
+    pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
+        // Those that are started again have the same.
+        if matches!(self.stage, Stage::Starting) {
+            say!("sandbox of the switch process: {}", sandbox::summary(&layers));
+        }
+        if let Some(switch) = self.lives.current() {
+            switch.sandbox = layers;
         }
     }
 

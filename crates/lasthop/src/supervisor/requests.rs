@@ -8,8 +8,8 @@ use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
 use crate::report::{
-    ConfigReport, FlushReport, SettingsReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
-    VnicVlans,
+    ConfigReport, FlushReport, SandboxReport, SettingsReport, StatsReport, VersionReport, VlansReport,
+    VnicList, VnicReport, VnicVlans,
 };
 use crate::rpc;
 use crate::vnic::VnicSpec;
@@ -198,6 +198,7 @@ impl Supervisor {
             cpus: settings.cpus.as_ref().map(ToString::to_string),
             fdb_entries: Some(settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0)),
             workers: Some(settings.workers.0),
+            sandbox: Some(settings.sandbox),
         };
         let spec = |port: &Port| {
             let mut spec = port.spec.clone();
@@ -216,7 +217,14 @@ impl Supervisor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             module: self.settings.module.as_str().to_owned(),
+            sandboxes: self.sandboxes(),
         })
+    }
+
+    /// What the inner processes have given up.
+    pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
+        let (process, mode) = ("switch".to_owned(), self.settings.sandbox);
+        vec![SandboxReport { process, mode, layers: self.lives.sandbox().to_vec() }]
     }
 
     pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
