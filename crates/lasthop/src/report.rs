@@ -7,6 +7,7 @@ use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;
+use crate::port::PortSpec;
 use crate::sandbox::{self, Layer};
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
@@ -347,6 +348,8 @@ pub(crate) struct ConfigReport {
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
     #[serde(default)]
+    pub(crate) ports: Vec<PortSpec>,
+    #[serde(default)]
     pub(crate) fdb: Vec<StaticEntry>,
 }
 
@@ -367,6 +370,9 @@ pub(crate) struct VersionReport {
     pub(crate) version: String,
     pub(crate) pid: u32,
     pub(crate) module: String,
+    /// The driver process, if there is one.
+    #[serde(default)]
+    pub(crate) driver_pid: Option<u32>,
     #[serde(default)]
     pub(crate) sandboxes: Vec<SandboxReport>,
 }
@@ -374,10 +380,10 @@ pub(crate) struct VersionReport {
 /// The sandbox of one of the inner processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SandboxReport {
-    /// Which one: `switch`.
+    /// Which one: `switch` or `driver`.
     pub(crate) process: String,
     /// What was asked for.
     pub(crate) mode: sandbox::Mode,
-    /// None while the process is being started, or if it has no sandbox.
+    /// None at all if it has no sandbox.
     pub(crate) layers: Vec<Layer>,
 }

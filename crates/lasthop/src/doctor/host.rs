@@ -152,7 +152,6 @@ fn confinement(sandbox: &SandboxReport) -> Verdict {
             text,
             "who takes that process over has its user's rights: run without --sandbox=off",
         ),
-        _ if layers.is_empty() => Verdict::unknown(format!("the {process} process has no sandbox yet")),
         _ if !is_filtered => Verdict::warning(text, "use a kernel with seccomp (CONFIG_SECCOMP_FILTER)"),
         // What else a kernel or container does not have is no fault of this switch.
         _ => Verdict::ok(text),

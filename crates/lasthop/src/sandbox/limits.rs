@@ -6,15 +6,16 @@
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
+use super::Role;
 use super::layer::Made;
 
-const UNUSED: &[Resource] = &[Resource::Memlock, Resource::Msgqueue, Resource::Rtprio];
-
-/// Sets to nothing what is not used.
-pub(super) fn lower() -> Made {
+/// Sets to nothing what `role` does not use: locked memory is what XDP sockets have of the driver process.
+pub(super) fn lower(role: Role) -> Made {
+    let (unused, words) = match role {
+        Role::Switch => (&[Resource::Msgqueue, Resource::Rtprio, Resource::Memlock][..], ", locked memory"),
+        Role::Driver => (&[Resource::Msgqueue, Resource::Rtprio][..], ""),
+    };
     let nothing = || Rlimit { current: Some(0), maximum: Some(0) };
-    let lowered = UNUSED.iter().try_for_each(|resource| setrlimit(*resource, nothing()));
-    lowered
-        .map(|()| "locked memory, message queues, real time: 0".to_owned())
-        .map_err(|error| error.to_string())
+    let lowered = unused.iter().try_for_each(|resource| setrlimit(*resource, nothing()));
+    lowered.map(|()| format!("message queues, real time{words}: 0")).map_err(|error| error.to_string())
 }

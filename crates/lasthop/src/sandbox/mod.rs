@@ -49,6 +49,8 @@ pub(crate) use refusal::ForbiddenCall;
 pub(crate) enum Role {
     /// Moves packets between guests.
     Switch,
+    /// Moves frames between devices and the switch.
+    Driver,
 }
 
 /// What the process keeps of the world outside.
@@ -72,10 +74,11 @@ pub(crate) fn enter<M: Serialize>(
     if mode == Mode::Off {
         return Ok(Vec::new());
     }
-    let names = root::descriptor_names();
+    // The driver process takes descriptors from nobody but the supervisor.
+    let names = if role == Role::Switch { root::descriptor_names() } else { None };
     let mut layers = namespaces::separate();
     layers.push(Layer::new("empty root", root::empty(&layers)));
-    layers.push(Layer::new("limits", limits::lower()));
+    layers.push(Layer::new("limits", limits::lower(role)));
     layers.push(Layer::new("capabilities", capabilities::drop_all()));
     layers.push(Layer::new("no new privileges", capabilities::renounce_new()));
     layers.push(Layer::new("landlock", landlock::restrict()));

@@ -11,14 +11,14 @@ use libc::SIGSYS;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::cli::SWITCH_ROLE;
+use crate::cli::{DRIVER_ROLE, SWITCH_ROLE};
 use crate::clock::Pause;
 use crate::config::SwitchSettings;
 use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
 use crate::poller::{Interest, Poller};
-use crate::sandbox::Layer;
+use crate::sandbox::{Layer, Mode};
 
 /// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -52,6 +52,12 @@ impl Role {
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
     }
+
+    /// The process that moves packets between the switch and devices.
+    pub(crate) fn driver(sandbox: Mode) -> Self {
+        let words = [DRIVER_ROLE, "--sandbox", sandbox.as_str()];
+        Self { name: "the driver process", words: words.map(OsString::from).into() }
+    }
 }
 
 /// A running process, which is told `Out` and tells `In`.
@@ -64,8 +70,8 @@ pub(crate) struct Process<Out, In> {
     is_full: bool,
     /// What it said when it could not go on.
     pub(crate) last_words: Option<String>,
-    /// What it has given up; nothing before it said so.
-    pub(crate) sandbox: Vec<Layer>,
+    /// What it has given up, once it said so.
+    pub(crate) sandbox: Option<Vec<Layer>>,
 }
 
 impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
@@ -80,14 +86,15 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
         // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
         let command = command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
-        Ok(Self {
-            child,
-            started: Instant::now(),
-            channel,
-            is_full: false,
-            last_words: None,
-            sandbox: Vec::new(),
-        })
+        Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None, sandbox: None })
+    }
+
+    /// What it has said; whether the channel is at its end.
+    pub(crate) fn hear(&mut self) -> (Vec<In>, std::io::Result<bool>) {
+        let _ = self.channel.flush();
+        let is_open = self.channel.receive();
+        let heard = std::iter::from_fn(|| self.channel.take()).map(|(message, _)| message).collect();
+        (heard, is_open.map(|is_open| !is_open))
     }
 
     /// Watches the channel, under the number `source`, for room while something waits for it.
@@ -171,8 +178,8 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// The sandbox of the process that runs now.
-    pub(crate) fn sandbox(&self) -> &[Layer] {
-        self.current.as_ref().map_or(&[], |process| &process.sandbox)
+    pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
+        self.current.as_ref()?.sandbox.as_deref()
     }
 
     /// Times that it was started again.

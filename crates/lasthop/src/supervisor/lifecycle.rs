@@ -9,6 +9,7 @@ use crate::rundir;
 use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
+use super::driver::Driver;
 use super::orders::What;
 use super::source::Source;
 
@@ -42,9 +43,10 @@ impl Supervisor {
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
         self.lives.start(&self.poller, Source::Switch.into())?;
         self.replay_switches();
-        let ports: Vec<_> = self.ports.iter().map(|(number, port)| (*number, port.spec.clone())).collect();
-        for (port, spec) in ports {
-            self.order(Order::AddPort(spec), What::Added { port, is_new: false }, None);
+        let ports: Vec<_> =
+            self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec))).collect();
+        for (port, told) in ports {
+            self.order(Order::AddPort(told), What::Added { port, is_new: false }, None);
         }
         self.restore_entries();
         // Its answer comes after all the others.
@@ -82,7 +84,7 @@ impl Supervisor {
             say!("sandbox of the switch process: {}", sandbox::summary(&layers));
         }
         if let Some(switch) = self.lives.current() {
-            switch.sandbox = layers;
+            switch.sandbox = Some(layers);
         }
     }
 
@@ -120,6 +122,7 @@ impl Supervisor {
         say!("ending");
         self.control = None;
         self.ports.clear();
+        self.driver = Driver::new(self.settings.sandbox);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

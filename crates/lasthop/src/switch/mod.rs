@@ -17,7 +17,7 @@ use crate::capture::CaptureSpec;
 use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
-use crate::ipc::Channel;
+use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::sandbox::{self, Kept, Role};
@@ -66,19 +66,6 @@ fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> R
     let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
     let _ = channel.send(&Report::Sandbox(layers), None);
     Datapath::start(settings)
-}
-
-/// The channel is what the supervisor made our standard input.
-fn take_channel() -> Result<Channel<Report, Request>, Fault> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Fault::new(
-            Kind::Internal,
-            format!("this command is for lasthop's own use: standard input is no channel: {error}"),
-        )
-    };
-    let fd: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
-    rustix::net::sockopt::socket_type(&fd).map_err(|error| failed(&error))?;
-    Channel::new(fd).map_err(|error| failed(&error))
 }
 
 /// Why a connection did not arrive.
@@ -144,9 +131,9 @@ impl Switch {
     fn obey(&mut self, Request { id, order }: Request, fd: Option<OwnedFd>) {
         let result = match order {
             Order::Attach { name, attachment } => return self.attach(name, attachment, fd),
-            Order::AddPort(spec) => self.datapath.add(&spec).map(|()| Answer::Done),
-            Order::ChangePort(spec) => self.datapath.change(&spec).map(|()| {
-                let guest_told = self.sessions.set_link(spec.name.as_str(), spec.link.is_up());
+            Order::AddPort(port) => self.datapath.add(&port).map(|()| Answer::Done),
+            Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
+                let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
                 Answer::Changed { guest_told }
             }),
             Order::RemovePort { name } => {

@@ -28,7 +28,7 @@ const fn futex(operation: i32) -> Term {
 const OWN: Term = Term { argument: 0, is: Value::OwnProcess };
 const SELF: Term = int(0, 0);
 
-pub(super) const CALLS: &[Call] = &[
+pub(in crate::sandbox) const CALLS: &[Call] = &[
     // Waiting and being woken: the packet path's own, so with any arguments, which costs least (docs/sandbox.md).
     Call::any(call!(SYS_epoll_pwait), "event loops wait"),
     Call::any(call!(SYS_write), "eventfds: calls out, workers woken; and lines of the log"),
@@ -42,7 +42,8 @@ pub(super) const CALLS: &[Call] = &[
     Call::any(call!(SYS_recvmsg), "the channel and vhost-user: messages with descriptors"),
     Call::any(call!(SYS_sendmsg), "answers on them"),
     Call::any(call!(SYS_close), "what came has to go"),
-    Call::any(call!(SYS_fstat), "which file guest memory is, and how long"),
+    Call::any(call!(SYS_fstat), "which file shared memory is, and how long"),
+    Call::any(call!(SYS_fstatfs), "whether its pages are huge"),
     Call::with(
         call!(SYS_fcntl),
         &[
@@ -132,7 +133,7 @@ const MADV_GUARD_REMOVE: i32 = 103;
 const PR_SET_VMA: i32 = 0x53_56_4d_41;
 
 /// To end the process for these would be too much: C libraries ask, and do without.
-pub(super) const REFUSALS: &[Refusal] = &[
+pub(in crate::sandbox) const REFUSALS: &[Refusal] = &[
     Call::any(
         call!(SYS_clone3),
         "its flags lie in memory, where no filter sees them; glibc takes clone then",

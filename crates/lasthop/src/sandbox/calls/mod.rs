@@ -3,9 +3,10 @@
 //! A list is held to the code from both sides by `tests/sandbox.rs`: all that a process does is done under its list, and
 //! each entry that nothing needs is found there, unless it is [`Call::kept`] and says for what.
 
-mod common;
+pub(super) mod common;
+pub(super) mod driver;
 mod names;
-mod switch;
+pub(super) mod switch;
 
 use super::Role;
 
@@ -99,11 +100,18 @@ const fn bits(argument: u8, mask: u64, value: u64) -> Term {
     Term { argument, is: Value::Bits { mask, value } }
 }
 
+/// Of sendto(2): to the other end, not to anybody by address.
+const NO_ADDRESS: Terms = &[Term { argument: 4, is: Value::Long(0) }];
+
 impl Role {
+    #[cfg(test)]
+    pub(super) const ALL: [Self; 2] = [Self::Switch, Self::Driver];
+
     /// What it may do.
     pub(super) fn calls(self) -> impl Iterator<Item = &'static Call> {
         let own = match self {
             Self::Switch => switch::CALLS,
+            Self::Driver => driver::CALLS,
         };
         common::CALLS.iter().chain(own)
     }

@@ -41,7 +41,8 @@ const STRANGERS: &[Named] = strangers! {
 /// The name of a system call of this machine, if it is one that is met at all.
 pub(crate) fn name_of(number: i64) -> Option<&'static str> {
     let refused = Role::Switch.refusals().iter().map(|Refusal(call)| call);
-    let listed = Role::Switch.calls().chain(refused).map(|call| (call.name, call.number));
+    let listed = Role::Switch.calls().chain(Role::Driver.calls()).chain(refused);
+    let listed = listed.map(|call| (call.name, call.number));
     let mut all = listed.chain(STRANGERS.iter().chain(OF_OLD_MACHINES).copied());
     all.find(|(_, known)| *known == number).map(|(name, _)| name)
 }

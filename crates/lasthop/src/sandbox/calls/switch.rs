@@ -1,12 +1,8 @@
 //! What the switch process needs beside that: guests' memory, captures.
 
-use super::{Call, Term, Terms, Value, call, int};
+use super::{Call, NO_ADDRESS, Term, Value, call, int};
 
-/// Not to anybody by address.
-const TO_THE_PEER: Terms = &[Term { argument: 4, is: Value::Long(0) }];
-
-pub(super) const CALLS: &[Call] = &[
-    Call::any(call!(SYS_fstatfs), "guest memory: whether its pages are huge"),
+pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::with(
         call!(SYS_readlinkat),
         &[&[Term { argument: 0, is: Value::DescriptorNames }]],
@@ -17,7 +13,7 @@ pub(super) const CALLS: &[Call] = &[
         &[&[int(1, libc::SOL_SOCKET), int(2, libc::SO_DOMAIN)]],
         "whether it is a UNIX socket: User Mode Linux takes its calls by those",
     ),
-    Call::with(call!(SYS_sendto), &[TO_THE_PEER], "captures are written to their clients"),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "captures are written to their clients"),
     Call::any(call!(SYS_recvfrom), "a client says that it wants no more"),
     Call::any(call!(SYS_ppoll), "a capture waits for its client"),
     Call::with(

@@ -1,7 +1,6 @@
 //! docs/sandbox.md has the lists as they are.
 
-use crate::sandbox::Role;
-use crate::sandbox::calls::{Call, Refusal};
+use crate::sandbox::calls::{Call, Refusal, common, driver, switch};
 
 const DOCUMENT: &str = include_str!("../../../../../docs/sandbox.md");
 
@@ -12,16 +11,25 @@ fn row(call: &Call) -> String {
     format!("| `{}`{terms} | {} | {kept} |", call.name, call.why)
 }
 
+fn rows<'a>(calls: impl Iterator<Item = &'a Call>) -> String {
+    calls.map(|call| row(call) + "\n").collect()
+}
+
+/// The rows of the table below a heading.
+fn table(heading: &str) -> String {
+    let (_, behind) = DOCUMENT.split_once(&format!("\n{heading}\n")).expect("the heading");
+    let lines = behind.lines().take_while(|line| !line.starts_with('#'));
+    lines.filter(|line| line.starts_with("| `")).map(|line| format!("{line}\n")).collect()
+}
+
 #[test]
 fn the_document_has_each_call_with_its_reason() {
-    let missing: Vec<String> = Role::Switch
-        .calls()
-        .chain(Role::Switch.refusals().iter().map(|Refusal(call)| call))
-        .map(row)
-        .filter(|row| !DOCUMENT.contains(row.as_str()))
-        .collect();
-    assert!(missing.is_empty(), "docs/sandbox.md lacks:\n{}", missing.join("\n"));
-    let rows = DOCUMENT.lines().filter(|line| line.starts_with("| `")).count();
-    let entries = Role::Switch.calls().count() + Role::Switch.refusals().len();
-    assert_eq!(rows, entries, "docs/sandbox.md has rows of what is no entry");
+    for (heading, rows) in [
+        ("### Both processes", rows(common::CALLS.iter())),
+        ("### The switch process", rows(switch::CALLS.iter())),
+        ("### The driver process", rows(driver::CALLS.iter())),
+        ("### Refused", rows(common::REFUSALS.iter().map(|Refusal(call)| call))),
+    ] {
+        assert!(table(heading) == rows, "below {heading} docs/sandbox.md should have:\n{rows}");
+    }
 }

@@ -12,8 +12,8 @@ const OWN: Own = Own { process: 4711, names: Some(7) };
 const NUMBERS: i64 = 1024;
 
 /// The answer of all filters together: the strictest counts.
-fn judge(own: Own, number: i64, arguments: [u64; 6]) -> Answer {
-    let [failing, passing] = programs(Role::Switch, own).expect("filters");
+fn judge(role: Role, own: Own, number: i64, arguments: [u64; 6]) -> Answer {
+    let [failing, passing] = programs(role, own).expect("filters");
     let data = Data { number, arguments };
     match run(&passing, &data) {
         Answer::Allow => run(&failing, &data),
@@ -39,29 +39,30 @@ fn fitting(call: &Call) -> Vec<[u64; 6]> {
     if call.terms.is_empty() { vec![[u64::MAX; 6]] } else { call.terms.iter().map(fill).collect() }
 }
 
+fn refused(role: Role) -> impl Iterator<Item = &'static Call> {
+    role.refusals().iter().map(|Refusal(call)| call)
+}
+
 #[test]
 fn what_is_listed_passes_and_nothing_else() {
-    let listed: BTreeSet<i64> = Role::Switch.calls().map(|call| call.number).collect();
-    let refused: BTreeSet<i64> = Role::Switch.refusals().iter().map(|Refusal(call)| call.number).collect();
-    for number in (0..NUMBERS).filter(|number| !listed.contains(number) && !refused.contains(number)) {
-        assert_eq!(judge(OWN, number, [0; 6]), Answer::Trap, "{number}");
-    }
-    for call in Role::Switch.calls() {
-        for arguments in fitting(call) {
-            assert_eq!(judge(OWN, call.number, arguments), Answer::Allow, "{} {arguments:?}", call.name);
+    for role in Role::ALL {
+        let listed: BTreeSet<i64> = role.calls().chain(refused(role)).map(|call| call.number).collect();
+        for number in (0..NUMBERS).filter(|number| !listed.contains(number)) {
+            assert_eq!(judge(role, OWN, number, [0; 6]), Answer::Trap, "{number}");
         }
-    }
-    for Refusal(call) in Role::Switch.refusals() {
-        for arguments in fitting(call) {
-            let answer = judge(OWN, call.number, arguments);
-            assert_eq!(answer, Answer::Fail(libc::ENOSYS as u32), "{} {arguments:?}", call.name);
-        }
+        let expect = |call: &Call, answer| {
+            for arguments in fitting(call) {
+                assert_eq!(judge(role, OWN, call.number, arguments), answer, "{} {arguments:?}", call.name);
+            }
+        };
+        role.calls().for_each(|call| expect(call, Answer::Allow));
+        refused(role).for_each(|call| expect(call, Answer::Fail(libc::ENOSYS as u32)));
     }
 }
 
 #[test]
 fn arguments_that_are_not_listed_do_not_pass() {
-    let judge = |number, arguments| judge(OWN, number, arguments);
+    let judge = |number, arguments| judge(Role::Switch, OWN, number, arguments);
     let executable = (libc::PROT_READ | libc::PROT_EXEC) as u64;
     assert_eq!(judge(libc::SYS_mmap, [0, 1, executable, 0, 0, 0]), Answer::Trap);
     assert_eq!(judge(libc::SYS_fcntl, [0, libc::F_SETOWN as u64, 0, 0, 0, 0]), Answer::Trap);
@@ -84,7 +85,7 @@ fn arguments_that_are_not_listed_do_not_pass() {
 fn without_a_directory_of_descriptors_nothing_is_looked_up() {
     let own = Own { names: None, ..OWN };
     for number in [0, 7, u64::from(u32::MAX)] {
-        assert_eq!(judge(own, libc::SYS_readlinkat, [number, 0, 0, 0, 0, 0]), Answer::Trap);
+        assert_eq!(judge(Role::Switch, own, libc::SYS_readlinkat, [number, 0, 0, 0, 0, 0]), Answer::Trap);
     }
 }
 
@@ -101,10 +102,27 @@ fn calls_of_another_machine_s_kind_end_the_process() {
 }
 
 #[test]
+fn the_driver_process_sets_few_options_and_binds_xdp_sockets_alone() {
+    let judge = |number, arguments| judge(Role::Driver, OWN, number, arguments);
+    let option = |level: i32, name: i32| [5, level as u64, name as u64, 0, 4, 0];
+    assert_eq!(judge(libc::SYS_setsockopt, option(libc::SOL_SOCKET, libc::SO_RCVTIMEO)), Answer::Allow);
+    assert_eq!(judge(libc::SYS_setsockopt, option(libc::SOL_PACKET, libc::PACKET_RX_RING)), Answer::Trap);
+    assert_eq!(judge(libc::SYS_setsockopt, option(libc::SOL_SOCKET, libc::SO_BINDTODEVICE)), Answer::Trap);
+    let bind = |len_bytes: usize| judge(libc::SYS_bind, [5, 4096, len_bytes as u64, 0, 0, 0]);
+    assert_eq!(bind(size_of::<libc::sockaddr_xdp>()), Answer::Allow);
+    assert_eq!(bind(size_of::<libc::sockaddr_ll>()), Answer::Trap);
+    assert_eq!(judge(libc::SYS_ioctl, [5, libc::TUNSETIFF, 0, 0, 0, 0]), Answer::Trap);
+    assert_eq!(judge(libc::SYS_ioctl, [5, libc::SIOCSIFFLAGS, 0, 0, 0, 0]), Answer::Trap);
+    assert_eq!(judge(libc::SYS_readlinkat, [7, 0, 0, 0, 0, 0]), Answer::Trap);
+}
+
+#[test]
 fn each_entry_says_why_and_what_it_is() {
-    for call in Role::Switch.calls().chain(Role::Switch.refusals().iter().map(|Refusal(call)| call)) {
-        assert!(!call.why.is_empty(), "{}", call.name);
-        assert_eq!(crate::sandbox::name_of(call.number), Some(call.name));
-        assert!(call.terms.iter().all(|terms| !terms.is_empty()), "{}", call.name);
+    for role in Role::ALL {
+        for call in role.calls().chain(refused(role)) {
+            assert!(!call.why.is_empty(), "{}", call.name);
+            assert_eq!(crate::sandbox::name_of(call.number), Some(call.name));
+            assert!(call.terms.iter().all(|terms| !terms.is_empty()), "{}", call.name);
+        }
     }
 }
