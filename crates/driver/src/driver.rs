@@ -7,12 +7,11 @@ use lasthop_guest::{Vnic, VnicOptions, VnicPair};
 use lasthop_vhost::features;
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{needs, queue};
 use crate::event::{Report, Reporter, Reports, reports};
 use crate::io::IoThread;
 use crate::lane::{Lane, LaneState};
-use crate::packet::PacketQueue;
-use crate::tap::TapQueue;
-use crate::{Backend, Counters, DeviceFacts, DriverError, DriverEvent, Needs, Queue, QueueError, packet};
+use crate::{Counters, DeviceFacts, DriverError, DriverEvent, Needs, Queue, QueueError};
 
 /// Features of the vNIC that have nothing to do with what the device can do.
 const RING_FEATURES: u64 = features::VERSION_1
@@ -55,6 +54,8 @@ impl Default for DriverSettings {
 /// What an I/O thread did since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadStats {
+    /// Its number in the system (gettid(2)), for tools that look at threads.
+    pub thread_id: i32,
     /// Processor time that it used, in ns.
     pub cpu_ns: u64,
     /// Queues that it serves.
@@ -304,10 +305,29 @@ impl Driver {
         })
     }
 
+    /// What each of a port's queues counted since it has this device and this switch.
+    ///
+    /// # Errors
+    /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
+    pub fn queue_counters(&self, id: PortId) -> Result<Vec<Counters>, DriverError> {
+        let port = self.ports.get(&id).ok_or(DriverError::NoSuchPort(id))?;
+        let counted = port.lanes.iter().map(|place| self.count(*place));
+        Ok(counted
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .flatten()
+            .map(|(counters, _)| counters)
+            .collect())
+    }
+
+    fn count(&self, Place { thread, number }: Place) -> Result<Option<(Counters, LaneState)>, DriverError> {
+        self.threads[thread].ask(move |io| io.count(number))
+    }
+
     fn port_stats(&self, id: PortId, port: &Port) -> Result<PortStats, DriverError> {
         let (mut counters, mut states) = (port.past, Vec::new());
-        for Place { thread, number } in port.lanes.iter().copied() {
-            if let Some((more, state)) = self.threads[thread].ask(move |io| io.count(number))? {
+        for place in &port.lanes {
+            if let Some((more, state)) = self.count(*place)? {
                 counters += more;
                 states.push(state);
             }
@@ -338,14 +358,6 @@ fn check(facts: &DeviceFacts, device: &[OwnedFd]) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// What a device's back end wants of the vNIC.
-fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
-    match facts.backend {
-        Backend::AfPacket | Backend::Tap => Ok(packet::NEEDS),
-        Backend::AfXdp => Err(DriverError::NoBackend(facts.backend.name())),
-    }
-}
-
 fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
     let Needs { rx_entries, tx_entries, arena_bytes } = needs(facts)?;
     let features = RING_FEATURES | facts.features;
@@ -354,15 +366,8 @@ fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
 
 /// The back ends of a port's queues, of the descriptors that it has.
 fn open_queues(port: &mut Port, pairs: &[VnicPair]) -> Result<Vec<Box<dyn Queue>>, DriverError> {
-    let facts = &port.facts;
-    let open = |(fd, pair)| -> Result<Box<dyn Queue>, DriverError> {
-        Ok(match facts.backend {
-            Backend::AfPacket => Box::new(PacketQueue::new(fd, facts.header_bytes, pair)?),
-            Backend::Tap => Box::new(TapQueue::new(fd, pair)?),
-            Backend::AfXdp => return Err(DriverError::NoBackend(facts.backend.name())),
-        })
-    };
-    std::mem::take(&mut port.spare).into_iter().zip(pairs).map(open).collect()
+    let descriptors = std::mem::take(&mut port.spare).into_iter();
+    descriptors.zip(pairs).map(|(fd, pair)| queue(&port.facts, fd, pair)).collect()
 }
 
 /// A lane whose queue has started. Without a device it starts as well: what the switch sends is dropped.

@@ -283,7 +283,8 @@ impl Io {
     pub(crate) fn stats(&self) -> ThreadStats {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         let cpu_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
-        ThreadStats { cpu_ns, lanes: self.lanes.len(), ..self.stats }
+        let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+        ThreadStats { thread_id, cpu_ns, lanes: self.lanes.len(), ..self.stats }
     }
 }
 

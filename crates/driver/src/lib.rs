@@ -15,6 +15,7 @@
 #![deny(unsafe_code)] // sys.rs alone may have some
 
 mod aux;
+mod backend;
 mod bounds;
 mod counters;
 mod driver;

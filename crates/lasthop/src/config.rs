@@ -368,7 +368,7 @@ mod tests {
             ("\n[[vnic]]\nname = \"a\"\nvlan = 5\ntrunk = [6]", 2, "both vlan and trunk"),
             ("[[vnic]]\nname = \"a\"\nisolated = 1", 3, "isolated"),
             ("[[port]]\ndevice = \"eth1\"", 1, "name"),
-            ("[[port]]\nname = \"eth1\"\nhots = \"off\"", 3, "did you mean \"host\""),
+            ("[[port]]\nname = \"eth1\"\nhosts = \"off\"", 3, "did you mean \"host\""),
             ("[[port]]\nname = \"eth1\"\nhost = \"of\"", 3, "did you mean \"off\""),
             ("[[port]]\nname = \"eth1\"\nbackend = \"af-packet\"", 3, "did you mean \"af_packet\""),
             ("[[port]]\nname = \"eth1\"\nqueues = 33", 3, "1 to 32"),

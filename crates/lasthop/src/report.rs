@@ -242,6 +242,9 @@ pub(crate) struct VnicReport {
     pub(crate) isolated: bool,
     #[serde(default)]
     pub(crate) link: Link,
+    /// Its link is down since no uplink that its switch depends on has one.
+    #[serde(default)]
+    pub(crate) uplinks_down: bool,
     #[serde(default)]
     pub(crate) socket_mode: Option<SocketMode>,
     #[serde(default)]
@@ -281,6 +284,7 @@ impl VnicReport {
             native: spec.native,
             isolated: spec.isolated,
             link: spec.link,
+            uplinks_down: false,
             socket_mode: spec.socket_mode,
             socket_owner: spec.socket_owner.clone(),
             socket_group: spec.socket_group.clone(),

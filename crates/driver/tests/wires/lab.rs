@@ -87,14 +87,20 @@ impl Switch {
     }
 
     pub(crate) fn add_port(&self, name: &str) -> PortId {
-        self.engine.add_port(PortConfig { name: name.into(), ..PortConfig::default() }).unwrap()
+        let config = PortConfig { name: name.into(), queue_pairs: 2, ..PortConfig::default() };
+        self.engine.add_port(config).unwrap()
     }
 
     /// Serves a session on a port in a thread of its own; the front end's socket, and one to end the session with.
     pub(crate) fn serve(&mut self, port: PortId) -> (UnixStream, UnixStream) {
+        self.try_serve(port).unwrap()
+    }
+
+    /// As `serve`; None while the port is another session's.
+    pub(crate) fn try_serve(&mut self, port: PortId) -> Option<(UnixStream, UnixStream)> {
         let (front, back) = UnixStream::pair().unwrap();
         let knife = back.try_clone().unwrap();
-        let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).unwrap()).unwrap();
+        let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).ok()?).unwrap();
         self.sessions.push(std::thread::spawn(move || {
             loop {
                 let wanted =
@@ -105,7 +111,7 @@ impl Switch {
                 }
             }
         }));
-        (front, knife)
+        Some((front, knife))
     }
 
     pub(crate) fn assert_conserved(&self) {
@@ -193,9 +199,22 @@ impl Lab {
         let at = self.knives.iter().position(|(other, ..)| *other == id).unwrap();
         let (_, port, knife) = self.knives.remove(at);
         knife.shutdown(std::net::Shutdown::Both).unwrap();
+        self.knives.push((id, port, knife));
+        self.reconnect(id)
+    }
+
+    /// Waits for a port to want another connection to the switch, and makes one.
+    pub(crate) fn reconnect(&mut self, id: DriverPort) -> UnixStream {
         let event = self.event();
         assert!(matches!(event, DriverEvent::SwitchGone { port, .. } if port == id), "{event:?}");
-        let (front, knife) = self.switch.serve(port);
+        let at = self.knives.iter().position(|(other, ..)| *other == id).unwrap();
+        let (_, port, _) = self.knives.remove(at);
+        let mut front = None;
+        eventually("the old session has ended", || {
+            front = self.switch.try_serve(port);
+            front.is_some()
+        });
+        let (front, knife) = front.unwrap();
         self.knives.push((id, port, knife));
         front
     }

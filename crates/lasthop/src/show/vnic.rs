@@ -32,7 +32,11 @@ pub(crate) fn vnic_list(list: &VnicList) -> String {
 }
 
 fn state_text(vnic: &VnicReport) -> String {
-    if vnic.link.is_up() { vnic.state.clone() } else { format!("{}, link down", vnic.state) }
+    match (vnic.link.is_up(), vnic.uplinks_down) {
+        (true, false) => vnic.state.clone(),
+        (true, true) => format!("{}, link down with its uplinks", vnic.state),
+        (false, _) => format!("{}, link down", vnic.state),
+    }
 }
 
 fn warning_lines(vnic: &VnicReport) -> String {

@@ -80,8 +80,11 @@ impl Supervisor {
 
     /// Opens a port's device if it can be, and connects what is not connected.
     pub(super) fn settle_device(&mut self, number: u32, now: Instant) {
-        let is_known = self.ports.get(&number).is_some_and(Port::is_known);
-        if is_known && self.driver.lives.is_up() {
+        if !self.ports.get(&number).is_some_and(Port::is_known) {
+            return;
+        }
+        self.need_driver();
+        if self.driver.lives.is_up() {
             self.open_device(number, now);
             self.join_device(number, now);
         }

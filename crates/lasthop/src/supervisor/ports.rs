@@ -42,7 +42,6 @@ impl Supervisor {
         self.next_port += 1;
         self.ports.insert(self.next_port, Port::over_device(spec, &self.dir));
         self.see_device(self.next_port);
-        self.need_driver();
         Ok(self.next_port)
     }
 

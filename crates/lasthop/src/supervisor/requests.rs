@@ -359,6 +359,7 @@ pub(super) fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) ->
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
     let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
     vnic.warnings = warner.warnings(port);
+    vnic.uplinks_down = port.is_cut;
     vnic.last_refusal = port.last_refusal().map(str::to_owned);
     if let Some(inside) = inside {
         vnic.features.clone_from(&inside.features);
