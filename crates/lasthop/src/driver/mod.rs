@@ -40,7 +40,7 @@ pub(crate) fn run(mode: sandbox::Mode) -> Result<(), Fault> {
     };
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
-    poller.add(&driver.events_fd(), EVENTS, Interest::READ)?;
+    poller.add(driver.events_fd(), EVENTS, Interest::READ)?;
     Process { channel, is_full: false, poller, driver }.serve()
 }
 

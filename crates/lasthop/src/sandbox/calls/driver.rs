@@ -12,6 +12,7 @@ const XDP_TX_RING: i32 = 3;
 const XDP_UMEM_REG: i32 = 4;
 const XDP_UMEM_FILL_RING: i32 = 5;
 const XDP_UMEM_COMPLETION_RING: i32 = 6;
+const XDP_STATISTICS: i32 = 7;
 const XDP_ADDRESS_BYTES: i32 = 16;
 
 /// The option `name` of sockets of `level`.
@@ -33,8 +34,8 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::with(call!(SYS_getsockopt), &[PACKETS_LOST], "frames that a packet socket lost are counted"),
     Call::with(
         call!(SYS_getsockopt),
-        &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS)],
-        "where an XDP socket's rings lie",
+        &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS), &option(libc::SOL_XDP, XDP_STATISTICS)],
+        "where an XDP socket's rings lie, and what it lost",
     )
     .kept(),
     Call::with(
