@@ -29,15 +29,14 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::any(call!(SYS_read), "frames of taps come; the bell of events is read"),
     Call::any(call!(SYS_writev), "frames of taps go"),
     Call::any(call!(SYS_recvfrom), "an XDP socket is to look at its fill ring").kept(),
-    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "or at its transmit ring").kept(),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "or at its transmit ring"),
     Call::any(call!(SYS_getsockname), "whether a packet socket's device is there still"),
     Call::with(call!(SYS_getsockopt), &[PACKETS_LOST], "frames that a packet socket lost are counted"),
     Call::with(
         call!(SYS_getsockopt),
         &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS), &option(libc::SOL_XDP, XDP_STATISTICS)],
         "where an XDP socket's rings lie, and what it lost",
-    )
-    .kept(),
+    ),
     Call::with(
         call!(SYS_setsockopt),
         &[
@@ -48,8 +47,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
             &option(libc::SOL_XDP, XDP_TX_RING),
         ],
         "an XDP socket gets its memory and rings",
-    )
-    .kept(),
+    ),
     Call::with(
         call!(SYS_bind),
         &[&[int(2, XDP_ADDRESS_BYTES)]],
