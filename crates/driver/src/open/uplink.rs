@@ -1,5 +1,3 @@
-use std::cell::RefCell;
-
 use super::netlink::{self, Interface};
 use super::{Gate, Host, OpenError, PacketOptions, XdpDevice, packet};
 use crate::xdp::MTU_BYTES_MAX;
@@ -42,7 +40,7 @@ pub struct Uplink {
     gate: Option<Gate>,
     /// Packet sockets that were opened to know the device, for whoever wants some first: closing many of them takes the
     /// kernel half a second.
-    first: RefCell<Option<OpenedDevice>>,
+    first: Option<OpenedDevice>,
 }
 
 impl Uplink {
@@ -65,7 +63,6 @@ impl Uplink {
             Some(device) => (device.facts().clone(), None),
             None => packet(name, packet_options).map(|opened| (opened.facts.clone(), Some(opened)))?,
         };
-        let first = RefCell::new(first);
         Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, gate, first })
     }
 
@@ -91,7 +88,7 @@ impl Uplink {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn sockets(&self) -> Result<OpenedDevice, OpenError> {
+    pub fn sockets(&mut self) -> Result<OpenedDevice, OpenError> {
         match (&self.xdp, self.first.take()) {
             (Some(device), _) => Ok(device.sockets()?),
             (None, Some(opened)) => Ok(opened),
