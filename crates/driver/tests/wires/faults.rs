@@ -132,6 +132,46 @@ fn another_kind_of_device_asks_for_another_connection() {
     lab.assert_conserved();
 }
 
+/// Sends small datagrams to a device that takes few, until something comes to pass.
+fn flood_until(lab: &Lab, from: &Namespace, what: &str, holds: impl Fn() -> bool) {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = from.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+            while !is_over.load(Ordering::Relaxed) {
+                socket.send_to(&[7; 100], "192.0.2.1:9").unwrap();
+            }
+        });
+        eventually(what, holds);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    lab.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
+    let mut lab = Lab::new(1);
+    let one = lab.packet_port(1, 1500, PacketOptions::default());
+    let two = lab.packet_port(2, 1500, PacketOptions::default());
+    stream(&one, &two, "192.0.2.2", MIB);
+    two.run("ip neighbour change 192.0.2.1 dev eth0 nud permanent");
+    // The queue takes all that the socket gives it, and lets go of little.
+    lab.host.run("tc qdisc add dev wire1 root tbf rate 8mbit burst 10k limit 200mb");
+    flood_until(&lab, &two, "frames wait", || lab.port(1).counters.waiting > 0);
+    lab.host.run("tc qdisc del dev wire1 root");
+    eventually("none waits any more", || lab.port(1).counters.waiting == 0);
+    stream(&two, &one, "192.0.2.1", MIB);
+    assert_eq!(lab.port(1).counters.drops, [0; 7]);
+    // A short queue drops what it has no room for.
+    lab.host.run("tc qdisc add dev wire1 root tbf rate 8mbit burst 10k limit 10k");
+    let dropped = || lab.port(1).counters.dropped(DropReason::DeviceFull);
+    flood_until(&lab, &two, "frames are dropped", || dropped() > 100);
+    lab.host.run("tc qdisc del dev wire1 root");
+    stream(&two, &one, "192.0.2.1", MIB);
+    lab.assert_conserved();
+}
+
 /// Everything that the driver lends is with the switch for a while, and nobody is there to signal but the switch.
 #[test]
 #[ignore = "needs root"]
