@@ -1,5 +1,3 @@
-use std::sync::{Mutex, PoisonError};
-
 use super::netlink::{self, Interface};
 use super::{Gate, Host, OpenError, PacketOptions, XdpDevice, packet};
 use crate::xdp::MTU_BYTES_MAX;
@@ -42,7 +40,7 @@ pub struct Uplink {
     gate: Option<Gate>,
     /// Packet sockets that were opened to know the device, for whoever wants some first: closing many of them takes the
     /// kernel half a second.
-    first: Mutex<Option<OpenedDevice>>,
+    first: Option<OpenedDevice>,
 }
 
 impl Uplink {
@@ -65,7 +63,6 @@ impl Uplink {
             Some(device) => (device.facts().clone(), None),
             None => packet(name, packet_options).map(|opened| (opened.facts.clone(), Some(opened)))?,
         };
-        let first = Mutex::new(first);
         Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, gate, first })
     }
 
@@ -91,9 +88,8 @@ impl Uplink {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn sockets(&self) -> Result<OpenedDevice, OpenError> {
-        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match (&self.xdp, first) {
+    pub fn sockets(&mut self) -> Result<OpenedDevice, OpenError> {
+        match (&self.xdp, self.first.take()) {
             (Some(device), _) => Ok(device.sockets()?),
             (None, Some(opened)) => Ok(opened),
             (None, None) => packet(&self.name, self.packet),

@@ -62,8 +62,8 @@ struct Opened {
 
 impl Opened {
     /// Descriptors for the next driver process; none if they cannot be had, and the device has to be opened anew.
-    fn renew(&self) -> Option<Vec<OwnedFd>> {
-        match &self.uplink {
+    fn renew(&mut self) -> Option<Vec<OwnedFd>> {
+        match &mut self.uplink {
             Some(uplink) => uplink.sockets().ok().map(|device| device.queues),
             None => self.kept.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok(),
         }
