@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Whether this user may make namespaces and devices; says so if not.
+#[allow(clippy::print_stderr, reason = "who runs the tests should know what was not tested")]
 pub(crate) fn may() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
