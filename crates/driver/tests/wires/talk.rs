@@ -48,13 +48,14 @@ pub(crate) fn datagrams(from: &Namespace, to: &Namespace, address: &str, lens: &
     }
 }
 
-/// Sends ten datagrams of 1000 bytes as one to be segmented (udp(7), `UDP_SEGMENT`), for which std has no call.
+/// Sends 20 times ten datagrams of 1000 bytes as one to be segmented (udp(7), `UDP_SEGMENT`), for which std has no call.
 const SEGMENTED: &str = "import socket, sys
 s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.IPPROTO_UDP, 103, 1000)
-s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))";
+for _ in range(20):
+    s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))";
 
-/// As [`datagrams`], of many that their sender leaves to be cut.
+/// As [`datagrams`], 200 that their sender leaves to be cut.
 pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &str) {
     let there = to.within(|| UdpSocket::bind(format!("{address}:0"))).unwrap();
     there.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -73,8 +74,8 @@ pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &st
         .status();
     assert!(status.unwrap().success());
     let mut buffer = vec![0; 65536];
-    for number in 0..10 {
+    for number in 0..200 {
         let received = there.recv(&mut buffer).unwrap();
-        assert!(received == 1000 && buffer[..1000] == [65 + number; 1000], "{number}: {received}");
+        assert!(received == 1000 && buffer[..1000] == [65 + number % 10; 1000], "{number}: {received}");
     }
 }
