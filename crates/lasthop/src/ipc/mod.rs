@@ -10,6 +10,7 @@ mod channel;
 mod frames;
 
 pub(crate) use channel::Channel;
+pub(crate) use frames::frame;
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::driver::{DriverOrder, DriverReport};
 use crate::log::{say, say_of_others};
+use crate::sandbox;
 
 use super::Supervisor;
 use super::child::{Lives, Role};
@@ -37,18 +38,16 @@ struct Asking {
     until: Instant,
 }
 
-impl Default for Driver {
-    fn default() -> Self {
+impl Driver {
+    pub(super) fn new(sandbox: sandbox::Mode) -> Self {
         Self {
-            lives: Lives::new(Role::driver()),
+            lives: Lives::new(Role::driver(sandbox)),
             round: 0,
             asking: VecDeque::new(),
             requests: BTreeMap::new(),
         }
     }
-}
 
-impl Driver {
     /// Sends an order.
     pub(super) fn send(&mut self, order: &DriverOrder, fds: Vec<OwnedFd>) {
         if let Some(process) = self.lives.current() {
@@ -126,6 +125,20 @@ impl Supervisor {
                     }
                 }
                 self.answer_asking(round, now);
+            }
+            DriverReport::Sandbox(layers) => {
+                // Those that are started again have the same.
+                if self.driver.lives.restarts() == 0 {
+                    say!("sandbox of the driver process: {}", sandbox::summary(&layers));
+                }
+                if let Some(process) = self.driver.lives.current() {
+                    process.sandbox = Some(layers);
+                }
+            }
+            DriverReport::Forbidden(call) => {
+                if let Some(process) = self.driver.lives.current() {
+                    process.last_words = Some(call.to_string());
+                }
             }
             DriverReport::Failed { why } => {
                 if let Some(process) = self.driver.lives.current() {
