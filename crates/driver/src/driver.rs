@@ -366,8 +366,8 @@ fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
 
 /// The back ends of a port's queues, of the descriptors that it has.
 fn open_queues(port: &mut Port, pairs: &[VnicPair]) -> Result<Vec<Box<dyn Queue>>, DriverError> {
-    let descriptors = std::mem::take(&mut port.spare).into_iter();
-    descriptors.zip(pairs).map(|(fd, pair)| queue(&port.facts, fd, pair)).collect()
+    let descriptors = (0..).zip(std::mem::take(&mut port.spare));
+    descriptors.zip(pairs).map(|((number, fd), pair)| queue(&port.facts, number, fd, pair)).collect()
 }
 
 /// A lane whose queue has started. Without a device it starts as well: what the switch sends is dropped.
@@ -381,7 +381,7 @@ fn start_lane(
     let mut counters = Counters::default();
     let state = match queue.start(&mut pair, &mut counters) {
         Ok(()) => LaneState::Open,
-        Err(error @ (QueueError::DeviceGone | QueueError::Failed(_))) => {
+        Err(error @ (QueueError::DeviceGone | QueueError::LockedMemory(_) | QueueError::Failed(_))) => {
             let event = DriverEvent::DeviceGone { port: id, why: error.to_string() };
             reporter.report(Report { generation, event });
             LaneState::NoDevice

@@ -24,9 +24,6 @@ pub enum DriverError {
         /// What came.
         descriptors: usize,
     },
-    /// A back end that this driver was not built with.
-    #[error("this driver has no back end {0}")]
-    NoBackend(&'static str),
     /// The conversation with the switch failed.
     #[error("the switch did not take the port: {0}")]
     Switch(#[from] GuestError),

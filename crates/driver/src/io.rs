@@ -296,7 +296,7 @@ fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
             lane.close(LaneState::NoSwitch, watch);
             DriverEvent::SwitchGone { port, why }
         }
-        QueueError::DeviceGone | QueueError::Failed(_) => {
+        QueueError::DeviceGone | QueueError::LockedMemory(_) | QueueError::Failed(_) => {
             lane.close(LaneState::NoDevice, watch);
             DriverEvent::DeviceGone { port, why }
         }

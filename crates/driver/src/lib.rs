@@ -32,10 +32,12 @@ mod queue;
 mod sys;
 mod tap;
 mod watch;
+mod xdp;
 
 pub use counters::{Counters, DropReason, Flow};
 pub use driver::{Driver, DriverSettings, DriverStats, PortId, PortStats, ThreadStats};
 pub use error::DriverError;
 pub use event::DriverEvent;
-pub use facts::{Backend, DeviceFacts, OpenedDevice};
+pub use facts::{Backend, DeviceFacts, OpenedDevice, XdpFacts};
 pub use queue::{Needs, Next, Queue, QueueError, Visit};
+pub use xdp::XdpQueue;

@@ -47,6 +47,11 @@ pub enum QueueError {
     /// The switch broke the rules of a ring.
     #[error(transparent)]
     Vnic(#[from] GuestError),
+    /// The system's limit leaves no room for the memory that is shared with the kernel.
+    #[error(
+        "RLIMIT_MEMLOCK of the driver leaves no room for {0} KiB of its XDP sockets; raise it where lasthop is started (systemd: LimitMEMLOCK=infinity, a shell: ulimit -l unlimited)"
+    )]
+    LockedMemory(u32),
     /// The kernel failed the device's descriptor in a way that is not known to pass.
     #[error("the device failed: {0}")]
     Failed(rustix::io::Errno),

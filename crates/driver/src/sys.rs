@@ -286,6 +286,23 @@ fn get_struct<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mu
     checked(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len_bytes) }).map(drop)
 }
 
+/// Has a packet socket receive nothing that bears `mark`.
+///
+/// # Errors
+/// Whatever setsockopt(2) says.
+pub(crate) fn filter_out(fd: BorrowedFd<'_>, mark: u32) -> Result<(), Errno> {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mark_at = (libc::SKF_AD_OFF + libc::SKF_AD_MARK).cast_unsigned();
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, mark_at),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, mark),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, 0),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX), // all bytes of it
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    set_struct(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
 /// Frames that a packet socket lost since the last call, because it was full.
 pub(crate) fn take_lost(fd: BorrowedFd<'_>) -> u32 {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };

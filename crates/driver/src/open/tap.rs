@@ -75,6 +75,7 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
         mac: link.mac()?,
         features: features | SEND_FEATURES,
         header_bytes: HEADER_BYTES as u8,
+        xdp: None,
     };
     Ok(OpenedDevice { facts, queues })
 }

@@ -1,0 +1,209 @@
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use super::netlink::{self, Interface};
+use super::{Gate, Host, OpenError, PacketOptions, TapOptions, XdpDevice, packet, tap};
+use crate::xdp::MTU_BYTES_MAX;
+use crate::{Backend, DeviceFacts, OpenedDevice};
+
+/// How a device becomes an uplink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UplinkOptions {
+    /// How frames get to and from it, [`Backend::AfPacket`] or [`Backend::AfXdp`]; None: what suits the device and the other
+    /// options.
+    pub backend: Option<Backend>,
+    /// Queues.
+    pub queues: u16,
+    /// Who else sees its frames.
+    pub host: Host,
+    /// See [`PacketOptions::qdisc_bypass`].
+    pub qdisc_bypass: bool,
+}
+
+impl Default for UplinkOptions {
+    fn default() -> Self {
+        Self { backend: None, queues: 1, host: Host::default(), qdisc_bypass: false }
+    }
+}
+
+/// A device as an uplink, as its owner holds it: what was done to the device is undone when this is dropped, or when its
+/// process ends. Lives through several driver processes.
+///
+/// ```text
+///   Uplink ──sockets()──> descriptors for the driver process; fresh ones for the next driver process
+///     │    ──host_port()──> those of the tap that is the host's own port, with Host::Port
+///     └ gate, XDP program: while nobody has the descriptors, the host's stack is kept out all the same
+/// ```
+#[derive(Debug)]
+pub struct Uplink {
+    name: String,
+    facts: DeviceFacts,
+    reason: String,
+    packet: PacketOptions,
+    xdp: Option<XdpDevice>,
+    gate: Option<Gate>,
+    tap: Option<OpenedDevice>,
+}
+
+impl Uplink {
+    /// Opens the device of the given name in this network namespace. `tap` is the name of the tap that becomes the host's
+    /// port with [`Host::Port`]: what is not there is made.
+    ///
+    /// # Errors
+    /// [`OpenError`]; nothing is left behind.
+    pub fn open(name: &str, options: UplinkOptions, tap_name: &str) -> Result<Self, OpenError> {
+        // The XDP program first: it refuses most.
+        let (xdp, reason) = choose(name, options)?;
+        let tap = (options.host == Host::Port).then(|| host_tap(name, tap_name)).transpose()?;
+        let gate = Gate::of(options.host, name, tap_name)?;
+        let packet_options = PacketOptions {
+            queues: options.queues,
+            qdisc_bypass: options.qdisc_bypass,
+            mark: gate.as_ref().map(Gate::mark),
+            ..PacketOptions::default()
+        };
+        let facts = match &xdp {
+            Some(device) => device.facts().clone(),
+            None => packet(name, packet_options)?.facts,
+        };
+        Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, gate, tap })
+    }
+
+    /// What is known of the device.
+    #[must_use]
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    /// Why its back end is what it is, as one sentence without its end.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Whether the host's stack is kept away from the device, or has a port of its own.
+    #[must_use]
+    pub fn is_gated(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    /// Descriptors for a driver process. Those given before get no more frames, and have to be closed by then.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn sockets(&self) -> Result<OpenedDevice, OpenError> {
+        match &self.xdp {
+            Some(device) => Ok(device.sockets()?),
+            None => packet(&self.name, self.packet),
+        }
+    }
+
+    /// The tap that is the host's own port, for a driver process; None without [`Host::Port`].
+    ///
+    /// # Errors
+    /// [`OpenError::System`] when there are too many descriptors.
+    pub fn host_port(&self) -> Result<Option<OpenedDevice>, OpenError> {
+        let Some(tap) = &self.tap else { return Ok(None) };
+        let copy = |fd: &OwnedFd| fd.as_fd().try_clone_to_owned();
+        let queues = tap.queues.iter().map(copy).collect::<Result<_, _>>().map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
+            OpenError::of(&tap.facts.name, "", "copy a descriptor")(errno)
+        })?;
+        Ok(Some(OpenedDevice { facts: tap.facts.clone(), queues }))
+    }
+}
+
+/// A tap for the host's stack in the place of `device`: frames as long as the device's pass.
+fn host_tap(device: &str, tap_name: &str) -> Result<OpenedDevice, OpenError> {
+    let mtu_bytes = super::link::Link::new(device)?.mtu_bytes()?;
+    tap(tap_name, TapOptions { mtu_bytes: Some(mtu_bytes), ..TapOptions::default() })
+}
+
+/// The XDP device if it is to be one, and why it is or is not.
+fn choose(name: &str, options: UplinkOptions) -> Result<(Option<XdpDevice>, String), OpenError> {
+    let asked_for = || "it was asked for".to_owned();
+    match options.backend {
+        Some(Backend::AfXdp) => {
+            Ok((Some(XdpDevice::attach(name, options.queues, options.host)?), asked_for()))
+        }
+        Some(_) => Ok((None, asked_for())),
+        None => Ok(probe(name, options)),
+    }
+}
+
+/// For a device and its use: XDP sockets where the device takes part in them, packet sockets where it does not.
+fn probe(name: &str, options: UplinkOptions) -> (Option<XdpDevice>, String) {
+    let Ok(interface) = netlink::interface(name) else {
+        return (None, "nothing is known of the device".to_owned());
+    };
+    let zero_copy = netlink::has_zero_copy(interface.index);
+    let channels = netlink::channels(interface.index);
+    if let Some(reason) = against_xdp(&interface, options, zero_copy, channels) {
+        return (None, reason);
+    }
+    match XdpDevice::attach(name, options.queues, options.host) {
+        Ok(device) if device.facts().xdp.is_some_and(|xdp| xdp.native) => (
+            Some(device),
+            format!("the driver of {name} reads and writes frames where the switch does, without a copy"),
+        ),
+        Ok(_) => (None, format!("the driver of {name} does not run XDP programs")),
+        Err(error) => (None, error.to_string()),
+    }
+}
+
+fn against_xdp(
+    interface: &Interface,
+    options: UplinkOptions,
+    zero_copy: bool,
+    channels: u32,
+) -> Option<String> {
+    let Interface { name, mtu_bytes, .. } = interface;
+    let UplinkOptions { queues, host, .. } = options;
+    if !zero_copy {
+        // Measured: docs/uplinks.md.
+        Some(format!(
+            "the driver of {name} has no zero copy for XDP sockets, and packet sockets pass TCP's segments of 64 KiB whole"
+        ))
+    } else if host == Host::Shared {
+        Some(
+            "host = \"shared\", and XDP sockets would take frames before the host's stack sees them"
+                .to_owned(),
+        )
+    } else if *mtu_bytes > MTU_BYTES_MAX {
+        Some(format!("the MTU of {name} is {mtu_bytes}, and XDP sockets here take {MTU_BYTES_MAX} at most"))
+    } else if channels != u32::from(queues) {
+        Some(format!(
+            "{name} receives with {channels} queues and the port has {queues}; queues = {channels} would allow XDP sockets"
+        ))
+    } else {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn xdp_sockets_are_for_devices_that_take_part() {
+        let interface = Interface {
+            name: "eth1".to_owned(),
+            index: 7,
+            mtu_bytes: 1500,
+            mac: [0; 6],
+            kind: String::new(),
+            xdp_program: None,
+        };
+        let off = UplinkOptions { host: Host::Off, ..UplinkOptions::default() };
+        let told = |interface: &Interface, options, zero_copy, channels| {
+            against_xdp(interface, options, zero_copy, channels).unwrap_or_default()
+        };
+        assert_eq!(told(&interface, off, true, 1), "");
+        assert!(told(&interface, off, false, 1).contains("no zero copy"));
+        assert!(told(&interface, UplinkOptions::default(), true, 1).contains("host = \"shared\""));
+        assert!(told(&interface, off, true, 8).contains("queues = 8 would allow"));
+        let jumbo = Interface { mtu_bytes: 9000, ..interface };
+        assert!(told(&jumbo, off, true, 1).contains("9000"));
+    }
+}
