@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use crate::config::SwitchSettings;
 use crate::driver::{DriverOrder, DriverReport};
 use crate::log::{say, say_of_others};
 use crate::sandbox;
@@ -39,9 +40,9 @@ struct Asking {
 }
 
 impl Driver {
-    pub(super) fn new(sandbox: sandbox::Mode) -> Self {
+    pub(super) fn new(settings: &SwitchSettings) -> Self {
         Self {
-            lives: Lives::new(Role::driver(sandbox)),
+            lives: Lives::new(Role::driver(settings)),
             round: 0,
             asking: VecDeque::new(),
             requests: BTreeMap::new(),
