@@ -5,13 +5,14 @@ use std::os::unix::net::UnixStream;
 
 use lasthop_guest::{Vnic, VnicOptions, VnicPair};
 use lasthop_vhost::features;
+use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{needs, queue};
 use crate::event::{Report, Reporter, Reports, reports};
 use crate::io::IoThread;
 use crate::lane::{Lane, LaneState};
-use crate::{Counters, DeviceFacts, DriverError, DriverEvent, Needs, Queue, QueueError};
+use crate::{Backend, Counters, DeviceFacts, DriverError, DriverEvent, Needs, Queue, QueueError};
 
 /// Features of the vNIC that have nothing to do with what the device can do.
 const RING_FEATURES: u64 = features::VERSION_1
@@ -108,12 +109,20 @@ struct Port {
     /// Goes up with each device and each switch.
     generation: u64,
     lanes: Vec<Place>,
-    /// Descriptors of a device that no vNIC serves yet.
+    /// Descriptors of a device that no queue has yet.
     spare: Vec<OwnedFd>,
+    /// Queues that no lane has, for want of a switch.
+    queues: Vec<Box<dyn Queue>>,
     /// What former lanes counted.
     past: Counters,
     /// Kinds of events of this generation that were told.
     told: Vec<std::mem::Discriminant<DriverEvent>>,
+}
+
+impl Port {
+    fn has_device(&self) -> bool {
+        !(self.lanes.is_empty() && self.spare.is_empty() && self.queues.is_empty())
+    }
 }
 
 /// The driver process's ports and threads. Calls come from one thread; those that talk to the switch wait for its answers.
@@ -163,6 +172,7 @@ impl Driver {
             generation: 0,
             lanes: Vec::new(),
             spare: device,
+            queues: Vec::new(),
             past: Counters::default(),
             told: Vec::new(),
         };
@@ -183,9 +193,9 @@ impl Driver {
     /// Gives a port another connection to a switch: the old one has ended, or ends now.
     ///
     /// # Errors
-    /// [`DriverError`]; the port is without switch then.
+    /// [`DriverError`]; the port is without switch then, and keeps its device.
     pub fn replace_switch(&mut self, id: PortId, switch: UnixStream) -> Result<(), DriverError> {
-        let queues: Vec<Box<dyn Queue>> = self.recall(id)?.into_iter().map(|lane| lane.queue).collect();
+        self.recall(id)?;
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
         let pairs = match &mut port.vnic {
             Some(vnic) => vnic.reconnect(switch)?,
@@ -195,7 +205,7 @@ impl Driver {
                 pairs
             }
         };
-        self.serve(id, pairs, queues)
+        self.serve(id, pairs)
     }
 
     /// Gives a port another device, as when it came back. If it is of another kind, the connection to the switch ends, and
@@ -211,8 +221,9 @@ impl Driver {
     ) -> Result<(), DriverError> {
         check(&facts, &device)?;
         let wanted = needs(&facts)?;
-        drop(self.recall(id)?);
+        self.recall(id)?;
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        port.queues.clear();
         let fits = needs(&port.facts)? == wanted && port.facts.queues == facts.queues;
         (port.facts, port.spare) = (facts, device);
         let features = RING_FEATURES | port.facts.features;
@@ -222,7 +233,7 @@ impl Driver {
             None => return Ok(()),
         };
         match reset {
-            Ok(pairs) => self.serve(id, pairs, Vec::new()),
+            Ok(pairs) => self.serve(id, pairs),
             Err(why) => {
                 port.vnic = None;
                 let event = DriverEvent::SwitchGone { port: id, why };
@@ -232,30 +243,30 @@ impl Driver {
         }
     }
 
-    /// Takes a port's lanes back from their threads.
-    fn recall(&mut self, id: PortId) -> Result<Vec<Lane>, DriverError> {
+    /// Takes a port's lanes back from their threads, and their queues out of them.
+    fn recall(&mut self, id: PortId) -> Result<(), DriverError> {
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
-        let mut lanes = Vec::new();
         for Place { thread, number } in std::mem::take(&mut port.lanes) {
             let Some(mut lane) = self.threads[thread].ask(move |io| io.remove(number))? else { continue };
             port.past += settled(lane.count());
-            lanes.push(lane);
+            port.queues.push(lane.queue);
         }
         self.next_generation += 1;
         port.generation = self.next_generation;
         port.told.clear();
-        Ok(lanes)
+        Ok(())
     }
 
     /// Has threads serve the pairs, with the queues that there were before, or else with the port's spare descriptors.
-    fn serve(
-        &mut self,
-        id: PortId,
-        pairs: Vec<VnicPair>,
-        queues: Vec<Box<dyn Queue>>,
-    ) -> Result<(), DriverError> {
+    fn serve(&mut self, id: PortId, pairs: Vec<VnicPair>) -> Result<(), DriverError> {
+        if !pairs.iter().all(|pair| pair.is_mergeable() && pair.header_bytes() == HEADER_BYTES) {
+            return Err(DriverError::TooFewFeatures);
+        }
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
-        let queues = if queues.is_empty() { open_queues(port, &pairs)? } else { queues };
+        if port.queues.is_empty() {
+            port.queues = open_queues(port, &pairs)?;
+        }
+        let queues = std::mem::take(&mut port.queues);
         let Some(vnic) = &port.vnic else { return Err(DriverError::NoSuchPort(id)) };
         for (pair, queue) in pairs.into_iter().zip(queues) {
             let session = vnic.fd().try_clone_to_owned();
@@ -336,7 +347,7 @@ impl Driver {
         Ok(PortStats {
             port: id,
             counters,
-            has_device: !states.contains(&LaneState::NoDevice),
+            has_device: port.has_device() && !states.contains(&LaneState::NoDevice),
             has_switch,
             features: port.vnic.as_ref().filter(|_| has_switch).map_or(0, Vnic::features),
         })
@@ -354,6 +365,11 @@ fn check(facts: &DeviceFacts, device: &[OwnedFd]) -> Result<(), DriverError> {
     if usize::from(facts.queues) != device.len() || device.is_empty() {
         let (name, queues) = (facts.name.clone(), facts.queues);
         return Err(DriverError::WrongDescriptors { name, queues, descriptors: device.len() });
+    }
+    let is_header = [HEADER_BYTES, HEADER_BYTES_LEGACY].contains(&usize::from(facts.header_bytes));
+    if facts.backend == Backend::AfPacket && !is_header {
+        let (name, header_bytes) = (facts.name.clone(), facts.header_bytes);
+        return Err(DriverError::WrongHeaders { name, header_bytes });
     }
     Ok(())
 }
@@ -381,12 +397,12 @@ fn start_lane(
     let mut counters = Counters::default();
     let state = match queue.start(&mut pair, &mut counters) {
         Ok(()) => LaneState::Open,
-        Err(error @ (QueueError::DeviceGone | QueueError::LockedMemory(_) | QueueError::Failed(_))) => {
+        Err(QueueError::Vnic(error)) => return Err(error.into()),
+        Err(error) => {
             let event = DriverEvent::DeviceGone { port: id, why: error.to_string() };
             reporter.report(Report { generation, event });
             LaneState::NoDevice
         }
-        Err(error) => return Err(error.into()),
     };
     pair.rx.flush()?;
     let mut lane = Lane::new((id, generation), pair, queue, session, state);

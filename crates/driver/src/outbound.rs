@@ -100,13 +100,13 @@ impl Outbound {
         &mut self,
         pair: &mut VnicPair,
         counters: &mut Counters,
-        refusal: fn(Errno) -> Refusal,
+        refusal: impl Fn(Errno) -> Refusal,
         mut push: impl FnMut(&mut Outbox, usize) -> Result<usize, Errno>,
     ) -> Result<Visit, QueueError> {
         self.gather(pair, counters)?;
         let mut frames = 0;
         while self.waiting() > 0 {
-            frames += match push(&mut self.outbox, self.done).map_err(refusal) {
+            frames += match push(&mut self.outbox, self.done).map_err(&refusal) {
                 Ok(count) => self.sent(count, pair, counters),
                 Err(Refusal::Wait) => return Ok(Visit { frames, next: Next::Blocked }),
                 Err(Refusal::Drop(reason)) => self.drop_first(reason, pair, counters),
@@ -155,10 +155,10 @@ impl Outbound {
         {
             let frame = self.take(pair)?;
             counters.from_switch.count(frame.len_bytes);
+            counters.waiting = self.waiting() as u64;
             bytes += frame.len_bytes;
             pending = pending.saturating_sub(frame.parts as u16); // at most SEND_PARTS_MAX
         }
-        counters.waiting = self.waiting() as u64;
         Ok(())
     }
 

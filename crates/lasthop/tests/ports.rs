@@ -280,6 +280,25 @@ fn uplinks_exchange_frames_if_both_are_for_transit() {
 }
 
 #[test]
+fn the_doctor_knows_wires() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new(&["--vnic", "vm1,isolated=true", "--uplink", "wire", "--uplink", "gone"]);
+    lab.until("wire", "up");
+    let examine = || lab.switch.ask(&["doctor"]);
+    let said = examine().refused_with_output();
+    assert!(said.contains("not ok: gone device: there is no device \"gone\""), "{said}");
+    assert!(said.contains("wire: driver ok - device ok - drops ok"), "{said}");
+    assert!(!said.contains("isolated"), "the wire is not: {said}");
+    lab.switch.ask(&["port", "del", "gone"]).ok();
+    lab.outside.ip("link set eth0 down");
+    lab.until("wire", "no carrier");
+    let said = lab.switch.ask(&["doctor", "wire"]).refused_with_output();
+    assert!(said.contains("not ok: wire device: wire has no carrier"), "{said}");
+}
+
+#[test]
 fn names_and_devices_are_shared_by_none() {
     if !may() {
         return;

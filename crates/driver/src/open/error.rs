@@ -38,6 +38,16 @@ pub enum OpenError {
         "host = \"off\" and \"port\" need Linux 6.6 or newer, whose programs for {0} go when they have to; set host = \"shared\""
     )]
     OldKernel(String),
+    /// The host's port is missing.
+    #[error(
+        "host = \"port\" gives the host's stack the port {tap} in the place of {device}, and there is no tap {tap}: add it: lasthop port add {tap},tap={tap}"
+    )]
+    NoHostTap {
+        /// The uplink's device.
+        device: String,
+        /// The tap that has to be there.
+        tap: String,
+    },
     /// XDP sockets cannot be had.
     #[error(transparent)]
     Xdp(#[from] XdpError),

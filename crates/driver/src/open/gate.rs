@@ -8,6 +8,10 @@ use super::bpf::{Hook, Program};
 use super::link::Link;
 use super::{Host, OpenError};
 
+/// Bytes of a device's name (linux/if.h: IFNAMSIZ less its zero).
+const DEVICE_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
+const HOST_TAP_END: &str = "-host";
+
 const CAPABILITY: &str = "CAP_NET_ADMIN and CAP_BPF";
 
 /// Keeps an uplink and the host's own stack apart, for as long as this lives: programs attached by links that nothing else
@@ -56,15 +60,20 @@ impl Gate {
         Ok(Self { mark, _links: links })
     }
 
-    /// For `host`; None with [`Host::Shared`], which needs nothing. `tap` is for [`Host::Port`] alone.
+    /// For `host`; None with [`Host::Shared`], which needs nothing.
     ///
     /// # Errors
-    /// As [`Self::off`].
-    pub fn of(host: Host, device: &str, tap: &str) -> Result<Option<Self>, OpenError> {
+    /// As [`Self::off`]; [`OpenError::NoHostTap`] with [`Host::Port`].
+    pub fn of(host: Host, device: &str) -> Result<Option<Self>, OpenError> {
         match host {
             Host::Off => Self::off(device).map(Some),
             Host::Shared => Ok(None),
-            Host::Port => Self::port(device, tap).map(Some),
+            Host::Port => {
+                let tap = host_tap(device);
+                let there = Link::new(&tap)?.index();
+                there.map_err(|_| OpenError::NoHostTap { device: device.to_owned(), tap: tap.clone() })?;
+                Self::port(device, &tap).map(Some)
+            }
         }
     }
 
@@ -73,6 +82,13 @@ impl Gate {
     pub fn mark(&self) -> u32 {
         self.mark
     }
+}
+
+/// The name of the tap that is the host's port in the place of `device`: the first ten bytes of its name, and `-host`.
+#[must_use]
+pub fn host_tap(device: &str) -> String {
+    let end = device.floor_char_boundary(DEVICE_BYTES_MAX - HOST_TAP_END.len());
+    format!("{}{HOST_TAP_END}", &device[..end])
 }
 
 /// A device to attach programs to.
@@ -105,4 +121,17 @@ impl Site {
 /// A mark that nobody else has chosen, but by chance or by CAP_NET_ADMIN.
 fn new_mark() -> u32 {
     (RandomState::new().build_hasher().finish() as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_s_tap_has_a_name_that_devices_can_have() {
+        assert_eq!(host_tap("eth1"), "eth1-host");
+        assert_eq!(host_tap("enp129s0f1np1"), "enp129s0f1-host");
+        assert_eq!(host_tap("enp129s0f1np1").len(), DEVICE_BYTES_MAX);
+        assert_eq!(host_tap("aaaaaaaaa\u{e4}"), "aaaaaaaaa-host");
+    }
 }

@@ -12,7 +12,7 @@ mod uplink;
 mod xdp;
 
 pub use error::OpenError;
-pub use gate::Gate;
+pub use gate::{Gate, host_tap};
 pub use host::Host;
 pub use packet::{PacketOptions, packet};
 pub use tap::{TapOptions, tap};

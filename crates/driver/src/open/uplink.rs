@@ -1,9 +1,5 @@
-use std::os::fd::{AsFd, OwnedFd};
-
-use rustix::io::Errno;
-
 use super::netlink::{self, Interface};
-use super::{Gate, Host, OpenError, PacketOptions, TapOptions, XdpDevice, packet, tap};
+use super::{Gate, Host, OpenError, PacketOptions, XdpDevice, packet};
 use crate::xdp::MTU_BYTES_MAX;
 use crate::{Backend, DeviceFacts, OpenedDevice};
 
@@ -32,7 +28,6 @@ impl Default for UplinkOptions {
 ///
 /// ```text
 ///   Uplink ──sockets()──> descriptors for the driver process; fresh ones for the next driver process
-///     │    ──host_port()──> those of the tap that is the host's own port, with Host::Port
 ///     └ gate, XDP program: while nobody has the descriptors, the host's stack is kept out all the same
 /// ```
 #[derive(Debug)]
@@ -43,20 +38,18 @@ pub struct Uplink {
     packet: PacketOptions,
     xdp: Option<XdpDevice>,
     gate: Option<Gate>,
-    tap: Option<OpenedDevice>,
 }
 
 impl Uplink {
-    /// Opens the device of the given name in this network namespace. `tap` is the name of the tap that becomes the host's
-    /// port with [`Host::Port`]: what is not there is made.
+    /// Opens the device of the given name in this network namespace. With [`Host::Port`] the tap of the name that
+    /// [`host_tap`] gives has to be there, as another port: it is the host's.
     ///
     /// # Errors
     /// [`OpenError`]; nothing is left behind.
-    pub fn open(name: &str, options: UplinkOptions, tap_name: &str) -> Result<Self, OpenError> {
+    pub fn open(name: &str, options: UplinkOptions) -> Result<Self, OpenError> {
         // The XDP program first: it refuses most.
         let (xdp, reason) = choose(name, options)?;
-        let tap = (options.host == Host::Port).then(|| host_tap(name, tap_name)).transpose()?;
-        let gate = Gate::of(options.host, name, tap_name)?;
+        let gate = Gate::of(options.host, name)?;
         let packet_options = PacketOptions {
             queues: options.queues,
             qdisc_bypass: options.qdisc_bypass,
@@ -67,7 +60,7 @@ impl Uplink {
             Some(device) => device.facts().clone(),
             None => packet(name, packet_options)?.facts,
         };
-        Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, gate, tap })
+        Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, gate })
     }
 
     /// What is known of the device.
@@ -98,26 +91,6 @@ impl Uplink {
             None => packet(&self.name, self.packet),
         }
     }
-
-    /// The tap that is the host's own port, for a driver process; None without [`Host::Port`].
-    ///
-    /// # Errors
-    /// [`OpenError::System`] when there are too many descriptors.
-    pub fn host_port(&self) -> Result<Option<OpenedDevice>, OpenError> {
-        let Some(tap) = &self.tap else { return Ok(None) };
-        let copy = |fd: &OwnedFd| fd.as_fd().try_clone_to_owned();
-        let queues = tap.queues.iter().map(copy).collect::<Result<_, _>>().map_err(|error| {
-            let errno = Errno::from_io_error(&error).unwrap_or(Errno::MFILE);
-            OpenError::of(&tap.facts.name, "", "copy a descriptor")(errno)
-        })?;
-        Ok(Some(OpenedDevice { facts: tap.facts.clone(), queues }))
-    }
-}
-
-/// A tap for the host's stack in the place of `device`: frames as long as the device's pass.
-fn host_tap(device: &str, tap_name: &str) -> Result<OpenedDevice, OpenError> {
-    let mtu_bytes = super::link::Link::new(device)?.mtu_bytes()?;
-    tap(tap_name, TapOptions { mtu_bytes: Some(mtu_bytes), ..TapOptions::default() })
 }
 
 /// The XDP device if it is to be one, and why it is or is not.

@@ -4,9 +4,9 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lasthop_driver::open::{self, OpenError, PacketOptions, TapOptions};
-use lasthop_driver::{DriverError, DriverEvent, DropReason, PortId};
+use lasthop_driver::{DriverError, DriverEvent, DropReason, OpenedDevice, PortId};
 
-use crate::lab::{Lab, eventually};
+use crate::lab::{Lab, Namespace, eventually};
 use crate::talk::{datagrams, stream};
 
 const MIB: usize = 1 << 20;
@@ -63,15 +63,28 @@ fn a_tap_may_be_deleted() {
     lab.assert_conserved();
 }
 
+/// Sends until the driver has nowhere to put it.
+fn send_until_dropped(lab: &Lab, from: &Namespace, to: &str, port: PortId) {
+    let socket = from.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+    eventually("frames are dropped", || {
+        socket.send_to(b"x", to).unwrap();
+        lab.port(port.0).counters.dropped(DropReason::DeviceDown) > 0
+    });
+}
+
 #[test]
 fn a_link_that_is_set_down_passes_again_when_it_is_up() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
     let two = lab.tap_port(2, TapOptions::default());
     stream(&one, &two, "192.0.2.2", MIB);
+    two.run("ip neighbour change 192.0.2.1 dev tap0 nud permanent");
+    one.run("ip neighbour change 192.0.2.2 dev eth0 nud permanent");
     lab.host.run("ip link set wire1 down");
+    send_until_dropped(&lab, &two, "192.0.2.1:9", PortId(1));
     lab.host.run("ip link set wire1 up");
     two.run("ip link set tap0 down");
+    send_until_dropped(&lab, &one, "192.0.2.2:9", PortId(2));
     two.run("ip link set tap0 up");
     stream(&one, &two, "192.0.2.2", MIB);
     stream(&two, &one, "192.0.2.1", MIB);
@@ -113,6 +126,25 @@ fn another_kind_of_device_asks_for_another_connection() {
 }
 
 #[test]
+fn what_cannot_be_served_is_named() {
+    let mut lab = Lab::new(1);
+    let _one = lab.wire("wire1", "192.0.2.1", 1500);
+    let mut attach = |change: fn(&mut OpenedDevice)| {
+        let mut device = lab.open_packet("wire1", PacketOptions::default());
+        change(&mut device);
+        let (switch, _) = std::os::unix::net::UnixStream::pair().unwrap();
+        lab.driver.attach(PortId(1), device.facts, device.queues, switch).unwrap_err()
+    };
+    let error = attach(|device| device.facts.queues = 2);
+    assert!(matches!(error, DriverError::WrongDescriptors { queues: 2, descriptors: 1, .. }), "{error}");
+    let error = attach(|device| device.facts.header_bytes = 11);
+    assert!(matches!(error, DriverError::WrongHeaders { header_bytes: 11, .. }), "{error}");
+    let error = attach(|_| ());
+    assert!(matches!(error, DriverError::Switch(_)), "nobody is at the other end: {error}");
+    assert!(lab.driver.stats().unwrap().ports.is_empty());
+}
+
+#[test]
 fn promiscuous_mode_ends_with_the_port() {
     let mut lab = Lab::new(1);
     let _one = lab.packet_port(1, 1500, PacketOptions { queues: 2, ..PacketOptions::default() });
@@ -127,7 +159,7 @@ fn promiscuous_mode_ends_with_the_port() {
 fn what_cannot_be_opened_is_named() {
     let lab = Lab::new(1);
     let elsewhere = lab.wire("wire1", "192.0.2.1", 1500);
-    let error = |namespace: &crate::lab::Namespace, name: &str| {
+    let error = |namespace: &Namespace, name: &str| {
         namespace.within(|| open::packet(name, PacketOptions::default())).unwrap_err()
     };
     assert_eq!(error(&lab.host, "eth7"), OpenError::NoDevice("eth7".to_owned()));

@@ -1,9 +1,9 @@
 //! What passes: segmentation, checksums, tags, long frames, several queues.
 
 use lasthop_driver::open::{PacketOptions, TapOptions};
-use lasthop_driver::{Counters, Flow};
+use lasthop_driver::{Counters, DropReason, Flow};
 
-use crate::lab::{Lab, Namespace};
+use crate::lab::{Lab, Namespace, eventually};
 use crate::talk::{datagrams, stream};
 
 const MIB: usize = 1 << 20;
@@ -140,5 +140,23 @@ fn several_queues_share_the_flows() {
         assert!(flows.iter().all(|queue| queue.from_device.frames > 0), "{flows:?}");
         assert_eq!(flows.len(), 2);
     }
+    lab.assert_conserved();
+}
+
+#[test]
+fn what_is_longer_than_the_wire_takes_is_dropped_and_nothing_else() {
+    let mut lab = Lab::new(1);
+    let one = lab.tap_port(1, TapOptions { mtu_bytes: Some(9000), ..TapOptions::default() });
+    let two = lab.packet_port(2, 1500, PacketOptions::default());
+    datagrams(&one, &two, "192.0.2.2", &[1, 1472]);
+    let sender = one.within(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap();
+    for _ in 0..3 {
+        sender.send_to(&[0; 5000], "192.0.2.2:9").unwrap();
+    }
+    let dropped = || lab.port(2).counters.dropped(DropReason::TooLong);
+    eventually("long frames are dropped", || dropped() == 3);
+    datagrams(&one, &two, "192.0.2.2", &[1, 1472]);
+    stream(&one, &two, "192.0.2.2", MIB);
+    assert_eq!(dropped(), 3);
     lab.assert_conserved();
 }

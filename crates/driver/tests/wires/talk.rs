@@ -9,7 +9,7 @@ use crate::lab::{Namespace, PATIENCE};
 pub(crate) fn stream(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
     let listener = to.within(|| TcpListener::bind(format!("{address}:0"))).unwrap();
     let target = listener.local_addr().unwrap();
-    let pattern = |at: usize| (at * 31 >> 3) as u8;
+    let pattern = |at: usize| ((at * 31) >> 3) as u8;
     let sent: Vec<u8> = (0..bytes).map(pattern).collect();
     std::thread::scope(|scope| {
         let receiver = scope.spawn(move || {

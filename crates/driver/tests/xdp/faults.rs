@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-use lasthop_driver::open::{Host, OpenError, Uplink, UplinkOptions, XdpDevice, XdpError};
+use lasthop_driver::open::{self, Host, OpenError, TapOptions, Uplink, UplinkOptions, XdpDevice, XdpError};
 use lasthop_driver::{Backend, DriverEvent, DropReason};
 
 use crate::bench::{Bench, eventually};
@@ -27,7 +27,7 @@ fn has_programs(lab: &Lab) -> bool {
 fn a_device_vanishes_under_load_and_comes_back() {
     let lab = Lab::new();
     let mut bench = Bench::new();
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off), "")).unwrap();
+    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
     talk(&mut bench, &lab, 2);
     lab.unplug();
@@ -41,7 +41,7 @@ fn a_device_vanishes_under_load_and_comes_back() {
     bench.assert_conserved();
     drop(uplink);
     lab.plug(1);
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off), "")).unwrap();
+    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     bench.replace(1, lab.on_host(|| uplink.sockets()).unwrap());
     talk(&mut bench, &lab, 2);
     bench.assert_conserved();
@@ -50,7 +50,7 @@ fn a_device_vanishes_under_load_and_comes_back() {
 #[test]
 fn another_driver_takes_over_while_the_device_stays_shut() {
     let lab = Lab::new();
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off), "")).unwrap();
+    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     for _ in 0..2 {
         let mut bench = Bench::new();
         bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
@@ -74,7 +74,7 @@ fn a_device_in_use_is_refused_by_name_and_number() {
 #[test]
 fn queues_without_sockets_are_refused() {
     let lab = Lab::with_queues(2);
-    let error = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off), "")).unwrap_err();
+    let error = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap_err();
     assert!(matches!(error, OpenError::Xdp(XdpError::Queues { channels: 2, queues: 1, .. })), "{error}");
     assert!(error.to_string().contains("set queues = 2"), "{error}");
     assert!(!has_programs(&lab));
@@ -84,7 +84,7 @@ fn queues_without_sockets_are_refused() {
 fn frames_that_do_not_fit_are_refused() {
     let lab = Lab::new();
     lab.host_command(&format!("ip link set {UPLINK} mtu 9000"));
-    let error = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off), "")).unwrap_err();
+    let error = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap_err();
     assert!(matches!(error, OpenError::Xdp(XdpError::Mtu { mtu_bytes: 9000, .. })), "{error}");
     assert!(error.to_string().contains("backend = \"af_packet\""), "{error}");
 }
@@ -92,7 +92,7 @@ fn frames_that_do_not_fit_are_refused() {
 #[test]
 fn a_device_that_is_not_there_is_named() {
     let lab = Lab::new();
-    let error = lab.on_host(|| Uplink::open("nowhere", options(Host::Off), "")).unwrap_err();
+    let error = lab.on_host(|| Uplink::open("nowhere", options(Host::Off))).unwrap_err();
     assert!(error.to_string().contains("no network device nowhere"), "{error}");
 }
 
@@ -103,7 +103,7 @@ fn a_device_whose_driver_has_no_xdp_works_by_the_stack_s_but_gives_the_host_no_p
     lab.host_command("ip link set plain0 up");
     let error = lab.on_host(|| XdpDevice::attach("plain0", 1, Host::Port)).unwrap_err();
     assert!(matches!(error, XdpError::GenericPort(_)), "{error}");
-    let uplink = lab.on_host(|| Uplink::open("plain0", options(Host::Off), "")).unwrap();
+    let uplink = lab.on_host(|| Uplink::open("plain0", options(Host::Off))).unwrap();
     assert!(!uplink.facts().xdp.unwrap().native);
     let mut bench = Bench::new();
     bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
@@ -123,7 +123,7 @@ fn without_capabilities_the_remedy_is_told() {
 fn auto_says_why() {
     let lab = Lab::new();
     let auto = UplinkOptions { host: Host::Off, ..UplinkOptions::default() };
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, auto, "")).unwrap();
+    let uplink = lab.on_host(|| Uplink::open(UPLINK, auto)).unwrap();
     assert_eq!(uplink.facts().backend, Backend::AfPacket);
     assert!(uplink.reason().contains("no zero copy"), "{}", uplink.reason());
     assert!(!has_xdp(&lab), "a probe leaves nothing");
@@ -138,9 +138,12 @@ fn has_xdp(lab: &Lab) -> bool {
 #[ignore = "run by nothing_is_left_of_a_process_that_was_killed"]
 fn holder() {
     let Ok(namespace) = std::env::var(NAMESPACE) else { return };
-    let device =
-        crate::lab::within(&namespace, || Uplink::open(UPLINK, options(Host::Port), "up0-host")).unwrap();
-    eprintln!("holding {}", device.facts().name);
+    let open = || {
+        let tap = open::tap(&open::host_tap(UPLINK), TapOptions::default()).unwrap();
+        (tap, Uplink::open(UPLINK, options(Host::Port)).unwrap())
+    };
+    let (_tap, uplink) = crate::lab::within(&namespace, open);
+    eprintln!("holding {}", uplink.facts().name);
     loop {
         std::thread::park();
     }

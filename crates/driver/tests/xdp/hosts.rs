@@ -4,7 +4,9 @@ use std::net::UdpSocket;
 use std::sync::Mutex;
 
 use lasthop_driver::Backend;
-use lasthop_driver::open::{Gate, Host, Uplink, UplinkOptions, XdpDevice, XdpError};
+use lasthop_driver::open::{
+    self, Gate, Host, TapOptions, Uplink, UplinkOptions, XdpDevice, XdpError, host_tap,
+};
 
 use crate::bench::{Bench, eventually};
 use crate::frames::{self, number, payload};
@@ -12,16 +14,17 @@ use crate::lab::{FAR_ADDRESS, GUEST_ADDRESS, HOST_ADDRESS, HOST_IP, HOST_MAC, La
 
 /// Datagrams of each kind.
 const COUNT: u32 = 100;
-const TAP: &str = "up0-host";
 const UPLINK_PORT: u32 = 1;
 const HOST_PORT: u32 = 2;
 
 fn uplink(lab: &Lab, bench: &mut Bench, backend: Backend, host: Host) -> Uplink {
     let options = UplinkOptions { backend: Some(backend), host, ..UplinkOptions::default() };
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options, TAP)).unwrap();
-    if let Some(tap) = uplink.host_port().unwrap() {
-        bench.attach(HOST_PORT, tap);
+    if host == Host::Port {
+        let error = lab.on_host(|| Uplink::open(UPLINK, options)).unwrap_err();
+        assert!(error.to_string().contains("lasthop port add up0-host,tap=up0-host"), "{error}");
+        bench.attach(HOST_PORT, lab.on_host(|| open::tap(&host_tap(UPLINK), TapOptions::default())).unwrap());
     }
+    let uplink = lab.on_host(|| Uplink::open(UPLINK, options)).unwrap();
     bench.attach(UPLINK_PORT, lab.on_host(|| uplink.sockets()).unwrap());
     uplink
 }

@@ -8,11 +8,14 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use lasthop_driver::open::Uplink;
 use lasthop_driver::{Counters, DeviceFacts, OpenedDevice};
 
 use crate::clock::{Pause, earlier};
 use crate::links::Device;
 use crate::port::PortSpec;
+
+use super::opening::Opening;
 
 /// Pause before a device that could not be opened, or failed, is opened again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -52,7 +55,19 @@ struct Opened {
     unsent: Option<Vec<OwnedFd>>,
     /// A tap is there as long as somebody has it open: also while there is no driver process.
     kept: Vec<OwnedFd>,
+    /// Keeps the host's stack where it is to be, also while there is no driver process.
+    uplink: Option<Uplink>,
     since: Instant,
+}
+
+impl Opened {
+    /// Descriptors for the next driver process; none if they cannot be had, and the device has to be opened anew.
+    fn renew(&self) -> Option<Vec<OwnedFd>> {
+        match &self.uplink {
+            Some(uplink) => uplink.sockets().ok().map(|device| device.queues),
+            None => self.kept.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok(),
+        }
+    }
 }
 
 impl DevicePort {
@@ -76,13 +91,13 @@ impl DevicePort {
         self.opened.is_none() && is_there && self.retry.is_none_or(|at| at <= now)
     }
 
-    /// The device was opened, `why` with this back end.
-    pub(super) fn open(&mut self, device: OpenedDevice, why: String, now: Instant) {
-        let OpenedDevice { facts, queues } = device;
+    /// The device was opened.
+    pub(super) fn open(&mut self, opening: Opening, now: Instant) {
+        let Opening { device: OpenedDevice { facts, queues }, why, uplink } = opening;
         let copies = queues.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
         let kept = if self.spec.is_tap() { copies.unwrap_or_default() } else { Vec::new() };
         (self.trouble, self.retry) = (None, None);
-        self.opened = Some(Opened { facts, why, unsent: Some(queues), kept, since: now });
+        self.opened = Some(Opened { facts, why, unsent: Some(queues), kept, uplink, since: now });
     }
 
     /// The device could not be opened. True if that is news.
@@ -101,6 +116,13 @@ impl DevicePort {
             self.pause.reset();
         }
         self.retry = Some(now + if was_sound { Duration::ZERO } else { self.pause.take() });
+    }
+
+    /// The tap that it shares the host with is a new one: it is opened anew, at once. Gives `number` back.
+    pub(super) fn is_wanted_again(&mut self, number: u32, now: Instant) -> u32 {
+        self.lost(now);
+        self.retry = None;
+        number
     }
 
     /// Whatever the kernel says of the device is news: there is no use in waiting.
@@ -124,10 +146,9 @@ impl DevicePort {
     pub(super) fn driver_gone(&mut self) {
         (self.is_driven, self.stale) = (false, None);
         if let Some(opened) = &mut self.opened {
-            opened.unsent = opened.kept.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>().ok();
+            opened.unsent = opened.renew();
         }
-        // Only what was kept can be sent again.
-        self.opened.take_if(|opened| opened.kept.is_empty());
+        self.opened.take_if(|opened| opened.unsent.as_ref().is_none_or(Vec::is_empty));
     }
 
     /// Descriptors for the driver process, if it has to get some.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use lasthop_driver::open::lift_memory_lock;
+
 use crate::config::SwitchSettings;
 use crate::driver::{DriverOrder, DriverReport};
 use crate::log::{say, say_of_others};
@@ -30,11 +32,20 @@ pub(super) struct Driver {
     pub(super) requests: BTreeMap<u32, (u32, String)>,
 }
 
-/// Somebody who wants to see device ports, as soon as their counters are there.
+/// What the counters of device ports are wanted for.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// To be shown, of one port or all.
+    Ports { name: Option<String> },
+    /// The method "doctor", for one vnic or port, or all.
+    Doctor { name: Option<String> },
+}
+
+/// Somebody who waits for the counters of device ports.
 #[derive(Debug)]
 struct Asking {
     round: u64,
-    name: Option<String>,
+    wanted: Wanted,
     asker: Asker,
     until: Instant,
 }
@@ -73,6 +84,8 @@ impl Supervisor {
     }
 
     pub(super) fn start_driver(&mut self) {
+        // Without, the driver process says what is missing when it comes to that.
+        let _ = lift_memory_lock();
         match self.driver.lives.start(&self.poller, Source::Driver.into()) {
             Ok(process) => {
                 let pid = process.pid();
@@ -172,12 +185,12 @@ impl Supervisor {
         self.driver.send(&DriverOrder::Detach { port }, Vec::new());
     }
 
-    /// Has device ports, one or all, shown to somebody; with fresh counters, if they come in time.
-    pub(super) fn ask_driver(&mut self, name: Option<String>, asker: &Asker) {
+    /// Goes on with what somebody wants when counters are fresh, or do not come in time.
+    pub(super) fn ask_driver(&mut self, wanted: Wanted, asker: &Asker) {
         self.driver.round += 1;
         let round = self.driver.round;
         let until = Instant::now() + COUNTERS_PATIENCE;
-        self.driver.asking.push_back(Asking { round, name, asker: asker.clone(), until });
+        self.driver.asking.push_back(Asking { round, wanted, asker: asker.clone(), until });
         if self.driver.lives.is_up() {
             self.driver.send(&DriverOrder::Stats { round }, Vec::new());
         } else {
@@ -191,8 +204,14 @@ impl Supervisor {
         let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.driver.asking).into_iter().partition(is_ready);
         self.driver.asking = waiting;
-        for Asking { name, asker, .. } in ready {
-            self.show_ports(name, asker);
+        for Asking { wanted, asker, .. } in ready {
+            let answer = match wanted {
+                Wanted::Ports { name } => self.show_ports(name, &asker),
+                Wanted::Doctor { name } => self.examine(name, &asker),
+            };
+            if let Some(answer) = answer.transpose() {
+                self.answer(asker, answer);
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::report::StatsReport;
 
 use super::Supervisor;
 use super::device::DevicePort;
+use super::driver::Wanted;
 use super::orders::Asker;
 use super::port::Port;
 use super::requests::{Question, to_json};
@@ -16,25 +17,22 @@ use super::warnings::Warner;
 
 impl Supervisor {
     pub(super) fn port_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.ask_driver(None, asker);
+        self.ask_driver(Wanted::Ports { name: None }, asker);
         Ok(None)
     }
 
     pub(super) fn port_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
         self.find_device_port(&name)?;
-        self.ask_driver(Some(name), asker);
+        self.ask_driver(Wanted::Ports { name: Some(name) }, asker);
         Ok(None)
     }
 
     /// The driver process has told its counters, or does not: the switch is asked next.
-    pub(super) fn show_ports(&mut self, name: Option<String>, asker: Asker) {
-        let answer = match self.lives.is_up() {
-            true => self.ask(Question::Ports { name }, &asker),
-            false => self.describe_ports(name.as_deref(), &StatsReport::default()).map(Some),
-        };
-        if let Some(answer) = answer.transpose() {
-            self.answer(asker, answer);
+    pub(super) fn show_ports(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
+        if self.lives.is_up() {
+            return self.ask(Question::Ports { name }, asker);
         }
+        self.describe_ports(name.as_deref(), &StatsReport::default()).map(Some)
     }
 
     /// One device port, or a list of all.

@@ -43,6 +43,12 @@ impl Answer {
         self.out
     }
 
+    /// What was written by a command whose answer is that something is not as it should be.
+    pub(crate) fn refused_with_output(self) -> String {
+        assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
+        self.out
+    }
+
     pub(crate) fn refused(self) -> String {
         assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
         self.err
