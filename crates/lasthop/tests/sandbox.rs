@@ -13,6 +13,7 @@ use lasthop_guest::Guest;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use support::namespaces::{Namespace, may};
 use support::{Switch, eventually, signal};
 
 fn status_of(task: &Path) -> String {
@@ -125,12 +126,19 @@ fn a_layer_that_cannot_be_had_is_left_out_or_ends_the_start() {
     eventually("the end", || auto.try_wait().expect("our child"));
 }
 
-/// Rows of the lists in docs/sandbox.md, which is what the lists are (`sandbox/tests/documented.rs`): the calls that the
-/// switch process needs on any machine.
-fn needed() -> BTreeSet<String> {
-    let rows = include_str!("../../../docs/sandbox.md").lines().filter(|line| line.starts_with("| `"));
-    let needed = rows.filter(|row| !row.ends_with("| kept |"));
-    needed.filter_map(|row| row.split('`').nth(1)).map(str::to_owned).collect()
+/// What is listed below these headings in docs/sandbox.md, which has the lists as they are (`sandbox/tests/documented.rs`):
+/// the calls that a process needs on any machine.
+fn needed(headings: &[&str]) -> BTreeSet<String> {
+    let mut heading = "";
+    let mut needed = BTreeSet::new();
+    for line in include_str!("../../../docs/sandbox.md").lines() {
+        if line.starts_with('#') {
+            heading = line;
+        } else if line.starts_with("| `") && !line.ends_with("| kept |") && headings.contains(&heading) {
+            needed.extend(line.split('`').nth(1).map(str::to_owned));
+        }
+    }
+    needed
 }
 
 /// Captures while something is done, until its client wants no more.
@@ -234,31 +242,96 @@ fn name(call: &str) -> Option<&str> {
     name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_').then_some(name)
 }
 
-#[test]
-fn all_that_is_allowed_is_needed() {
-    let cpus = ["--cpus", "0", "--workers", "2"];
-    let vnics = ["--vnic", "a", "--vnic", "b", "--vnic", "c", "--vnic", "d"];
-    let mut switch = Switch::start(&[&cpus[..], &vnics].concat());
+/// Traces the next life of a process of the supervisor's, whose current one is `process`, while something is done: the
+/// number of the next one is what `next` says. None without strace.
+fn traced(
+    mut switch: Switch,
+    process: u32,
+    next: impl Fn(&Switch) -> Option<u32>,
+    act: impl FnOnce(&Switch),
+) -> Option<(Trace, String)> {
     let file = switch.base.path().join("trace");
     let pid = switch.pid().to_string();
     let mut strace = Command::new("strace");
     let strace = strace.args(["-f", "-qq", "-o"]).arg(&file).args(["-p", &pid]).stderr(Stdio::null()).spawn();
     let Ok(mut strace) = strace else {
         let _ = std::io::stderr().write_all(b"skip: there is no strace here; tools/deps test installs it\n");
-        return;
+        return None;
     };
     let supervisor = format!("/proc/{pid}");
     eventually("strace", || (!status_of(Path::new(&supervisor)).contains("TracerPid:\t0\n")).then_some(()));
-    // The one that is started now is seen from its start.
-    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
-    eventually("the next one", || switch.log().contains("running again").then_some(()));
-    let process = switch.switch_pid().expect("a switch process").to_string();
-    exercise(&switch);
-    misbehave(&switch);
-    assert_eq!(switch.end().code(), Some(0), "{}", switch.log());
+    signal(process, Signal::KILL);
+    let process = eventually("the next one", || next(&switch).filter(|next| *next != process));
+    act(&switch);
+    // It has a handler for what it ignores.
+    signal(process, Signal::TERM);
+    // And ends by itself without supervisor.
+    signal(switch.pid(), Signal::KILL);
+    switch.wait();
     strace.wait().expect("our child");
-    let trace = Trace(fs::read_to_string(&file).expect("a trace"));
-    let (seen, needed) = (trace.calls(&process), needed());
+    Some((Trace(fs::read_to_string(&file).expect("a trace")), process.to_string()))
+}
+
+/// Nothing that is listed below these headings is left unused.
+fn check_lists(headings: &[&str], trace: &Trace, process: &str) {
+    let (seen, needed) = (trace.calls(process), needed(headings));
     let idle: Vec<&String> = needed.iter().filter(|name| !seen.contains(name.as_str())).collect();
     assert!(idle.is_empty(), "allowed or refused, and nothing calls them: {idle:?}");
+}
+
+#[test]
+fn all_that_the_switch_process_may_is_needed() {
+    let cpus = ["--cpus", "0", "--workers", "2"];
+    let vnics = ["--vnic", "a", "--vnic", "b", "--vnic", "c", "--vnic", "d"];
+    let switch = Switch::start(&[&cpus[..], &vnics].concat());
+    let process = switch.switch_pid().expect("a switch process");
+    let again = |switch: &Switch| switch.log().contains("running again").then(|| switch.switch_pid())?;
+    let act = |switch: &Switch| {
+        exercise(switch);
+        misbehave(switch);
+    };
+    if let Some((trace, process)) = traced(switch, process, again, act) {
+        check_lists(&["### Both processes", "### The switch process", "### Refused"], &trace, &process);
+    }
+}
+
+#[test]
+fn all_that_the_driver_process_may_is_needed() {
+    if !may() {
+        return;
+    }
+    let (host, outside) = (Namespace::new(), Namespace::new());
+    host.wire("wire", &outside, "eth0");
+    let ports = ["--uplink", "wire,backend=af_packet", "--host-port", "host=192.0.2.1/24", "--vnic", "a"];
+    let switch = Switch::start_in(host.name(), &ports);
+    let driver = |switch: &Switch| switch.json(&["version"])["running"]["driver_pid"].as_u64();
+    let driver = |switch: &Switch| driver(switch).and_then(|pid| u32::try_from(pid).ok());
+    let process = eventually("a driver process", || driver(&switch));
+    let state = |switch: &Switch, port: &str| switch.json(&["port", "show", port])["state"].clone();
+    let act = |switch: &Switch| {
+        for port in ["wire", "host"] {
+            eventually(port, || (state(switch, port) == "up").then_some(()));
+        }
+        let mut one = guest(switch, "a", ONE);
+        // Each device gives and takes frames.
+        for (port, way) in
+            [("wire", "to_device"), ("host", "to_device"), ("wire", "from_device"), ("host", "from_device")]
+        {
+            eventually(way, || {
+                send(&mut one, &frame([0xff; 6], ONE, 1, 100));
+                outside.ip("link set eth0 down");
+                outside.ip("link set eth0 up");
+                host.ip("link set host down");
+                host.ip("link set host up");
+                let shown = switch.json(&["port", "show", port]);
+                (shown["counters"][way]["frames"].as_u64() > Some(0)).then_some(())
+            });
+        }
+        switch.ask(&["port", "del", "host"]).ok();
+        host.ip("link del wire");
+        eventually("its end", || (state(switch, "wire") == "no device").then_some(()));
+    };
+    if let Some((trace, process)) = traced(switch, process, driver, act) {
+        check_lists(&["### Both processes", "### The driver process", "### Refused"], &trace, &process);
+    }
 }

@@ -74,6 +74,7 @@ pub(crate) fn enter<M: Serialize>(
     if mode == Mode::Off {
         return Ok(Vec::new());
     }
+    look_up();
     // The driver process takes descriptors from nobody but the supervisor.
     let names = if role == Role::Switch { root::descriptor_names() } else { None };
     let mut layers = namespaces::separate();
@@ -92,6 +93,12 @@ pub(crate) fn enter<M: Serialize>(
         Some(missing) if mode == Mode::Strict => Err(unmet(missing)),
         _ => Ok(layers),
     }
+}
+
+/// What rustix asks the system for once, it shall have asked for: where the vDSO is, and what is in the auxiliary vector.
+fn look_up() {
+    rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    rustix::param::page_size();
 }
 
 fn unmet(missing: &Layer) -> Fault {

@@ -25,8 +25,7 @@ const fn futex(operation: i32) -> Term {
     bits(1, !(FLAGS as u64) & u32::MAX as u64, operation as u64)
 }
 
-const OWN: Term = Term { argument: 0, is: Value::OwnProcess };
-const SELF: Term = int(0, 0);
+pub(super) const OWN: Term = Term { argument: 0, is: Value::OwnProcess };
 
 pub(in crate::sandbox) const CALLS: &[Call] = &[
     // Waiting and being woken: the packet path's own, so with any arguments, which costs least (docs/sandbox.md).
@@ -88,7 +87,6 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::any(call!(SYS_gettid), "and knows its number"),
     Call::with(call!(SYS_prctl), &[&[int(0, libc::PR_SET_NAME)]], "and has a name, for top and ps"),
     Call::any(call!(SYS_sched_getaffinity), "glibc finds out where a stack ends; and counts CPUs"),
-    Call::with(call!(SYS_sched_setaffinity), &[&[SELF]], "a worker stays on its CPUs"),
     Call::with(
         call!(SYS_futex),
         &[&[futex(libc::FUTEX_WAIT)], &[futex(libc::FUTEX_WAKE)], &[futex(libc::FUTEX_WAIT_BITSET)]],
@@ -113,17 +111,12 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         "handlers for guests' memory that shrinks, and for workers that are stuck",
     ),
     Call::any(call!(SYS_rt_sigreturn), "the end of a handler"),
-    Call::with(
-        call!(SYS_tgkill),
-        &[&[OWN, int(2, libc::SIGURG)]],
-        "the watchdog interrupts a worker that is stuck",
-    ),
     Call::with(call!(SYS_tgkill), &[&[OWN, int(2, libc::SIGABRT)]], "a panic ends the process").kept(),
-    Call::any(call!(SYS_getpid), "to signal nobody else"),
+    Call::any(call!(SYS_getpid), "to signal nobody else").kept(),
     Call::any(call!(SYS_exit_group), "the end"),
     // What the vDSO does without a system call as a rule, and not with every clock source.
     Call::any(call!(SYS_clock_gettime), "the time, where the CPU does not tell it").kept(),
-    Call::any(call!(SYS_getrandom), "hash tables' keys"),
+    Call::any(call!(SYS_getrandom), "hash tables' keys").kept(),
 ];
 
 /// Since Linux 6.13 (asm-generic/mman-common.h).

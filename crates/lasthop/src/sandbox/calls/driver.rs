@@ -55,6 +55,12 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         "and its device: no other address is as short",
     )
     .kept(),
+    Call::with(
+        call!(SYS_sched_setaffinity),
+        &[&[int(0, 0)]],
+        "threads stay on their CPUs, if they are given some",
+    )
+    .kept(),
     // A front end waits for the switch's answers.
     Call::with(
         call!(SYS_setsockopt),
