@@ -1,6 +1,6 @@
 //! What goes wrong at devices, and what is left of it: one clear message each, and nothing on the device.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use lasthop_driver::open::{self, Host, OpenError, TapOptions, Uplink, UplinkOptions, XdpDevice, XdpError};
@@ -143,7 +143,7 @@ fn holder() {
         (tap, Uplink::open(UPLINK, options(Host::Port)).unwrap())
     };
     let (_tap, uplink) = crate::lab::within(&namespace, open);
-    eprintln!("holding {}", uplink.facts().name);
+    writeln!(std::io::stderr(), "holding {}", uplink.facts().name).unwrap();
     loop {
         std::thread::park();
     }
