@@ -41,7 +41,7 @@ pub(crate) fn run(hysteresis: Hysteresis, mode: sandbox::Mode) -> Result<(), Fau
     };
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
-    poller.add(&driver.events_fd(), EVENTS, Interest::READ)?;
+    poller.add(driver.events_fd(), EVENTS, Interest::READ)?;
     Process { channel, is_full: false, poller, driver }.serve()
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Whether this user may make namespaces and devices; says so if not.
+#[expect(clippy::print_stderr, reason = "a test that tests nothing has to say so")]
 pub(crate) fn may() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
