@@ -64,7 +64,11 @@ impl Lab {
             match to.recv_from(bytes) {
                 Ok((len, _)) => bytes[..len] == *b"hello",
                 Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    // Interrupted: whoever stops and continues the test's processes.
+                    assert!(
+                        matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+                        "{error}"
+                    );
                     false
                 }
             }

@@ -29,6 +29,7 @@ fn talk(one: &Namespace, two: &Namespace) {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn frames_pass_unsegmented_from_wire_to_wire() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
@@ -41,6 +42,7 @@ fn frames_pass_unsegmented_from_wire_to_wire() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn frames_pass_unsegmented_between_a_host_behind_a_tap_and_a_wire() {
     let mut lab = Lab::new(1);
     let one = lab.tap_port(1, TapOptions::default());
@@ -72,6 +74,7 @@ fn since(now: Counters, before: Counters) -> Counters {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn the_short_header_of_older_kernels_does_as_well() {
     let mut lab = Lab::new(1);
     let short = PacketOptions { short_header: true, ..PacketOptions::default() };
@@ -83,6 +86,7 @@ fn the_short_header_of_older_kernels_does_as_well() {
 
 /// Without this the kernel takes a frame's checksum for right that nobody has computed yet.
 #[test]
+#[ignore = "needs root"]
 fn checksums_and_segments_are_right_on_wires_that_do_neither() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
@@ -102,6 +106,7 @@ fn checksums_and_segments_are_right_on_wires_that_do_neither() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn long_frames_pass_whole() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 9000, PacketOptions::default());
@@ -122,6 +127,7 @@ fn long_frames_pass_whole() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn several_queues_share_the_flows() {
     let mut lab = Lab::new(2);
     let one = lab.tap_port(1, TapOptions { queues: 2, ..TapOptions::default() });
@@ -144,6 +150,7 @@ fn several_queues_share_the_flows() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn what_is_longer_than_the_wire_takes_is_dropped_and_nothing_else() {
     let mut lab = Lab::new(1);
     let one = lab.tap_port(1, TapOptions { mtu_bytes: Some(9000), ..TapOptions::default() });

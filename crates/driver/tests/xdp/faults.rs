@@ -1,6 +1,6 @@
 //! What goes wrong at devices, and what is left of it: one clear message each, and nothing on the device.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use lasthop_driver::open::{self, Host, OpenError, TapOptions, Uplink, UplinkOptions, XdpDevice, XdpError};
@@ -27,7 +27,7 @@ fn has_programs(lab: &Lab) -> bool {
 fn a_device_vanishes_under_load_and_comes_back() {
     let lab = Lab::new();
     let mut bench = Bench::new();
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
     talk(&mut bench, &lab, 2);
     lab.unplug();
@@ -41,7 +41,7 @@ fn a_device_vanishes_under_load_and_comes_back() {
     bench.assert_conserved();
     drop(uplink);
     lab.plug(1);
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     bench.replace(1, lab.on_host(|| uplink.sockets()).unwrap());
     talk(&mut bench, &lab, 2);
     bench.assert_conserved();
@@ -50,7 +50,7 @@ fn a_device_vanishes_under_load_and_comes_back() {
 #[test]
 fn another_driver_takes_over_while_the_device_stays_shut() {
     let lab = Lab::new();
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     for _ in 0..2 {
         let mut bench = Bench::new();
         bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
@@ -103,7 +103,7 @@ fn a_device_whose_driver_has_no_xdp_works_by_the_stack_s_but_gives_the_host_no_p
     lab.host_command("ip link set plain0 up");
     let error = lab.on_host(|| XdpDevice::attach("plain0", 1, Host::Port)).unwrap_err();
     assert!(matches!(error, XdpError::GenericPort(_)), "{error}");
-    let uplink = lab.on_host(|| Uplink::open("plain0", options(Host::Off))).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open("plain0", options(Host::Off))).unwrap();
     assert!(!uplink.facts().xdp.unwrap().native);
     let mut bench = Bench::new();
     bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
@@ -143,7 +143,7 @@ fn holder() {
         (tap, Uplink::open(UPLINK, options(Host::Port)).unwrap())
     };
     let (_tap, uplink) = crate::lab::within(&namespace, open);
-    eprintln!("holding {}", uplink.facts().name);
+    writeln!(std::io::stderr(), "holding {}", uplink.facts().name).unwrap();
     loop {
         std::thread::park();
     }

@@ -24,7 +24,7 @@ fn uplink(lab: &Lab, bench: &mut Bench, backend: Backend, host: Host) -> Uplink 
         assert!(error.to_string().contains("lasthop port add up0-host,tap=up0-host"), "{error}");
         bench.attach(HOST_PORT, lab.on_host(|| open::tap(&host_tap(UPLINK), TapOptions::default())).unwrap());
     }
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options)).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options)).unwrap();
     bench.attach(UPLINK_PORT, lab.on_host(|| uplink.sockets()).unwrap());
     uplink
 }
