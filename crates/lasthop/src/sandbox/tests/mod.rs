@@ -5,6 +5,8 @@ mod inmate;
 mod interpreter;
 mod list;
 
+use std::io::Write;
+
 use inmate::{Attempt, End};
 
 /// Whatever somebody might try who has taken the process over.
@@ -41,8 +43,13 @@ fn threads_start_and_end_inside() {
 #[test]
 fn each_layer_holds_alone() {
     for layer in ["landlock", "root", "capabilities"] {
-        let end = Attempt::named(layer).make();
-        assert!(matches!(end, End::Status(0 | inmate::NOT_HERE)), "{layer}: {end:?}");
+        match Attempt::named(layer).make() {
+            End::Status(0) => {}
+            End::Status(inmate::NOT_HERE) => {
+                let _ = writeln!(std::io::stderr(), "skip: {layer} cannot be had here");
+            }
+            end => panic!("{layer}: {end:?}"),
+        }
     }
 }
 
