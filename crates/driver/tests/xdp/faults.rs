@@ -50,6 +50,21 @@ fn a_device_vanishes_under_load_and_comes_back() {
 
 #[test]
 #[ignore = "needs root"]
+fn a_switch_goes_away_and_another_one_finds_the_same_memory() {
+    let lab = Lab::new();
+    let mut bench = Bench::new();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
+    bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
+    for _ in 0..3 {
+        talk(&mut bench, &lab, 2);
+        bench.reconnect(1);
+    }
+    talk(&mut bench, &lab, 2);
+    bench.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
 fn another_driver_takes_over_while_the_device_stays_shut() {
     let lab = Lab::new();
     let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
