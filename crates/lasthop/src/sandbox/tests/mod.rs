@@ -19,6 +19,24 @@ fn what_is_not_in_the_list_ends_the_process_and_is_told_by_name() {
 }
 
 #[test]
+fn devices_that_were_not_handed_over_are_out_of_the_driver_process_s_reach() {
+    let internet = size_of::<libc::sockaddr_in6>();
+    for attempt in [
+        Attempt::call("bind", libc::SYS_bind, [0, 0, internet, 0, 0, 0]),
+        Attempt::call("ioctl", libc::SYS_ioctl, [0, libc::TUNSETIFF as usize, 0, 0, 0, 0]),
+        Attempt::call("setsockopt", libc::SYS_setsockopt, [0, 1, libc::SO_BINDTODEVICE as usize, 0, 0, 0]),
+        Attempt::call("socket", libc::SYS_socket, [libc::AF_PACKET as usize, 3, 0, 0, 0, 0]),
+        Attempt::call("readlinkat", libc::SYS_readlinkat, [0; 6]),
+        Attempt::call("mmap", libc::SYS_mmap, [0, 4096, libc::PROT_EXEC as usize, 0x22, usize::MAX, 0]),
+    ] {
+        let attempt = attempt.by_driver();
+        assert_eq!(attempt.make(), End::BySigsys(Some(attempt.name.to_owned())), "{attempt:?}");
+    }
+    let receive = Attempt::call("recvmmsg", libc::SYS_recvmmsg, [0, 0, 0, libc::MSG_DONTWAIT as usize, 0, 0]);
+    assert_eq!(receive.by_driver().make(), End::Status(0));
+}
+
+#[test]
 fn what_is_refused_fails_and_what_is_allowed_does_not() {
     assert_eq!(Attempt::call("openat", libc::SYS_openat, [0; 6]).make(), End::Status(inmate::NO_SUCH_CALL));
     assert_eq!(Attempt::call("clone3", libc::SYS_clone3, [0; 6]).make(), End::Status(inmate::NO_SUCH_CALL));
