@@ -39,6 +39,7 @@ use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
+use crate::hysteresis::Hysteresis;
 use crate::names;
 use crate::port::PortSpec;
 use crate::sandbox;
@@ -56,6 +57,7 @@ pub(crate) struct SwitchSettings {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Workers,
+    pub(crate) hysteresis: Hysteresis,
     pub(crate) sandbox: sandbox::Mode,
 }
 
@@ -101,6 +103,7 @@ pub(crate) struct Config {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Option<Workers>,
+    pub(crate) hysteresis: Option<Hysteresis>,
     pub(crate) sandbox: Option<sandbox::Mode>,
     /// Those that were named, beside the default one.
     pub(crate) switches: Vec<SwitchSpec>,
@@ -133,6 +136,8 @@ struct File {
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
     workers: Option<Workers>,
+    #[serde(rename = "hysteresis-us")]
+    hysteresis: Option<Hysteresis>,
     sandbox: Option<sandbox::Mode>,
     #[serde(default)]
     switch: Vec<Spanned<SwitchSpec>>,
@@ -225,8 +230,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File { module, cpus, fdb_entries, workers, sandbox, fdb, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, sandbox, switches, vnics, ports, fdb })
+    let File { module, cpus, fdb_entries, workers, hysteresis, sandbox, fdb, .. } = file;
+    Ok(Config { module, cpus, fdb_entries, workers, hysteresis, sandbox, switches, vnics, ports, fdb })
 }
 
 /// The device ports, or the first one that cannot be beside the others and the vnics.
@@ -275,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[switch]]\nname = \"red\"\n\
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
@@ -283,7 +288,7 @@ mod tests {
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
-        assert_eq!(config.workers, Some(Workers(2)));
+        assert_eq!((config.workers, config.hysteresis), (Some(Workers(2)), Some(Hysteresis(20))));
         assert_eq!(config.sandbox, Some(sandbox::Mode::Strict));
         let specs: Vec<VnicSpec> = [
             "a",
@@ -341,6 +346,8 @@ mod tests {
             ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
             ("sandbox = \"on\"", 1, "none of auto, strict, off"),
             ("worker = 2", 1, "did you mean \"workers\""),
+            ("hysteresis-us = -1", 1, "hysteresis-us must be a whole number of microseconds"),
+            ("hysteresis = 1", 1, "did you mean \"hysteresis-us\""),
             ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
             ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),

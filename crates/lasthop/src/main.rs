@@ -29,6 +29,7 @@ mod doctor;
 mod driver;
 mod fault;
 mod fdb;
+mod hysteresis;
 mod ipc;
 mod links;
 mod log;

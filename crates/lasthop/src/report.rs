@@ -365,6 +365,7 @@ pub(crate) struct SettingsReport {
     pub(crate) fdb_entries: Option<usize>,
     pub(crate) workers: Option<usize>,
     #[serde(default)]
+    pub(crate) hysteresis_us: Option<u32>,
     pub(crate) sandbox: Option<sandbox::Mode>,
 }
 

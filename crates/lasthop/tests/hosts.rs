@@ -121,6 +121,9 @@ fn a_host_talks_by_a_port_of_its_own() {
         check_balance(&lab.switch);
         lab.kill_driver();
         lab.until_they_talk();
+        signal(lab.switch.switch_pid().expect("a switch process"), Signal::KILL);
+        eventually("the switch", || lab.switch.log().contains("running again").then_some(()));
+        lab.until_they_talk();
         lab.switch.ask(&["port", "del", "wire-host"]).ok();
         lab.switch.ask(&["port", "add", "wire-host,tap=wire-host"]).ok();
         lab.until_they_talk();

@@ -163,6 +163,14 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
     eventually("none waits any more", || lab.port(1).counters.waiting == 0);
     stream(&two, &one, "192.0.2.1", MIB);
     assert_eq!(lab.port(1).counters.drops, [0; 7]);
+    // Those that wait when the switch goes are lost with it.
+    lab.host.run("tc qdisc add dev wire1 root tbf rate 8mbit burst 10k limit 200mb");
+    flood_until(&lab, &two, "frames wait", || lab.port(1).counters.waiting > 0);
+    let switch = lab.cut(PortId(1));
+    lab.driver.replace_switch(PortId(1), switch).unwrap();
+    assert!(lab.port(1).counters.dropped(DropReason::DeviceFull) > 0);
+    lab.assert_conserved();
+    lab.host.run("tc qdisc del dev wire1 root");
     // A short queue drops what it has no room for.
     lab.host.run("tc qdisc add dev wire1 root tbf rate 8mbit burst 10k limit 10k");
     let dropped = || lab.port(1).counters.dropped(DropReason::DeviceFull);

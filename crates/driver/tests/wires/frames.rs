@@ -4,7 +4,7 @@ use lasthop_driver::open::{PacketOptions, TapOptions};
 use lasthop_driver::{Counters, DropReason, Flow};
 
 use crate::lab::{Lab, Namespace, eventually};
-use crate::talk::{datagrams, stream};
+use crate::talk::{datagrams, segmented_datagrams, stream};
 
 const MIB: usize = 1 << 20;
 
@@ -165,5 +165,28 @@ fn what_is_longer_than_the_wire_takes_is_dropped_and_nothing_else() {
     datagrams(&one, &two, "192.0.2.2", &[1, 1472]);
     stream(&one, &two, "192.0.2.2", MIB);
     assert_eq!(dropped(), 3);
+    lab.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn datagrams_pass_unsegmented_where_kernels_can() {
+    let mut lab = Lab::new(1);
+    let one = lab.packet_port(1, 1500, PacketOptions::default());
+    let two = lab.tap_port(2, TapOptions::default());
+    let old = lab.packet_port(3, 1500, PacketOptions { short_header: true, ..PacketOptions::default() });
+    datagrams(&one, &two, "192.0.2.2", &[1]);
+    let before = (lab.port(1).counters, lab.port(2).counters);
+    segmented_datagrams(&one, &two, "192.0.2.2");
+    segmented_datagrams(&two, &one, "[fd00::1]");
+    for (now, before) in [(lab.port(1).counters, before.0), (lab.port(2).counters, before.1)] {
+        let counters = since(now, before);
+        assert!(counters.from_device.frames < 10 && counters.to_device.frames < 10, "{counters:?}");
+        assert!(counters.from_device.bytes > 10_000 && counters.to_device.bytes > 10_000, "{counters:?}");
+    }
+    // A kernel that cannot gets them cut by the switch.
+    segmented_datagrams(&one, &old, "192.0.2.3");
+    segmented_datagrams(&two, &old, "[fd00::3]");
+    assert!(lab.port(3).counters.to_device.frames >= 20, "{:?}", lab.port(3).counters);
     lab.assert_conserved();
 }

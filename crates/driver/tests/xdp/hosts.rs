@@ -112,31 +112,37 @@ fn check(backend: Backend, host: Host) {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn packet_sockets_shared() {
     check(Backend::AfPacket, Host::Shared);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn packet_sockets_off() {
     check(Backend::AfPacket, Host::Off);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn packet_sockets_with_a_port_for_the_host() {
     check(Backend::AfPacket, Host::Port);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn xdp_sockets_off() {
     check(Backend::AfXdp, Host::Off);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn xdp_sockets_with_a_port_for_the_host() {
     check(Backend::AfXdp, Host::Port);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn xdp_sockets_cannot_be_shared() {
     let lab = Lab::new();
     let error = lab.on_host(|| XdpDevice::attach(UPLINK, 1, Host::Shared)).unwrap_err();
@@ -144,6 +150,7 @@ fn xdp_sockets_cannot_be_shared() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_gate_leaves_nothing_behind() {
     let lab = Lab::new();
     let gate = lab.on_host(|| Gate::off(UPLINK)).unwrap();

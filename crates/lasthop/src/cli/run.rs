@@ -20,10 +20,22 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let RunArgs { module, cpus, fdb_entries, workers, sandbox, switches, uplinks, host_ports, .. } = args;
+    let RunArgs {
+        module,
+        cpus,
+        fdb_entries,
+        workers,
+        hysteresis,
+        sandbox,
+        switches,
+        uplinks,
+        host_ports,
+        ..
+    } = args;
     let ports = uplinks.into_iter().chain(host_ports).collect();
     let (vnics, fdb) = (flags, Vec::new());
-    let flags = Config { module, cpus, fdb_entries, workers, sandbox, switches, vnics, ports, fdb };
+    let flags =
+        Config { module, cpus, fdb_entries, workers, hysteresis, sandbox, switches, vnics, ports, fdb };
     supervisor::run(settings(dir, file, flags)?)
 }
 
@@ -34,7 +46,8 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     cpus.as_ref().map_or(Ok(()), CpuList::check)?;
     let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
     let sandbox = flags.sandbox.or(file.sandbox).unwrap_or_default();
-    let switch = SwitchSettings { module, cpus, fdb_entries, workers, sandbox };
+    let hysteresis = flags.hysteresis.or(file.hysteresis).unwrap_or_default();
+    let switch = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
     switches::check_all(&switches)?;

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use lasthop_driver::{DeviceFacts, Driver, DriverError, DriverEvent, DriverSettings, PortId};
 
 use crate::fault::Fault;
+use crate::hysteresis::Hysteresis;
 use crate::ipc::{Channel, take_channel};
 use crate::poller::{Interest, Poller};
 use crate::sandbox::{self, Kept, Role};
@@ -23,14 +24,14 @@ const CHANNEL: u64 = 0;
 const EVENTS: u64 = 1;
 
 /// Runs until the supervisor is gone.
-pub(crate) fn run(mode: sandbox::Mode) -> Result<(), Fault> {
+pub(crate) fn run(hysteresis: Hysteresis, mode: sandbox::Mode) -> Result<(), Fault> {
     // Signals to a whole group are for the supervisor.
     signals::ignore()?;
     descriptors::raise_limit();
     // Named, because it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-driver");
     let mut channel = take_channel()?;
-    let driver = match begin(mode, &mut channel) {
+    let driver = match begin(hysteresis, mode, &mut channel) {
         Ok(driver) => driver,
         Err(why) => {
             let _ = channel.send(&DriverReport::Failed { why }, None);
@@ -45,11 +46,16 @@ pub(crate) fn run(mode: sandbox::Mode) -> Result<(), Fault> {
 }
 
 /// Gives up what is not needed, then starts the threads, which get no more than is left.
-fn begin(mode: sandbox::Mode, channel: &mut Channel<DriverReport, DriverOrder>) -> Result<Driver, String> {
+fn begin(
+    hysteresis: Hysteresis,
+    mode: sandbox::Mode,
+    channel: &mut Channel<DriverReport, DriverOrder>,
+) -> Result<Driver, String> {
     let kept = Kept { channel: channel.as_fd() };
     let layers = sandbox::enter(Role::Driver, mode, &kept, DriverReport::Forbidden);
     let _ = channel.send(&DriverReport::Sandbox(layers.map_err(|fault| fault.message)?), None);
-    Driver::start(&DriverSettings::default()).map_err(words)
+    let settings = DriverSettings { hysteresis_us: hysteresis.0, ..DriverSettings::default() };
+    Driver::start(&settings).map_err(words)
 }
 
 struct Process {

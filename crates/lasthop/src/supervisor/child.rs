@@ -18,7 +18,7 @@ use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
 use crate::poller::{Interest, Poller};
-use crate::sandbox::{Layer, Mode};
+use crate::sandbox::Layer;
 
 /// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -49,13 +49,15 @@ impl Role {
         if let Some(entries) = &settings.fdb_entries {
             words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
         }
+        words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
     }
 
     /// The process that moves packets between the switch and devices.
-    pub(crate) fn driver(sandbox: Mode) -> Self {
-        let words = [DRIVER_ROLE, "--sandbox", sandbox.as_str()];
+    pub(crate) fn driver(settings: &SwitchSettings) -> Self {
+        let hysteresis = settings.hysteresis.to_string();
+        let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
         Self { name: "the driver process", words: words.map(OsString::from).into() }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_driver::open::lift_memory_lock;
 
+use crate::config::SwitchSettings;
 use crate::driver::{DriverOrder, DriverReport};
 use crate::log::{say, say_of_others};
 use crate::sandbox;
@@ -52,9 +53,9 @@ struct Asking {
 }
 
 impl Driver {
-    pub(super) fn new(sandbox: sandbox::Mode) -> Self {
+    pub(super) fn new(settings: &SwitchSettings) -> Self {
         Self {
-            lives: Lives::new(Role::driver(sandbox)),
+            lives: Lives::new(Role::driver(settings)),
             round: 0,
             is_asked: false,
             asking: VecDeque::new(),

@@ -122,7 +122,7 @@ impl Supervisor {
         say!("ending");
         self.control = None;
         self.ports.clear();
-        self.driver = Driver::new(self.settings.sandbox);
+        self.driver = Driver::new(&self.settings);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

@@ -135,7 +135,7 @@ impl Supervisor {
             poller,
             signals,
             lives: Lives::new(Role::switch(&settings)),
-            driver: Driver::new(settings.sandbox),
+            driver: Driver::new(&settings),
             settings,
             links: None,
             switches,

@@ -245,6 +245,7 @@ impl Supervisor {
             cpus: settings.cpus.as_ref().map(ToString::to_string),
             fdb_entries: Some(settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0)),
             workers: Some(settings.workers.0),
+            hysteresis_us: Some(settings.hysteresis.0),
             sandbox: Some(settings.sandbox),
         };
         let spec = |port: &Port| {

@@ -54,6 +54,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         "and its device: no other address is as short",
     )
     .kept(),
+    Call::any(call!(SYS_clock_nanosleep), "which the kernel may not have taken from the last one yet").kept(),
     Call::with(
         call!(SYS_sched_setaffinity),
         &[&[int(0, 0)]],
