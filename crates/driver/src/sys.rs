@@ -158,6 +158,7 @@ impl Inbox {
     #[inline]
     pub(crate) fn message(&self, index: usize) -> Received<'_> {
         let message = &self.messages[index];
+        #[allow(clippy::unnecessary_cast, reason = "a socklen_t with musl")]
         let control_len = (message.msg_hdr.msg_controllen as usize).min(CONTROL_BYTES);
         Received {
             len: message.msg_len,
@@ -398,6 +399,7 @@ impl DeviceRequest {
 /// Requests that take a [`DeviceRequest`].
 #[derive(Clone, Copy)]
 #[repr(u64)]
+#[allow(clippy::unnecessary_cast, reason = "TUNSETIFF is an int with musl")]
 pub(crate) enum DeviceCall {
     Index = libc::SIOCGIFINDEX,
     Flags = libc::SIOCGIFFLAGS,
