@@ -19,6 +19,11 @@ impl Drops {
         self.0[reason as usize] += 1;
     }
 
+    /// Counts several packets.
+    pub fn count_all(&mut self, reason: DropReason, packets: u64) {
+        self.0[reason as usize] += packets;
+    }
+
     /// Adds another worker's counts.
     pub fn merge(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
