@@ -82,12 +82,13 @@ impl TxQueue {
         is_last
     }
 
-    /// Completes, undelivered, what the device before this one had taken when it was killed; how many chains. Each of their
-    /// packets may have been delivered, and is not delivered again.
-    fn give_up_taken(&mut self) -> u64 {
+    /// Completes, undelivered, what the device before this one had taken when it was killed; how many chains, and copies of
+    /// their packets. Each may have been delivered, and is not delivered again.
+    fn give_up_taken(&mut self) -> (u64, u64) {
         let heads: Vec<u16> = self.ring.marked().collect();
+        let copies = heads.iter().map(|head| u64::from(self.ring.mark(*head))).sum();
         heads.iter().for_each(|head| self.ring.give_up(*head));
-        heads.len() as u64
+        (heads.len() as u64, copies)
     }
 
     /// Chains were completed: whether nobody knew yet that it is to be published, and whether it waited for that.
@@ -285,13 +286,14 @@ impl Senders {
 
     /// A ring is at home here from now on. What another device left undone there is given back, and counted as dropped.
     pub(crate) fn begin(&mut self, ring: RingId, mut queue: TxQueue) -> Option<Arc<Chains>> {
-        let lost = queue.give_up_taken();
+        let (chains_lost, copies_lost) = queue.give_up_taken();
         let chains = Arc::clone(queue.chains());
         let sender = self.get_mut(ring.port)?;
         *sender.queues.get_mut(usize::from(ring.queue))? = Some(queue);
-        sender.counters.rx_packets += lost;
-        sender.counters.rx_drops.count_all(DropReason::Restart, lost);
-        if lost > 0 {
+        sender.counters.rx_packets += chains_lost;
+        sender.counters.copies_added += copies_lost - chains_lost; // each marked chain has one at least
+        sender.counters.rx_drops.count_all(DropReason::Restart, copies_lost);
+        if chains_lost > 0 {
             self.mark_dirty(ring);
         }
         Some(chains)
