@@ -38,6 +38,7 @@ mod error;
 mod fds;
 pub mod features;
 pub mod front;
+mod kept;
 mod memory;
 pub mod message;
 mod rings;
@@ -47,6 +48,7 @@ mod state;
 
 pub use device::{Device, Offer, RingStart};
 pub use error::{ProtocolError, Refusal, SessionEnd};
+pub use kept::{Kept, KeptSession, Legacy, News, TakeOverError};
 pub use message::{MemoryRegionMessage, RingAddressMessage};
 pub use rings::RingView;
 pub use session::Session;
