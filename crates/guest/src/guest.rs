@@ -83,8 +83,8 @@ impl Guest {
     /// The whole conversation with a back end that knows nothing yet.
     fn introduce(&mut self) -> Result<(), GuestError> {
         self.front.set_owner()?;
-        self.agreement = negotiate(&mut self.front, &self.options)?;
-        share_memory(&mut self.front, &self.memory, &self.layout, self.options.regions)?;
+        self.agreement = negotiate(&mut self.front, self.options.wishes())?;
+        share_memory(&mut self.front, &self.memory, &self.layout.regions(self.options.regions))?;
         self.start_fresh()
     }
 
@@ -114,7 +114,7 @@ impl Guest {
         let options = GuestOptions { regions, ..self.options.clone() };
         options.check()?;
         self.options = options;
-        share_memory(&mut self.front, &self.memory, &self.layout, regions)
+        share_memory(&mut self.front, &self.memory, &self.layout.regions(regions))
     }
 
     /// Stops all rings; the positions at which they would go on, for [`Self::start`].

@@ -35,6 +35,7 @@ mod orders;
 mod output;
 mod plan;
 mod poller;
+mod port;
 mod rates;
 mod report;
 mod rpc;

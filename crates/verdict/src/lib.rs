@@ -135,6 +135,18 @@ impl StormLimits {
     pub const RATE_MAX: u32 = 10_000_000;
 }
 
+/// What a port leads to, which decides whom it may talk to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortKind {
+    /// A guest, or the host itself.
+    #[default]
+    Inside,
+    /// A wire. Nothing goes from one wire to another, so that no loop is made by connecting two.
+    Uplink,
+    /// A wire whose frames may go to other wires that allow it, too.
+    TransitUplink,
+}
+
 /// What a module is told of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSettings {
@@ -152,6 +164,8 @@ pub struct PortSettings {
     pub vlans: PortVlans,
     /// Frames between two isolated ports are dropped.
     pub is_isolated: bool,
+    /// What it leads to.
+    pub kind: PortKind,
 }
 
 /// One line of a forwarding table.

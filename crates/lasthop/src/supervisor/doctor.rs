@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::doctor::facts::{Ended, Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
+use crate::doctor::facts::{Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
 use crate::fault::Fault;
 use crate::report::{PortReport, StatsReport, VnicReport};
 
@@ -41,17 +41,14 @@ impl Supervisor {
     }
 
     fn switch_facts(&self) -> SwitchFacts {
-        let settings = self.lives.settings();
+        let settings = &self.settings;
         SwitchFacts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             switch_pid: self.lives.pid(),
             up_ms: self.lives.up().map(|up| up.as_millis() as u64),
             restarts: self.lives.restarts(),
-            last_end: self
-                .lives
-                .last_end()
-                .map(|(how, ago)| Ended { why: how, ago_ms: ago.as_millis() as u64 }),
+            last_end: self.lives.last_end(),
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),

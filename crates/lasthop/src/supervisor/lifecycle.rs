@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
-use crate::poller::Interest;
 use crate::rundir;
 
 use super::Supervisor;
@@ -40,9 +39,7 @@ impl Stage {
 impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
-        let switch = self.lives.start()?;
-        self.is_channel_full = false;
-        self.poller.add(&switch.channel, Source::Switch.into(), Interest::READ)?;
+        self.lives.start(&self.poller, Source::Switch.into())?;
         self.replay_switches();
         let ports: Vec<_> = self.ports.iter().map(|(number, port)| (*number, port.spec.clone())).collect();
         for (port, spec) in ports {

@@ -32,13 +32,14 @@ use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
+use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::rundir::{RunDir, control_socket};
 use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
-use child::Lives;
+use child::{Lives, Role};
 use control::Control;
 use lifecycle::Stage;
 use orders::Waiting;
@@ -83,9 +84,8 @@ struct Supervisor {
     dir: PathBuf,
     poller: Poller,
     signals: Signals,
-    lives: Lives,
-    /// The channel is watched for room as well.
-    is_channel_full: bool,
+    settings: SwitchSettings,
+    lives: Lives<Request, Report>,
     /// The default one first.
     switches: Vec<SwitchSpec>,
     ports: BTreeMap<u32, Port>,
@@ -116,8 +116,8 @@ impl Supervisor {
             dir: dir.to_path_buf(),
             poller,
             signals,
-            lives: Lives::new(settings),
-            is_channel_full: false,
+            lives: Lives::new(Role::switch(&settings)),
+            settings,
             switches,
             ports: BTreeMap::new(),
             next_port: 0,

@@ -9,7 +9,6 @@ use crate::fault::{Fault, Kind};
 use crate::fdb::StaticEntry;
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
-use crate::poller::Interest;
 use crate::switches::{SwitchName, SwitchSpec};
 
 use super::Supervisor;
@@ -109,14 +108,8 @@ impl Supervisor {
 
     /// Watches the channel for room while something waits for it.
     pub(super) fn watch_channel(&mut self) {
-        let Some(switch) = self.lives.current() else { return };
-        let write = switch.channel.wants_write();
-        if write != self.is_channel_full {
-            let interest = Interest { read: true, write };
-            // Fails only without memory; the next turn tries again.
-            if self.poller.modify(&switch.channel, Source::Switch.into(), interest).is_ok() {
-                self.is_channel_full = write;
-            }
+        if let Some(switch) = self.lives.current() {
+            switch.watch(&self.poller, Source::Switch.into());
         }
     }
 

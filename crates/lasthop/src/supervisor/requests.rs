@@ -192,7 +192,7 @@ impl Supervisor {
     }
 
     fn config(&self) -> Result<Value, Fault> {
-        let settings = self.lives.settings();
+        let settings = &self.settings;
         let settings = SettingsReport {
             module: Some(settings.module.as_str().to_owned()),
             cpus: settings.cpus.as_ref().map(ToString::to_string),
@@ -215,7 +215,7 @@ impl Supervisor {
         to_json(&VersionReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            module: self.lives.settings().module.as_str().to_owned(),
+            module: self.settings.module.as_str().to_owned(),
         })
     }
 

@@ -8,7 +8,7 @@ use lasthop_engine::{
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
-use lasthop_verdict::{FdbEntry, FdbMove, PortId};
+use lasthop_verdict::{FdbEntry, FdbMove, PortId, PortKind};
 
 use crate::capture::{CaptureSpec, Sighting};
 use crate::config::SwitchSettings;
@@ -153,6 +153,7 @@ impl Datapath {
             link_up: spec.link.is_up(),
             vlans: spec.port_vlans(),
             is_isolated: spec.isolated,
+            kind: PortKind::Inside,
         })
     }
 

@@ -115,8 +115,8 @@ impl Switch {
 
     fn hear(&mut self) {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
-        while let Some((request, fd)) = self.channel.take() {
-            self.obey(request, fd);
+        while let Some((request, fds)) = self.channel.take() {
+            self.obey(request, fds.and_then(|mut fds| fds.pop()));
         }
         if !is_open || (self.stage == Stage::Ending && !self.channel.wants_write()) {
             self.stage = Stage::Over;

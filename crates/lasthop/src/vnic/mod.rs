@@ -3,18 +3,18 @@
 mod access;
 pub(crate) mod change;
 mod features;
-mod limits;
+pub(crate) mod limits;
 mod link;
 mod name;
 mod parse;
-mod vlans;
+pub(crate) mod vlans;
 
 pub(crate) use access::SocketMode;
 pub(crate) use features::{FeatureSet, describe as describe_features};
 pub(crate) use limits::{check_mac, mac as mac_text};
 pub(crate) use link::Link;
 pub(crate) use name::{Name, check as check_name};
-pub(crate) use parse::options;
+pub(crate) use parse::{number as parse_number, options};
 pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
