@@ -1,6 +1,7 @@
 //! What supervisor and switch process say to each other.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::capture::CaptureSpec;
 use crate::doctor::facts::Inspection;
@@ -32,9 +33,14 @@ pub(crate) enum Order {
     ChangePort(VnicSpec),
     /// Forget a port and hang up on its guest.
     RemovePort { name: String },
-    /// The attached descriptor is a connection to the port's guest. Answered by [`Report::Detached`] when it ends,
-    /// which may be at once.
+    /// The first attached descriptor is a connection to the port's guest, the second one memory for a successor, if there is
+    /// any. Answered by [`Report::Detached`] when it ends, which may be at once.
     Attach { name: String, attachment: u64 },
+    /// The attached descriptors, with these numbers, belong to a session that is to be taken over.
+    Bring { attachment: u64, numbers: Vec<u32> },
+    /// The attached descriptors are the connection to the port's guest and the memory of its session, as a switch process left
+    /// them that is dead: go on, as if nothing had happened. `session` is what that one told last; null: nothing yet.
+    TakeOver { name: String, attachment: u64, session: Value },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
     /// All counters.
@@ -60,6 +66,10 @@ pub(crate) enum Report {
     Reply { id: u64, result: Result<Answer, Fault> },
     /// A guest's connection is over; `why` is a sentence without a full stop.
     Detached { name: String, attachment: u64, why: String },
+    /// The attached descriptors, with these numbers, belong to a session from now on.
+    Keep { attachment: u64, numbers: Vec<u32> },
+    /// What a successor has to know of a session; `numbers` are all descriptors that belong to it.
+    Kept { attachment: u64, session: Value, numbers: Vec<u32> },
     /// A guest's VMM was refused something, and the connection goes on.
     Refused { name: String, why: String },
     /// The switch cannot go on and ends.

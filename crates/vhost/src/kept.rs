@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use lasthop_guestmem::{Mapping, MappingError, Word};
 use lasthop_ring::{Ledger, LedgerError};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -42,6 +43,17 @@ impl Kept {
         (HEAD_BYTES + usize::from(rings) * Ledger::BYTES) as u64
     }
 
+    /// Makes the file of a session with so many rings: nobody can make it shorter.
+    ///
+    /// # Errors
+    /// Whatever memfd_create(2), ftruncate(2) or fcntl(2) refuse.
+    pub fn create(rings: u16) -> std::io::Result<OwnedFd> {
+        let file = memfd_create("lasthop-session", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, Self::bytes(rings))?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(file)
+    }
+
     /// Maps a file that has room for `rings`.
     ///
     /// # Errors
@@ -60,7 +72,9 @@ impl Kept {
         self.stage.store(RESTING);
     }
 
-    fn is_resting(&self) -> bool {
+    /// Whether the session is between two messages, with all answers given.
+    #[must_use]
+    pub fn is_resting(&self) -> bool {
         self.stage.load() == RESTING
     }
 

@@ -10,3 +10,4 @@ mod channel;
 mod frames;
 
 pub(crate) use channel::Channel;
+pub(crate) use frames::FRAME_FDS_MAX;

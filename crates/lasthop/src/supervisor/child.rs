@@ -23,6 +23,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A process that lived this long had no trouble with its start.
 const SOUND_LIFE: Duration = Duration::from_secs(10);
+/// One that lived this long is started again at once: if each does, that is once a second.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
 
 /// What makes a process one of its kind.
 #[derive(Clone, Debug)]
@@ -129,6 +131,8 @@ pub(crate) struct Lives<Out, In> {
     /// When the next one is started, if there is none.
     next: Option<Instant>,
     pause: Pause,
+    /// The last one lived too short.
+    is_hasty: bool,
     starts: u64,
     /// How the last one ended, and when.
     last_end: Option<(String, Instant)>,
@@ -141,6 +145,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
             current: None,
             next: None,
             pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
+            is_hasty: false,
             starts: 0,
             last_end: None,
         }
@@ -196,9 +201,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// It is gone: says how it ended.
     pub(crate) fn bury(&mut self) -> String {
         let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
-        if process.started.elapsed() >= SOUND_LIFE {
+        let life = process.started.elapsed();
+        if life >= SOUND_LIFE {
             self.pause.reset();
         }
+        self.is_hasty = life < SHORT_LIFE;
         let how = process.end();
         self.last_end = Some((how.clone(), Instant::now()));
         how
@@ -206,7 +213,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
 
     /// Plans the next start; returns the pause until then.
     pub(crate) fn plan(&mut self) -> Duration {
-        let pause = self.pause.take();
+        let pause = if self.is_hasty { self.pause.take() } else { Duration::ZERO };
         self.next = Some(Instant::now() + pause);
         pause
     }

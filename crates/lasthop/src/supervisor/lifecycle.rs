@@ -46,6 +46,7 @@ impl Supervisor {
             self.order(Order::AddPort(spec), What::Added { port, is_new: false }, None);
         }
         self.restore_entries();
+        self.hand_over();
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
         Ok(())
@@ -85,6 +86,7 @@ impl Supervisor {
     pub(super) fn switch_gone(&mut self) {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         let how = self.lives.bury();
+        self.judge_estates();
         self.ports_down();
         match self.stage {
             Stage::Starting => {
@@ -108,6 +110,7 @@ impl Supervisor {
         say!("ending");
         self.control = None;
         self.ports.clear();
+        self.estates.clear();
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

@@ -10,6 +10,7 @@ mod child;
 mod client;
 mod control;
 mod doctor;
+mod estate;
 mod fdb;
 mod lifecycle;
 mod orders;
@@ -18,6 +19,7 @@ mod ports;
 mod requests;
 mod sockets;
 mod source;
+mod succession;
 mod switches;
 mod warnings;
 
@@ -41,6 +43,7 @@ use crate::vnic::VnicSpec;
 
 use child::{Lives, Role};
 use control::Control;
+use estate::Estate;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
@@ -90,6 +93,8 @@ struct Supervisor {
     switches: Vec<SwitchSpec>,
     ports: BTreeMap<u32, Port>,
     next_port: u32,
+    /// By port: what the next switch process needs to go on with its guest.
+    estates: BTreeMap<u32, Estate>,
     /// What users entered into the forwarding table.
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
@@ -121,6 +126,7 @@ impl Supervisor {
             switches,
             ports: BTreeMap::new(),
             next_port: 0,
+            estates: BTreeMap::new(),
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),

@@ -106,7 +106,8 @@ impl Supervisor {
             port.meet(&fd);
             let name = port.spec.name.to_string();
             say_of_others!("vnic {name}: a guest is connected");
-            self.attach(name, attachment, fd);
+            let fds = self.provide(number, attachment, fd);
+            self.attach(name, attachment, fds);
         }
         self.watch_port(number);
     }
@@ -134,6 +135,7 @@ impl Supervisor {
         let Ok(number) = self.find(name) else { return };
         if self.ports.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
             say_of_others!("vnic {name}: its guest is gone: {why}");
+            self.estates.remove(&number);
             if let Some(port) = self.ports.get_mut(&number) {
                 port.end(why);
             }
@@ -150,9 +152,10 @@ impl Supervisor {
         }
     }
 
-    /// The switch is gone, and all connections with it.
+    /// The switch is gone, and all connections with it that nothing is kept of.
     pub(super) fn ports_down(&mut self) {
-        self.ports.values_mut().for_each(Port::down);
+        let lost = self.ports.iter_mut().filter(|(number, _)| !self.estates.contains_key(number));
+        lost.for_each(|(_, port)| port.down());
         let numbers: Vec<u32> = self.ports.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.watch_port(number));
     }

@@ -153,6 +153,7 @@ impl Supervisor {
     fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let number = self.find(name)?;
         self.ports.remove(&number);
+        self.estates.remove(&number);
         self.forget_entries_of(name);
         if !self.lives.is_up() {
             return Ok(Some(Value::Bool(true)));

@@ -7,6 +7,7 @@ mod captures;
 mod datapath;
 mod inspection;
 mod sessions;
+mod succession;
 mod switches;
 
 use std::io;
@@ -24,7 +25,8 @@ use crate::signals;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
-use sessions::{Served, Sessions};
+use sessions::{Arrival, Served, Sessions};
+use succession::Brought;
 
 /// The channel's number in the poller; sessions have their attachment's, which start at 1.
 const CHANNEL: u64 = 0;
@@ -54,6 +56,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         datapath,
         sessions: Sessions::default(),
         captures: Captures::default(),
+        brought: Brought::default(),
         stage: Stage::Serving,
     }
     .serve()
@@ -96,6 +99,7 @@ struct Switch {
     /// Before the engine, too: they end with a word from its workers.
     captures: Captures,
     datapath: Datapath,
+    brought: Brought,
     stage: Stage,
 }
 
@@ -108,6 +112,7 @@ impl Switch {
                     attachment => self.serve_session(attachment),
                 }
             }
+            self.rest();
             self.watch_channel()?;
         }
         Ok(())
@@ -116,7 +121,7 @@ impl Switch {
     fn hear(&mut self) {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((request, fds)) = self.channel.take() {
-            self.obey(request, fds.and_then(|mut fds| fds.pop()));
+            self.obey(request, fds);
         }
         if !is_open || (self.stage == Stage::Ending && !self.channel.wants_write()) {
             self.stage = Stage::Over;
@@ -132,9 +137,13 @@ impl Switch {
         Ok(())
     }
 
-    fn obey(&mut self, Request { id, order }: Request, fd: Option<OwnedFd>) {
+    fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<OwnedFd>>) {
         let result = match order {
-            Order::Attach { name, attachment } => return self.attach(name, attachment, fd),
+            Order::Attach { name, attachment } => return self.attach(name, attachment, fds),
+            Order::Bring { attachment, numbers } => return self.bring(attachment, numbers, fds),
+            Order::TakeOver { name, attachment, session } => {
+                self.take_over(name, attachment, session, fds).map(|()| Answer::Done)
+            }
             Order::AddPort(spec) => self.datapath.add(&spec).map(|()| Answer::Done),
             Order::ChangePort(spec) => self.datapath.change(&spec).map(|()| {
                 let guest_told = self.sessions.set_link(spec.name.as_str(), spec.link.is_up());
@@ -144,7 +153,7 @@ impl Switch {
                 self.sessions.end_of_port(&name);
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
-            Order::Capture { spec, greeting } => self.capture(&spec, greeting, fd).map(|()| Answer::Done),
+            Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
@@ -179,18 +188,25 @@ impl Switch {
         let _ = self.channel.send(report, None);
     }
 
-    fn attach(&mut self, name: String, attachment: u64, fd: Option<OwnedFd>) {
+    fn attach(&mut self, name: String, attachment: u64, fds: Option<Vec<OwnedFd>>) {
         let made = self.datapath.device(&name).and_then(|device| {
-            let fd = fd.ok_or_else(no_descriptor)?;
-            self.sessions.begin(&self.poller, name.clone(), attachment, fd, device)
+            let mut fds = fds.unwrap_or_default().into_iter();
+            let (socket, memory) = (fds.next().ok_or_else(no_descriptor)?, fds.next());
+            let arrival = Arrival { name: name.clone(), attachment, socket, memory };
+            self.sessions.begin(&self.poller, arrival, device)
         });
         if let Err(fault) = made {
             self.report(&Report::Detached { name, attachment, why: fault.message });
         }
     }
 
-    fn capture(&mut self, spec: &CaptureSpec, greeting: String, fd: Option<OwnedFd>) -> Result<(), Fault> {
-        let client = fd.ok_or_else(no_descriptor)?;
+    fn capture(
+        &mut self,
+        spec: &CaptureSpec,
+        greeting: String,
+        fds: Option<Vec<OwnedFd>>,
+    ) -> Result<(), Fault> {
+        let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
         let (capture, names) = self.datapath.capture(spec)?;
         let terms = Terms {
             names,
@@ -211,5 +227,6 @@ impl Switch {
             }
             Served::Refused { .. } | Served::On => {}
         }
+        self.tell(attachment);
     }
 }
