@@ -23,8 +23,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A process that lived this long had no trouble with its start.
 const SOUND_LIFE: Duration = Duration::from_secs(10);
-/// One that lived this long is started again at once: if each does, that is once a second.
-const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// One that lived this long is started again at once: if each does, that is four times a second.
+const SHORT_LIFE: Duration = Duration::from_millis(250);
 
 /// What makes a process one of its kind.
 #[derive(Clone, Debug)]

@@ -16,10 +16,12 @@ use lasthop_vhost::Kept;
 use rustix::net::{Shutdown, shutdown};
 use serde_json::Value;
 
-/// Switch processes in a row that may die of one session, or of some among several; then its guest has to connect again.
-const DEATHS_MAX: u32 = 2;
+/// Switch processes in a row that may die while they take a session over; then its guest has to connect again.
+const UNANSWERED_MAX: u32 = 2;
+/// The same of those that die soon after, of this session or of another one.
+const YOUNG_MAX: u32 = 5;
 /// A switch process that lives for so long with a session does not die of it.
-const PROOF: Duration = Duration::from_secs(1);
+pub(super) const PROOF: Duration = Duration::from_millis(250);
 
 /// One session.
 #[derive(Debug)]
@@ -31,7 +33,9 @@ pub(super) struct Estate {
     session: Value,
     fds: BTreeMap<u32, OwnedFd>,
     heir: Heir,
-    deaths: u32,
+    /// Deaths in a row, while it was taken over and soon after.
+    unanswered: u32,
+    young: u32,
 }
 
 /// How far the present switch process is with it.
@@ -55,7 +59,8 @@ impl Estate {
             session: Value::Null,
             fds: BTreeMap::new(),
             heir: Heir::None,
-            deaths: 0,
+            unanswered: 0,
+            young: 0,
         })
     }
 
@@ -80,20 +85,15 @@ impl Estate {
         self.fds.retain(|number, _| numbers.contains(number));
     }
 
-    /// The switch that had it is dead. False: it may have died of this, and that is enough.
-    pub(super) fn survives(&mut self, is_suspect: bool) -> bool {
-        let heir = std::mem::replace(&mut self.heir, Heir::None);
-        let proved = match heir {
-            Heir::None => true,
-            Heir::Told => false,
-            Heir::Since(since) => since.elapsed() >= PROOF,
-        };
-        if proved {
-            self.deaths = 0;
-        } else if is_suspect || heir == Heir::Told {
-            self.deaths += 1;
+    /// The switch that had it is dead. False: it, and others before it, may have died of this, and that is enough. `is_next`: of
+    /// those that it was told to take over and has not, this is the first.
+    pub(super) fn survives(&mut self, is_next: bool) -> bool {
+        match std::mem::replace(&mut self.heir, Heir::None) {
+            Heir::Told => self.unanswered += u32::from(is_next),
+            Heir::Since(since) if since.elapsed() < PROOF => (self.unanswered, self.young) = (0, self.young + 1),
+            Heir::Since(_) | Heir::None => (self.unanswered, self.young) = (0, 0),
         }
-        self.deaths < DEATHS_MAX
+        self.unanswered < UNANSWERED_MAX && self.young < YOUNG_MAX
     }
 
     /// Whether the present switch was told to take it over and has not answered.
@@ -156,18 +156,20 @@ mod tests {
         estate.bequeath().expect("copies");
         assert!(estate.survives(true), "once");
         estate.bequeath().expect("copies");
-        estate.is_taken_over();
+        assert!(estate.survives(false), "of another one");
+        estate.bequeath().expect("copies");
         assert!(!estate.survives(true), "twice");
     }
 
     #[test]
-    fn who_has_answered_is_no_suspect_while_others_have_not() {
+    fn a_session_that_many_switches_die_with_is_given_up() {
         let (mut estate, _guest) = estate();
-        for _ in 0..5 {
+        let mut deaths = 0..;
+        while deaths.next().is_some() && estate.survives(false) {
             estate.bequeath().expect("copies");
             estate.is_taken_over();
-            assert!(estate.survives(false));
         }
+        assert_eq!(deaths.start, YOUNG_MAX + 1);
     }
 
     #[test]

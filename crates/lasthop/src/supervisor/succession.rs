@@ -52,10 +52,10 @@ impl Supervisor {
 
     /// The switch is dead: sessions that may have killed it before are given up.
     pub(super) fn judge_estates(&mut self) {
-        let is_unanswered = self.estates.values().any(Estate::is_told);
+        // Orders are obeyed one after the other, in this order.
+        let next = self.estates.iter().find(|(_, estate)| estate.is_told()).map(|(number, _)| *number);
         for (number, mut estate) in std::mem::take(&mut self.estates) {
-            let is_suspect = !is_unanswered || estate.is_told();
-            if estate.survives(is_suspect) {
+            if estate.survives(next == Some(number)) {
                 self.estates.insert(number, estate);
             } else {
                 self.give_up(number, estate, "the switch process died of it, or of another one, twice in a row");
