@@ -14,10 +14,30 @@
 //! ```
 #![deny(unsafe_code)] // sys.rs alone may have some
 
+mod aux;
+mod backend;
+mod bounds;
 mod counters;
+mod driver;
+mod error;
+mod event;
 mod facts;
+mod inbound;
+mod io;
+mod lane;
+pub mod open;
+mod outbound;
+mod packet;
 mod queue;
+mod sys;
+mod tap;
+#[cfg(test)]
+mod tests;
+mod watch;
 
 pub use counters::{Counters, DropReason, Flow};
+pub use driver::{Driver, DriverSettings, DriverStats, PortId, PortStats, ThreadStats};
+pub use error::DriverError;
+pub use event::DriverEvent;
 pub use facts::{Backend, DeviceFacts, OpenedDevice};
 pub use queue::{Needs, Next, Queue, QueueError, Visit};

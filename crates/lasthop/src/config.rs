@@ -14,6 +14,9 @@
 //! mac = "02:00:00:00:00:01"
 //! vlan = 5
 //!
+//! [[port]]
+//! name = "eth1"
+//!
 //! [[fdb]]
 //! mac = "02:00:00:00:00:02"
 //! vnic = "vm1"
@@ -37,6 +40,7 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
 use crate::names;
+use crate::port::PortSpec;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
@@ -98,6 +102,8 @@ pub(crate) struct Config {
     /// Those that were named, beside the default one.
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
+    /// Device ports.
+    pub(crate) ports: Vec<PortSpec>,
     /// Static entries of the forwarding table.
     pub(crate) fdb: Vec<StaticEntry>,
 }
@@ -108,6 +114,11 @@ impl Config {
         let module = self.module.clone().unwrap_or_default();
         let default = SwitchSpec::default_of(module, self.fdb_entries);
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
+    }
+
+    /// All that is a vnic to the switch: device ports, too.
+    pub(crate) fn all_vnics(&self) -> Vec<VnicSpec> {
+        self.vnics.iter().cloned().chain(self.ports.iter().map(PortSpec::vnic)).collect()
     }
 }
 
@@ -123,6 +134,8 @@ struct File {
     switch: Vec<Spanned<SwitchSpec>>,
     #[serde(default)]
     vnic: Vec<Spanned<VnicSpec>>,
+    #[serde(default)]
+    port: Vec<Spanned<PortSpec>>,
     #[serde(default)]
     fdb: Vec<StaticEntry>,
 }
@@ -207,8 +220,26 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         sense::check(vnic.get_ref(), &vnics).map_err(|fault| Mistake::new(line..=line, fault.message))?;
         vnics.push(vnic.into_inner());
     }
+    let ports = distinct_ports(text, file.port, &vnics)?;
     let File { module, cpus, fdb_entries, workers, fdb, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, switches, vnics, fdb })
+    Ok(Config { module, cpus, fdb_entries, workers, switches, vnics, ports, fdb })
+}
+
+/// The device ports, or the first one that cannot be beside the others and the vnics.
+fn distinct_ports(
+    text: &str,
+    ports: Vec<Spanned<PortSpec>>,
+    vnics: &[VnicSpec],
+) -> Result<Vec<PortSpec>, Mistake> {
+    let (mut distinct, mut vnics) = (Vec::with_capacity(ports.len()), vnics.to_vec());
+    for port in ports {
+        let line = line_of(text, port.span().start);
+        sense::check_port(port.get_ref(), &distinct, &vnics)
+            .map_err(|fault| Mistake::new(line..=line, fault.message))?;
+        vnics.push(port.get_ref().vnic());
+        distinct.push(port.into_inner());
+    }
+    Ok(distinct)
 }
 
 /// The switches, or the second one with a name.
@@ -273,6 +304,22 @@ mod tests {
     }
 
     #[test]
+    fn device_ports_are_understood() {
+        let text = "[[port]]\nname = \"out\"\ndevice = \"eth1\"\nbackend = \"af_packet\"\nqueues = 2\nhost = \"off\"\ntransit = true\n\
+                    link-tracking = true\nqdisc-bypass = true\ntrunk = [5]\n\
+                    [[port]]\nname = \"br0\"\ntap = \"br0\"\naddress = [\"192.0.2.1/24\", \"2001:db8::1/64\"]\nmtu = 9000\n\
+                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvnic = \"out\"\n";
+        let config = parse(text).expect("a good file");
+        let specs = [
+            "out,device=eth1,backend=af_packet,queues=2,host=off,transit=true,link-tracking=true,qdisc-bypass=true,trunk=5",
+            "br0,tap=br0,address=192.0.2.1/24+2001:db8::1/64,mtu=9000",
+        ]
+        .map(|text| text.parse().expect("a port"));
+        assert_eq!(config.ports, specs);
+        assert_eq!(config.all_vnics().len(), 2);
+    }
+
+    #[test]
     fn an_empty_file_says_nothing() {
         assert_eq!(parse(""), Ok(Config::default()));
     }
@@ -314,6 +361,19 @@ mod tests {
             ("[[vnic]]\nname = \"a\"\nnative = 70000", 3, "1 to 4094"),
             ("\n[[vnic]]\nname = \"a\"\nvlan = 5\ntrunk = [6]", 2, "both vlan and trunk"),
             ("[[vnic]]\nname = \"a\"\nisolated = 1", 3, "isolated"),
+            ("[[port]]\ndevice = \"eth1\"", 1, "name"),
+            ("[[port]]\nname = \"eth1\"\nhosts = \"off\"", 3, "did you mean \"host\""),
+            ("[[port]]\nname = \"eth1\"\nhost = \"of\"", 3, "did you mean \"off\""),
+            ("[[port]]\nname = \"eth1\"\nbackend = \"af-packet\"", 3, "did you mean \"af_packet\""),
+            ("[[port]]\nname = \"eth1\"\nqueues = 33", 3, "1 to 32"),
+            ("[[port]]\nname = \"eth1\"\naddress = [\"192.0.2.1/24\"]", 1, "address is for taps"),
+            ("[[port]]\nname = \"b\"\ntap = \"b\"\naddress = [\"192.0.2.1\"]", 4, "write it as"),
+            ("[[vnic]]\nname = \"a\"\n[[port]]\nname = \"a\"", 3, "\"a\" already"),
+            (
+                "[[port]]\nname = \"a\"\n[[port]]\nname = \"b\"\ndevice = \"a\"",
+                3,
+                "the device \"a\" is that of port \"a\"",
+            ),
             ("[[fdb]]\nmac = \"03:00:00:00:00:01\"\nvnic = \"a\"", 2, "unicast"),
             ("[[fdb]]\nmac = \"02:00:00:00:00:01\"\nport = \"a\"", 3, "unknown key \"port\""),
             ("[[fdb]]\nmac = \"02:00:00:00:00:01\"", 1, "vnic"),

@@ -7,6 +7,7 @@ use crate::capture::CaptureSpec;
 use crate::doctor::facts::Inspection;
 use crate::fault::Fault;
 use crate::fdb::{Flush, StaticEntry};
+use crate::port::Leads;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
@@ -28,9 +29,9 @@ pub(crate) enum Order {
     /// What each switch knows.
     Switches,
     /// Make a port; its guest may come later.
-    AddPort(VnicSpec),
+    AddPort(SwitchPort),
     /// Change a port, whose guest may be attached.
-    ChangePort(VnicSpec),
+    ChangePort(SwitchPort),
     /// Forget a port and hang up on its guest.
     RemovePort { name: String },
     /// The first attached descriptor is a connection to the port's guest, the second one memory for a successor, if there is
@@ -57,6 +58,14 @@ pub(crate) enum Order {
     FdbFlush(Flush),
     /// Let every guest go and end.
     End,
+}
+
+/// What the switch is told of a port.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SwitchPort {
+    pub(crate) vnic: VnicSpec,
+    /// Whom it talks to.
+    pub(crate) leads: Leads,
 }
 
 /// From the switch.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::port::DevicePortReport;
 use crate::report::{FdbLine, PortReport, VnicReport};
 
 /// The answer to "doctor": facts of one moment, no judgement.
@@ -9,6 +10,9 @@ use crate::report::{FdbLine, PortReport, VnicReport};
 pub(crate) struct Facts {
     pub(crate) switch: SwitchFacts,
     pub(crate) vnics: Vec<VnicFacts>,
+    /// Ports over devices and taps, without their counters in the switch.
+    #[serde(default)]
+    pub(crate) ports: Vec<DevicePortReport>,
     pub(crate) fdb: Vec<FdbLine>,
     pub(crate) moves: Vec<MoveFacts>,
 }

@@ -101,7 +101,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let host = [descriptors(switch), processors(switch)].into_iter().flatten();
     let mut findings = vec![process(switch).about(None, Link::Switch)];
     findings.extend(host.map(|verdict| verdict.about(None, Link::Host)));
-    if facts.vnics.is_empty() {
+    if facts.vnics.is_empty() && facts.ports.is_empty() {
         let none = Verdict::broken("the switch has no vnics", "make one: lasthop vnic add NAME");
         findings.push(none.about(None, Link::Switch));
     }

@@ -5,10 +5,12 @@
 
 mod address;
 mod parse;
+mod report;
 mod words;
 
 pub(crate) use address::Prefix;
 pub(crate) use parse::{host_port, uplink};
+pub(crate) use report::{DeviceCounters, DevicePortList, DevicePortReport, DriverFacts};
 pub(crate) use words::{Backend, Host, Leads};
 
 use lasthop_verdict::{Mac, Vid, VlanSet};
@@ -226,6 +228,21 @@ impl PortSpec {
 
     fn wrong(&self, why: &str) -> Fault {
         Fault::params(format!("port \"{}\" {why}", self.name))
+    }
+}
+
+/// Refuses the second of two ports over one device: each frame would come in twice.
+pub(crate) fn check_beside<'a>(
+    port: &PortSpec,
+    others: impl IntoIterator<Item = &'a PortSpec>,
+) -> Result<(), Fault> {
+    let device = port.device_name();
+    match others.into_iter().find(|other| other.device_name() == device) {
+        Some(other) => Err(Fault::params(format!(
+            "the device \"{device}\" is that of port \"{}\"; a device has one port: leave one out",
+            other.name
+        ))),
+        None => Ok(()),
     }
 }
 

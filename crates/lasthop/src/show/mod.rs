@@ -6,6 +6,7 @@ mod config;
 mod libvirt;
 mod mac;
 mod plan;
+mod port;
 mod qemu;
 mod rates;
 mod shell;
@@ -21,6 +22,7 @@ pub(crate) use cloud_hypervisor::{cloud_hypervisor, cloud_hypervisor_hint};
 pub(crate) use config::config;
 pub(crate) use libvirt::libvirt;
 pub(crate) use plan::{plan, plan_sum};
+pub(crate) use port::{port, port_added, port_list};
 pub(crate) use qemu::{qemu, qemu_hint};
 pub(crate) use rates::rates;
 pub(crate) use stats::{conservation, stats, workers};
@@ -34,8 +36,9 @@ use crate::report::VersionReport;
 /// This program and the running switch.
 pub(crate) fn version(own: &str, running: Option<&VersionReport>) -> String {
     match running {
-        Some(VersionReport { version, pid, module }) => {
-            format!("lasthop {own}\nrunning: {version} (process {pid}, module {module})")
+        Some(VersionReport { version, pid, module, driver_pid }) => {
+            let driver = driver_pid.map_or_else(String::new, |pid| format!(", driver process {pid}"));
+            format!("lasthop {own}\nrunning: {version} (process {pid}, module {module}{driver})")
         }
         None => format!("lasthop {own}\nrunning: none"),
     }

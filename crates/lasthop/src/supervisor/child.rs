@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::cli::SWITCH_ROLE;
+use crate::cli::{DRIVER_ROLE, SWITCH_ROLE};
 use crate::clock::Pause;
 use crate::config::SwitchSettings;
 use crate::doctor::facts::Ended;
@@ -51,6 +51,11 @@ impl Role {
         }
         Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
     }
+
+    /// The process that moves packets between the switch and devices.
+    pub(crate) fn driver() -> Self {
+        Self { name: "the driver process", words: vec![DRIVER_ROLE.into()] }
+    }
 }
 
 /// A running process, which is told `Out` and tells `In`.
@@ -78,6 +83,15 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
         let command = command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
         Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None })
+    }
+
+    /// What it has said, with the descriptors that came along; whether the channel is at its end.
+    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<OwnedFd>)>, std::io::Result<bool>) {
+        let _ = self.channel.flush();
+        let is_open = self.channel.receive();
+        let heard = std::iter::from_fn(|| self.channel.take());
+        let heard = heard.map(|(message, fds)| (message, fds.unwrap_or_default())).collect();
+        (heard, is_open.map(|is_open| !is_open))
     }
 
     /// Watches the channel, under the number `source`, for room while something waits for it.

@@ -8,6 +8,7 @@ use crate::orders::Order;
 use crate::rundir;
 
 use super::Supervisor;
+use super::driver::Driver;
 use super::orders::What;
 use super::source::Source;
 
@@ -41,9 +42,10 @@ impl Supervisor {
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
         self.lives.start(&self.poller, Source::Switch.into())?;
         self.replay_switches();
-        let ports: Vec<_> = self.ports.iter().map(|(number, port)| (*number, port.spec.clone())).collect();
-        for (port, spec) in ports {
-            self.order(Order::AddPort(spec), What::Added { port, is_new: false }, None);
+        let ports: Vec<_> =
+            self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec))).collect();
+        for (port, told) in ports {
+            self.order(Order::AddPort(told), What::Added { port, is_new: false }, None);
         }
         self.restore_entries();
         self.hand_over();
@@ -111,6 +113,7 @@ impl Supervisor {
         self.control = None;
         self.ports.clear();
         self.estates.clear();
+        self.driver = Driver::default();
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

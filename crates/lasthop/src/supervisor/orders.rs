@@ -48,6 +48,8 @@ pub(super) enum What {
     /// The port has its new settings.
     Changed(Changing),
     Removed,
+    /// The port's link is what the uplinks' is.
+    Tracked,
     /// An address is in the forwarding table, behind the port with this number, or out of it.
     FdbAdded {
         port: u32,
@@ -122,23 +124,24 @@ impl Supervisor {
         }
     }
 
-    /// Watches the channel for room while something waits for it.
-    pub(super) fn watch_channel(&mut self) {
+    /// Watches the channels for room while something waits for it.
+    pub(super) fn watch_channels(&mut self) {
         if let Some(switch) = self.lives.current() {
             switch.watch(&self.poller, Source::Switch.into());
+        }
+        if let Some(driver) = self.driver.lives.current() {
+            driver.watch(&self.poller, Source::Driver.into());
         }
     }
 
     /// Takes what the switch has to say.
     pub(super) fn hear(&mut self) {
         let Some(switch) = self.lives.current() else { return };
-        let _ = switch.channel.flush();
-        let received = switch.channel.receive();
-        let reports: Vec<_> = std::iter::from_fn(|| switch.channel.take()).collect();
-        reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds.unwrap_or_default()));
-        match received {
-            Ok(true) => {}
-            Ok(false) => self.switch_gone(),
+        let (reports, is_over) = switch.hear();
+        reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
+        match is_over {
+            Ok(false) => {}
+            Ok(true) => self.switch_gone(),
             Err(error) => {
                 say!("the switch process said something odd: {error}");
                 self.switch_gone();
@@ -183,7 +186,7 @@ impl Supervisor {
                 self.forget_entry(&entry);
                 Value::Bool(true)
             }),
-            What::Restored => result.map(|_| Value::Null),
+            What::Restored | What::Tracked => result.map(|_| Value::Null),
             What::TakenOver { port, attachment } => self.taken_over(port, attachment, result.map(drop)),
             What::Started => return self.started(),
             What::Ended => return,
@@ -207,7 +210,7 @@ impl Supervisor {
         for (_, waiting) in std::mem::take(&mut self.waiting) {
             let is_removal = matches!(waiting.what, What::Removed | What::SwitchRemoved { .. });
             match waiting.what {
-                What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
+                What::Added { port, is_new: true } => self.forget_port(port),
                 What::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
                 What::Changed(changing) => drop(self.changed(changing, Err(switch_down()))),
                 _ => {}

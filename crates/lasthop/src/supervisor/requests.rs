@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
+use crate::port::PortSpec;
 use crate::report::{
     ConfigReport, FlushReport, SettingsReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
     VnicVlans,
@@ -30,6 +31,10 @@ const METHODS: &[&str] = &[
     "vnic.set",
     "vnic.list",
     "vnic.show",
+    "port.add",
+    "port.del",
+    "port.list",
+    "port.show",
     "vlan.show",
     "fdb.show",
     "fdb.add",
@@ -47,13 +52,25 @@ const STATE_DOWN: &str = "the switch process is being started again";
 /// A question that only the switch can answer.
 #[derive(Debug)]
 pub(super) enum Question {
-    Stats { name: Option<String> },
-    Fdb { switch: Option<String> },
+    Stats {
+        name: Option<String>,
+    },
+    Fdb {
+        switch: Option<String>,
+    },
     Flush,
     Switches,
     List,
-    Show { name: String },
-    Doctor { name: Option<String> },
+    Show {
+        name: String,
+    },
+    /// Device ports, one or all.
+    Ports {
+        name: Option<String>,
+    },
+    Doctor {
+        name: Option<String>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -125,6 +142,10 @@ impl Supervisor {
             "vnic.set" => self.vnic_set(params, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
+            "port.add" => self.port_add(rpc::params(params)?, asker).map(|()| None),
+            "port.del" => self.port_del(&rpc::params::<Named>(params)?.name, asker),
+            "port.list" => rpc::params(params).and_then(|Nothing {}| self.port_list(asker)),
+            "port.show" => self.port_show(rpc::params::<Named>(params)?.name, asker),
             "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.vlan_show().map(Some)),
             "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
             "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
@@ -145,15 +166,39 @@ impl Supervisor {
         if !self.lives.is_up() {
             return Err(switch_down());
         }
-        let port = self.open_port(spec.clone())?;
-        self.order(Order::AddPort(spec), What::Added { port, is_new: true }, Some(asker.clone()));
+        let port = self.open_port(spec)?;
+        self.add_to_switch(port, asker);
+        Ok(())
+    }
+
+    fn add_to_switch(&mut self, number: u32, asker: &Asker) {
+        let Some(port) = self.ports.get(&number) else { return };
+        let order = Order::AddPort(port.as_told(&port.spec));
+        self.order(order, What::Added { port: number, is_new: true }, Some(asker.clone()));
+    }
+
+    fn port_add(&mut self, spec: PortSpec, asker: &Asker) -> Result<(), Fault> {
+        spec.check()?;
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        let port = self.open_device_port(spec)?;
+        self.add_to_switch(port, asker);
         Ok(())
     }
 
     fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let number = self.find(name)?;
-        self.ports.remove(&number);
-        self.estates.remove(&number);
+        let number = self.find_vnic(name)?;
+        self.delete(number, name, asker)
+    }
+
+    fn port_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let number = self.find_device_port(name)?;
+        self.delete(number, name, asker)
+    }
+
+    fn delete(&mut self, number: u32, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        self.forget_port(number);
         self.forget_entries_of(name);
         if !self.lives.is_up() {
             return Ok(Some(Value::Bool(true)));
@@ -171,7 +216,7 @@ impl Supervisor {
     }
 
     fn vnic_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.find(&name)?;
+        self.find_vnic(&name)?;
         let question = Question::Show { name };
         if self.lives.is_up() {
             return self.ask(question, asker);
@@ -206,10 +251,14 @@ impl Supervisor {
             spec.socket = spec.socket.filter(|path| *path != by_default);
             spec
         };
-        let mut vnics: Vec<VnicSpec> = self.ports.values().map(spec).collect();
+        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        let mut ports: Vec<PortSpec> =
+            self.ports.values().filter_map(|port| Some(port.device()?.spec.clone())).collect();
+        ports.sort_by(|one, other| one.name.cmp(&other.name));
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
-        to_json(&ConfigReport { settings, switches, vnics, fdb: self.static_entries.clone() })
+        to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.static_entries.clone() })
     }
 
     fn version(&self) -> Result<Value, Fault> {
@@ -217,6 +266,7 @@ impl Supervisor {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             module: self.settings.module.as_str().to_owned(),
+            driver_pid: self.driver.lives.pid(),
         })
     }
 
@@ -246,6 +296,7 @@ impl Supervisor {
                 self.facts(name.as_deref(), Some(inside))
             }
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
+            (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
                 let warner = Warner::new(self.ports.values(), &stats);
@@ -259,7 +310,8 @@ impl Supervisor {
 
     fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
         let warner = Warner::new(self.ports.values(), stats);
-        let mut vnics: Vec<_> = self.ports.values().map(|port| describe(port, stats, &warner)).collect();
+        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let mut vnics: Vec<_> = vnics.map(|port| describe(port, stats, &warner)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         for vnic in &mut vnics {
             vnic.features.clear();
@@ -294,6 +346,7 @@ pub(super) fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) ->
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
     let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
     vnic.warnings = warner.warnings(port);
+    vnic.uplinks_down = port.is_cut;
     vnic.last_refusal = port.last_refusal().map(str::to_owned);
     if let Some(inside) = inside {
         vnic.features.clone_from(&inside.features);

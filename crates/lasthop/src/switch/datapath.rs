@@ -8,18 +8,19 @@ use lasthop_engine::{
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
-use lasthop_verdict::{FdbEntry, FdbMove, PortId, PortKind};
+use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 
 use crate::capture::{CaptureSpec, Sighting};
 use crate::config::SwitchSettings;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
+use crate::orders::SwitchPort;
 use crate::report::{
     Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
 use crate::switches::{SwitchName, SwitchSpec};
-use crate::vnic::{VnicSpec, describe_features};
+use crate::vnic::describe_features;
 
 use super::switches::NamedSwitches;
 
@@ -62,16 +63,16 @@ impl Datapath {
         self.switches.describe(&addresses)
     }
 
-    pub(super) fn add(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
-        let port = self.engine.add_port(self.port_config(spec)?).map_err(refused)?;
-        self.ports.insert(spec.name.to_string(), (port, spec.switch.clone()));
+    pub(super) fn add(&mut self, port: &SwitchPort) -> Result<(), Fault> {
+        let (number, vnic) = (self.engine.add_port(self.port_config(port)?).map_err(refused)?, &port.vnic);
+        self.ports.insert(vnic.name.to_string(), (number, vnic.switch.clone()));
         Ok(())
     }
 
     /// Changes a port while packets pass.
-    pub(super) fn change(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
-        let port = self.find(spec.name.as_str())?;
-        self.engine.change_port(port, self.port_config(spec)?).map_err(refused)
+    pub(super) fn change(&mut self, port: &SwitchPort) -> Result<(), Fault> {
+        let number = self.find(port.vnic.name.as_str())?;
+        self.engine.change_port(number, self.port_config(port)?).map_err(refused)
     }
 
     /// Forgets a port. Its session has ended before.
@@ -141,7 +142,7 @@ impl Datapath {
         self.engine.fdb_flush(port, flush.vlan).map_err(refused)
     }
 
-    fn port_config(&self, spec: &VnicSpec) -> Result<PortConfig, Fault> {
+    fn port_config(&self, SwitchPort { vnic: spec, leads }: &SwitchPort) -> Result<PortConfig, Fault> {
         Ok(PortConfig {
             switch: self.switches.find(spec.switch.as_str())?,
             name: spec.name.to_string(),
@@ -153,7 +154,7 @@ impl Datapath {
             link_up: spec.link.is_up(),
             vlans: spec.port_vlans(),
             is_isolated: spec.isolated,
-            kind: PortKind::Inside,
+            kind: leads.kind(),
         })
     }
 

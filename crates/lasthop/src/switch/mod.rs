@@ -11,14 +11,14 @@ mod succession;
 mod switches;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::capture::CaptureSpec;
 use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
-use crate::ipc::Channel;
+use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::signals;
@@ -60,19 +60,6 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         stage: Stage::Serving,
     }
     .serve()
-}
-
-/// The channel is what the supervisor made our standard input.
-fn take_channel() -> Result<Channel<Report, Request>, Fault> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Fault::new(
-            Kind::Internal,
-            format!("this command is for lasthop's own use: standard input is no channel: {error}"),
-        )
-    };
-    let fd: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
-    rustix::net::sockopt::socket_type(&fd).map_err(|error| failed(&error))?;
-    Channel::new(fd).map_err(|error| failed(&error))
 }
 
 /// Why a connection did not arrive.
@@ -144,9 +131,9 @@ impl Switch {
             Order::TakeOver { name, attachment, session } => {
                 self.take_over(name, attachment, session, fds).map(|()| Answer::Done)
             }
-            Order::AddPort(spec) => self.datapath.add(&spec).map(|()| Answer::Done),
-            Order::ChangePort(spec) => self.datapath.change(&spec).map(|()| {
-                let guest_told = self.sessions.set_link(spec.name.as_str(), spec.link.is_up());
+            Order::AddPort(port) => self.datapath.add(&port).map(|()| Answer::Done),
+            Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
+                let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
                 Answer::Changed { guest_told }
             }),
             Order::RemovePort { name } => {

@@ -192,9 +192,10 @@ impl VnicSpec {
 pub(crate) fn check_unique<'a>(vnics: impl IntoIterator<Item = &'a VnicSpec>) -> Result<(), Fault> {
     let mut seen = std::collections::BTreeSet::new();
     match vnics.into_iter().find(|vnic| !seen.insert(&vnic.name)) {
-        Some(vnic) => {
-            Err(Fault::params(format!("there are two vnics \"{}\"; give one another name", vnic.name)))
-        }
+        Some(vnic) => Err(Fault::params(format!(
+            "there are two vnics or ports \"{}\"; give one another name",
+            vnic.name
+        ))),
         None => Ok(()),
     }
 }

@@ -1,0 +1,30 @@
+//! Which back end serves which device.
+
+use std::os::fd::OwnedFd;
+
+use lasthop_guest::VnicPair;
+
+use crate::packet::{self, PacketQueue};
+use crate::tap::TapQueue;
+use crate::{Backend, DeviceFacts, DriverError, Needs, Queue};
+
+/// What a device's back end wants of the vNIC.
+pub(crate) fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
+    match facts.backend {
+        Backend::AfPacket | Backend::Tap => Ok(packet::NEEDS),
+        Backend::AfXdp => Err(DriverError::NoBackend(facts.backend.name())),
+    }
+}
+
+/// One queue of a device, on a queue pair of the vNIC.
+pub(crate) fn queue(
+    facts: &DeviceFacts,
+    fd: OwnedFd,
+    pair: &VnicPair,
+) -> Result<Box<dyn Queue>, DriverError> {
+    Ok(match facts.backend {
+        Backend::AfPacket => Box::new(PacketQueue::new(fd, facts.header_bytes, pair)?),
+        Backend::Tap => Box::new(TapQueue::new(fd, pair)?),
+        Backend::AfXdp => return Err(DriverError::NoBackend(facts.backend.name())),
+    })
+}
