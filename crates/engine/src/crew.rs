@@ -289,7 +289,7 @@ impl Crew {
     pub(crate) fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
         self.detach(port)?;
         lock(&self.offences).forget(port);
-        self.call_all(move |worker| worker.fabric.remove_port(port)).map(drop)
+        self.call_all(move |worker| worker.remove_port(port)).map(drop)
     }
 }
 

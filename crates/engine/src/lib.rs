@@ -27,6 +27,7 @@
 #![deny(unsafe_code)] // sys.rs alone may have some
 
 mod bells;
+mod books;
 mod capture;
 mod control;
 mod crew;
@@ -43,6 +44,7 @@ mod sys;
 mod watchdog;
 mod worker;
 
+pub use books::{BOOK_BYTES, counters_in};
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
@@ -58,6 +60,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
+use lasthop_guestmem::Mapping;
 use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
 use thiserror::Error;
 
@@ -190,6 +193,15 @@ impl Engine {
             return Err(error);
         }
         Ok(port)
+    }
+
+    /// Keeps a copy of the counters of `port` in `memory`, of [`BOOK_BYTES`], for who reads them when this process was killed.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn keep_counters(&self, port: PortId, memory: &Arc<Mapping>) -> Result<(), EngineError> {
+        let memory = Arc::clone(memory);
+        self.crew.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
     }
 
     /// Changes a port while its guest is attached. Its address, its limits and its link change at once; what a guest is told when it

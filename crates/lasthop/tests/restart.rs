@@ -126,9 +126,20 @@ fn guests_do_not_notice(words: &[&str], options: GuestOptions) {
         held.push((fds(switch.pid()), fds(process)));
     }
     assert!(held.windows(2).all(|pair| pair[0] == pair[1]), "descriptors leak: {held:?}");
+    let heard: u32 = talkers.iter().map(|talker| talker.heard.load(Ordering::Relaxed)).sum();
     for talker in talkers {
         talker.end().reclaim(0).expect("a sound ring");
     }
+    let stats = switch.json(&["stats"]);
+    let sum = |key: &str| {
+        let ports = stats["ports"].as_array().expect("ports");
+        ports.iter().filter_map(|port| port[key].as_u64()).sum::<u64>()
+    };
+    // What was counted in the last ten milliseconds of each process is not known.
+    assert!(sum("tx_packets") > u64::from(heard) / 2, "counters began anew: {stats}");
+    assert_eq!(sum("forwarded"), sum("tx_packets"), "{stats}");
+    let restarts: u64 = ["one", "two"].map(|name| switch.port(name)["rx_drops"]["restart"].as_u64()).into_iter().flatten().sum();
+    assert!(restarts > 0, "what was under way is counted: {stats}");
     assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
     switch.ask(&["stats", "--check"]).ok();
 }

@@ -42,11 +42,8 @@ impl Supervisor {
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
         self.lives.start(&self.poller, Source::Switch.into())?;
         self.replay_switches();
-        let ports: Vec<_> =
-            self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec))).collect();
-        for (port, told) in ports {
-            self.order(Order::AddPort(told), What::Added { port, is_new: false }, None);
-        }
+        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
         self.restore_entries();
         self.hand_over();
         // Its answer comes after all the others.
@@ -88,6 +85,7 @@ impl Supervisor {
     pub(super) fn switch_gone(&mut self) {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         let how = self.lives.bury();
+        self.close_books();
         self.judge_estates();
         self.ports_down();
         match self.stage {

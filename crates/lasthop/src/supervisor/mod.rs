@@ -4,6 +4,7 @@
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
 mod access;
+mod account;
 mod capture;
 mod change;
 mod child;
@@ -50,6 +51,7 @@ use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
 use child::{Lives, Role};
+use account::Account;
 use control::Control;
 use estate::Estate;
 use driver::Driver;
@@ -111,6 +113,8 @@ struct Supervisor {
     next_port: u32,
     /// By port: what the next switch process needs to go on with its guest.
     estates: BTreeMap<u32, Estate>,
+    /// By port: what was counted before the present switch process.
+    accounts: BTreeMap<u32, Account>,
     /// What users entered into the forwarding table.
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
@@ -147,6 +151,7 @@ impl Supervisor {
             ports: BTreeMap::new(),
             next_port: 0,
             estates: BTreeMap::new(),
+            accounts: BTreeMap::new(),
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),

@@ -194,7 +194,9 @@ impl Supervisor {
                 Ok(_) => return self.captured(asker),
                 Err(fault) => Err(fault),
             },
-            What::Question(question) => result.and_then(|answer| self.conclude(&question, answer)),
+            What::Question(question) => {
+                result.and_then(|answer| self.conclude(&question, self.with_past(answer)))
+            }
         };
         match (asker, answer) {
             (Some(asker), answer) => self.answer(asker, answer),

@@ -8,12 +8,14 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::log::{say, say_of_others};
 use crate::names;
+use crate::orders::Order;
 use crate::poller::Interest;
 use crate::port::{self, PortSpec};
 use crate::report::{StatsReport, VnicReport};
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
+use super::orders::{Asker, What};
 use super::port::Port;
 use super::requests::to_json;
 use super::source::Source;
@@ -68,6 +70,15 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    /// Tells the switch of a port, which is new to everybody or to this switch process.
+    pub(super) fn tell_of_port(&mut self, number: u32, is_new: bool, asker: Option<Asker>) {
+        let book = self.book(number);
+        let Some(port) = self.ports.get(&number) else { return };
+        let order = Order::AddPort(port.as_told(&port.spec));
+        let what = What::Added { port: number, is_new };
+        self.order_with(order, book.into_iter().collect(), what, asker);
     }
 
     /// The number of the port with this name.
@@ -204,6 +215,7 @@ impl Supervisor {
     pub(super) fn forget_port(&mut self, number: u32) {
         let Some(port) = self.ports.remove(&number) else { return };
         self.estates.remove(&number);
+        self.accounts.remove(&number);
         if port.device().is_some_and(|device| device.is_driven) {
             self.detach_from_driver(number);
         }

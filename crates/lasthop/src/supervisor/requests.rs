@@ -167,14 +167,8 @@ impl Supervisor {
             return Err(switch_down());
         }
         let port = self.open_port(spec)?;
-        self.add_to_switch(port, asker);
+        self.tell_of_port(port, true, Some(asker.clone()));
         Ok(())
-    }
-
-    fn add_to_switch(&mut self, number: u32, asker: &Asker) {
-        let Some(port) = self.ports.get(&number) else { return };
-        let order = Order::AddPort(port.as_told(&port.spec));
-        self.order(order, What::Added { port: number, is_new: true }, Some(asker.clone()));
     }
 
     fn port_add(&mut self, spec: PortSpec, asker: &Asker) -> Result<(), Fault> {
@@ -183,7 +177,7 @@ impl Supervisor {
             return Err(switch_down());
         }
         let port = self.open_device_port(spec)?;
-        self.add_to_switch(port, asker);
+        self.tell_of_port(port, true, Some(asker.clone()));
         Ok(())
     }
 

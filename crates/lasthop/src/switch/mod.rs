@@ -131,7 +131,10 @@ impl Switch {
             Order::TakeOver { name, attachment, session } => {
                 self.take_over(name, attachment, session, fds).map(|()| Answer::Done)
             }
-            Order::AddPort(port) => self.datapath.add(&port).map(|()| Answer::Done),
+            Order::AddPort(port) => {
+                let book = fds.and_then(|mut fds| fds.pop());
+                self.datapath.add(&port, book).map(|()| Answer::Done)
+            }
             Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
                 let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
                 Answer::Changed { guest_told }
