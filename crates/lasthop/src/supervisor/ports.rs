@@ -133,7 +133,9 @@ impl Supervisor {
         match result {
             Ok(()) => {
                 port.confirm();
-                say!("{} {}: {}", port.kind_word(), port.spec.name, port.invitation());
+                if !port.is_attached() {
+                    say!("{} {}: {}", port.kind_word(), port.spec.name, port.invitation());
+                }
                 let report = VnicReport::new(&port.spec, port.path.clone(), STATE_NEW);
                 let is_device = port.device().is_some();
                 self.tracking_is_late = true;
