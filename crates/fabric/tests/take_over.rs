@@ -212,7 +212,10 @@ impl World {
         let Self { expected, arrived, .. } = self;
         // A frame that was lost before anybody knew of its two copies is counted as one.
         let undecided = u64::from(self.floods);
-        assert!(arrived + dropped + undecided >= *expected, "{arrived} arrived, {dropped} were dropped of {expected}");
+        assert!(
+            arrived + dropped + undecided >= *expected,
+            "{arrived} arrived, {dropped} were dropped of {expected}"
+        );
     }
 }
 

@@ -48,10 +48,12 @@ mod tests {
     fn words_stay_in_their_row() {
         let mapping = Arc::new(Mapping::anonymous(4096).unwrap());
         Words::new(&mapping, 8, 2).unwrap().write(&[1, 2, 3]);
-        let map = MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping: mapping.clone() }]).unwrap();
+        let map =
+            MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping: mapping.clone() }]).unwrap();
         let mut bytes = [0; 32];
         map.read(map.translate(0, 32, &mut 0).unwrap(), 0, &mut bytes).unwrap();
-        let words: Vec<u64> = bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
+        let words: Vec<u64> =
+            bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
         assert_eq!(words, [0, 1, 2, 0]);
         for (offset, count) in [(4, 1), (4096, 1), (0, 513), (8, 512), (usize::MAX, 1), (0, usize::MAX)] {
             assert!(Words::new(&mapping, offset, count).is_none(), "{offset} {count}");

@@ -205,7 +205,9 @@ fn main() -> Result<()> {
     let Count { sent, heard, twice_or_late, damaged } = end(talkers)?;
     gaps.sort_unstable();
     let ms = |share: usize| gaps[(gaps.len() - 1) * share / 100] as f64 / 1e6;
-    println!("kills  gap median  p90  p99  max (ms)  frames sent  lost  per kill  twice or late  damaged  descriptors");
+    println!(
+        "kills  gap median  p90  p99  max (ms)  frames sent  lost  per kill  twice or late  damaged  descriptors"
+    );
     println!(
         "{kills}  {:.1}  {:.1}  {:.1}  {:.1}  {sent}  {}  {:.1}  {twice_or_late}  {damaged}  {before} -> {after}",
         ms(50),

@@ -138,7 +138,11 @@ fn guests_do_not_notice(words: &[&str], options: GuestOptions) {
     // What was counted in the last ten milliseconds of each process is not known.
     assert!(sum("tx_packets") > u64::from(heard) / 2, "counters began anew: {stats}");
     assert_eq!(sum("forwarded"), sum("tx_packets"), "{stats}");
-    let restarts: u64 = ["one", "two"].map(|name| switch.port(name)["rx_drops"]["restart"].as_u64()).into_iter().flatten().sum();
+    let restarts: u64 = ["one", "two"]
+        .map(|name| switch.port(name)["rx_drops"]["restart"].as_u64())
+        .into_iter()
+        .flatten()
+        .sum();
     assert!(restarts > 0, "what was under way is counted: {stats}");
     assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
     switch.ask(&["stats", "--check"]).ok();
@@ -203,7 +207,8 @@ fn a_session_that_kills_the_switch_process_again_and_again_is_given_up() {
         kill(&switch);
     }
     eventually("that it is given up", || {
-        (switch.log().matches("has to connect again: the switch process died of it").count() == 2).then_some(())
+        (switch.log().matches("has to connect again: the switch process died of it").count() == 2)
+            .then_some(())
     });
     eventually("the end of it", || (switch.port("one")["state"] == "waiting for guest").then_some(()));
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));

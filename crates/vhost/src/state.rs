@@ -325,7 +325,8 @@ impl<D: Device> Protocol<D> {
         match message.request {
             request::SET_MEM_TABLE => {
                 let table = message.memory_table()?;
-                *regions = table.into_iter().zip(fds).map(|(r, fd)| KeptRegion::new(r, keeper.keep(fd))).collect();
+                *regions =
+                    table.into_iter().zip(fds).map(|(r, fd)| KeptRegion::new(r, keeper.keep(fd))).collect();
             }
             request::ADD_MEM_REG => {
                 let added = message.memory_region()?;

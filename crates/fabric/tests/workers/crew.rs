@@ -6,9 +6,9 @@ use std::sync::Arc;
 use lasthop_fabric::{
     Capabilities, Direction, Fabric, PortCounters, RingId, Stopping, TapReader, Watch, tap,
 };
-use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_guestmem::Mapping;
 use lasthop_ring::{DeviceRing, Ledger};
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::frames::{frame, judge};

@@ -90,7 +90,9 @@ impl Estate {
     pub(super) fn survives(&mut self, is_next: bool) -> bool {
         match std::mem::replace(&mut self.heir, Heir::None) {
             Heir::Told => self.unanswered += u32::from(is_next),
-            Heir::Since(since) if since.elapsed() < PROOF => (self.unanswered, self.young) = (0, self.young + 1),
+            Heir::Since(since) if since.elapsed() < PROOF => {
+                (self.unanswered, self.young) = (0, self.young + 1)
+            }
             Heir::Since(_) | Heir::None => (self.unanswered, self.young) = (0, 0),
         }
         self.unanswered < UNANSWERED_MAX && self.young < YOUNG_MAX

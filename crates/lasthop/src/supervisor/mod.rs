@@ -50,11 +50,11 @@ use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
-use child::{Lives, Role};
 use account::Account;
+use child::{Lives, Role};
 use control::Control;
-use estate::Estate;
 use driver::Driver;
+use estate::Estate;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;

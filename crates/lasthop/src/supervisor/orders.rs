@@ -94,13 +94,7 @@ impl Supervisor {
     }
 
     /// As `order`, with descriptors.
-    pub(super) fn order_with(
-        &mut self,
-        order: Order,
-        fds: Vec<OwnedFd>,
-        what: What,
-        asker: Option<Asker>,
-    ) {
+    pub(super) fn order_with(&mut self, order: Order, fds: Vec<OwnedFd>, what: What, asker: Option<Asker>) {
         self.next_request += 1;
         let id = self.next_request;
         self.waiting.insert(id, Waiting { what, asker, until: Instant::now() + ANSWER_PATIENCE });

@@ -26,7 +26,9 @@ impl Supervisor {
             }
             Err(error) => {
                 let name = &port.spec.name;
-                say_of_others!("vnic {name}: should the switch process die, its guest will have to connect again: {error}");
+                say_of_others!(
+                    "vnic {name}: should the switch process die, its guest will have to connect again: {error}"
+                );
                 vec![connection]
             }
         }
@@ -58,7 +60,11 @@ impl Supervisor {
             if estate.survives(next == Some(number)) {
                 self.estates.insert(number, estate);
             } else {
-                self.give_up(number, estate, "the switch process died of it, or of another one, twice in a row");
+                self.give_up(
+                    number,
+                    estate,
+                    "the switch process died of it, or of another one, twice in a row",
+                );
             }
         }
     }

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use lasthop_engine::{
-    BOOK_BYTES, Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats, RingInspection,
-    RingStats, Watch, WorkerStats,
+    BOOK_BYTES, Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats,
+    RingInspection, RingStats, Watch, WorkerStats,
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;

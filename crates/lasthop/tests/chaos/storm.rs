@@ -233,7 +233,10 @@ impl Storm {
         for (guest, place) in (1..).zip(&mut self.places) {
             // What was counted last is not known.
             place.base = None;
-            let lost = format!("vnic {}: its guest could not be taken over and has to connect again: it was in the middle", vnic(guest));
+            let lost = format!(
+                "vnic {}: its guest could not be taken over and has to connect again: it was in the middle",
+                vnic(guest)
+            );
             place.removals += news.matches(&lost).count() as u64;
         }
         let given_up = news.matches("has to connect again").count();

@@ -13,9 +13,7 @@ use crate::{Device, KeptSession, News, Protocol, Refusal, TakeOverError, memory}
 impl<D: Device> Protocol<D> {
     /// What a successor would have to know and was not told yet.
     pub fn news(&mut self) -> Option<News> {
-        if self.shared.kept.is_none() {
-            return None;
-        }
+        self.shared.kept.as_ref()?;
         let session = self.kept();
         let mut fds = self.keeper.take();
         if session == self.told {
