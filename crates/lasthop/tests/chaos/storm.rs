@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::action::{Action, garbage, half};
+use crate::action::{Action, garbage, half, may_die};
 use crate::crew::{Count, Member, Setting, vnic};
 use crate::outsiders::{self, Outsiders};
 use crate::random::Random;
@@ -133,7 +133,7 @@ impl Storm {
         self.checkpoint();
         let mut done = 0;
         while Instant::now() < end {
-            let (action, guest, pause) = Action::next(&mut random, self.plan.guests);
+            let (action, guest, pause) = Action::next(&mut random, self.plan.guests, may_die(self.plan.seed));
             let guest = self.victim(action, guest, done / CHECKPOINT_ACTIONS);
             if self.plan.trace {
                 progress(&format!("{action:?} guest {guest}"));
