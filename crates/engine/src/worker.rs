@@ -67,6 +67,8 @@ pub(crate) struct Worker {
     polled_ns: u64,
     worked_ns: u64,
     yielded_ns: u64,
+    /// Nothing is taken from guests.
+    is_resting: bool,
     stopping: bool,
 }
 
@@ -97,6 +99,7 @@ impl Worker {
             polled_ns: 0,
             worked_ns: 0,
             yielded_ns: 0,
+            is_resting: false,
             stopping: false,
         })
     }
@@ -164,6 +167,9 @@ impl Worker {
     }
 
     fn visit(&mut self, ring: RingId, now: u64) -> Visited {
+        if self.is_resting {
+            return Visited::default();
+        }
         self.stats.visits += 1;
         let visited = self.fabric.visit_in_turn(ring, now);
         self.stats.batches += u64::from(visited.packets > 0);
@@ -545,6 +551,11 @@ impl Worker {
         self.failures.remove(&port);
         self.fabric.set_memory(port, &Arc::default());
         self.fabric.set_capabilities(port, lasthop_fabric::Capabilities::default());
+    }
+
+    /// Whether anything is taken from guests. Rings that are left alone meanwhile are looked at again.
+    pub(crate) fn set_resting(&mut self, is_resting: bool) {
+        self.is_resting = is_resting;
     }
 
     /// A port goes.

@@ -264,6 +264,12 @@ impl Senders {
         (0..self.board.workers() as u8).filter(is_asleep).fold(0, |bits, worker| bits | 1 << worker)
     }
 
+    /// Chains taken and not completed.
+    pub(crate) fn taken(&self) -> usize {
+        let queues = self.slots.iter().flatten().flat_map(|sender| &sender.queues);
+        queues.flatten().map(|queue| usize::from(queue.taken())).sum()
+    }
+
     pub(crate) fn get(&self, port: PortId) -> Option<&Sender> {
         self.slots.get(port.index())?.as_deref()
     }

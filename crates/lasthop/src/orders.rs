@@ -12,6 +12,9 @@ use crate::report::{FdbReport, StatsReport, SwitchInside};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
+/// Of orders and reports, and of what is told of a session. A switch process of another version cannot take over.
+pub(crate) const STATE_VERSION: u64 = 1;
+
 /// From the supervisor: an order and the number under which its answer is awaited.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
@@ -56,6 +59,14 @@ pub(crate) enum Order {
     FdbDel(StaticEntry),
     /// Forget learned addresses.
     FdbFlush(Flush),
+    /// Which version of what is kept is known.
+    Know,
+    /// Take nothing more from any guest, and finish what was taken: another process will go on.
+    Rest,
+    /// Take nothing from any guest before `Wake`: all are to be there first.
+    Hold,
+    /// Take from guests again.
+    Wake,
     /// Let every guest go and end.
     End,
 }
@@ -97,6 +108,10 @@ pub(crate) enum Answer {
     Fdb(FdbReport),
     Inspection(Inspection),
     Switches(Vec<SwitchInside>),
+    /// Of orders, reports and sessions: `STATE_VERSION`.
+    Knows {
+        version: u64,
+    },
     /// So many addresses were forgotten.
     Flushed(usize),
 }

@@ -47,6 +47,12 @@ impl<D: Device> Session<D> {
         self.protocol.news()
     }
 
+    /// Whether a successor could go on with it, for all that is known of it here.
+    #[must_use]
+    pub fn is_resting(&self) -> bool {
+        self.link.is_resting()
+    }
+
     /// A successor knows all of the news: from now on it could go on, if all that was asked is answered.
     pub fn rest(&self) {
         if self.link.is_resting() {

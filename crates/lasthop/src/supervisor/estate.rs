@@ -98,6 +98,11 @@ impl Estate {
         self.unanswered < UNANSWERED_MAX && self.young < YOUNG_MAX
     }
 
+    /// The switch that had it was ended in order.
+    pub(super) fn begin_anew(&mut self) {
+        (self.heir, self.unanswered, self.young) = (Heir::None, 0, 0);
+    }
+
     /// Whether the present switch was told to take it over and has not answered.
     pub(super) fn is_told(&self) -> bool {
         self.heir == Heir::Told

@@ -41,6 +41,12 @@ impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
         self.lives.start(&self.poller, Source::Switch.into())?;
+        self.tell_everything();
+        Ok(())
+    }
+
+    /// Tells a fresh switch process of all switches and ports, and hands guests over that another one had.
+    pub(super) fn tell_everything(&mut self) {
         self.replay_switches();
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
@@ -48,7 +54,6 @@ impl Supervisor {
         self.hand_over();
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
-        Ok(())
     }
 
     /// The pause after a switch's death is over.
@@ -72,6 +77,7 @@ impl Supervisor {
         } else {
             say!("the switch process is running again, as process {pid}");
         }
+        self.upgraded();
     }
 
     /// The user has to change something before the switch can start.
@@ -85,6 +91,7 @@ impl Supervisor {
     pub(super) fn switch_gone(&mut self) {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         let how = self.lives.bury();
+        self.upgrade_failed();
         self.close_books();
         self.judge_estates();
         self.ports_down();

@@ -28,6 +28,7 @@ mod source;
 mod succession;
 mod switches;
 mod tracking;
+mod upgrade;
 mod warnings;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -59,6 +60,9 @@ use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
 use source::Source;
+use upgrade::Upgrade;
+
+pub(crate) use upgrade::upgraded_text;
 
 /// What `lasthop run` was told.
 #[derive(Debug)]
@@ -115,6 +119,8 @@ struct Supervisor {
     estates: BTreeMap<u32, Estate>,
     /// By port: what was counted before the present switch process.
     accounts: BTreeMap<u32, Account>,
+    /// The switch process is being replaced by that of another program.
+    upgrade: Option<Upgrade>,
     /// What users entered into the forwarding table.
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
@@ -152,6 +158,7 @@ impl Supervisor {
             next_port: 0,
             estates: BTreeMap::new(),
             accounts: BTreeMap::new(),
+            upgrade: None,
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
@@ -190,6 +197,7 @@ impl Supervisor {
             Some(Source::Listener(number)) => self.advance_port(number),
             Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
             Some(Source::Driver) => self.hear_driver(),
+            Some(Source::Heir) => self.hear_heir(),
             Some(Source::Links) => self.hear_links(),
             Some(Source::Signals) | None => {}
         }
@@ -200,7 +208,14 @@ impl Supervisor {
         let ports = self.ports.values().map(Port::due).fold(None, earlier);
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
         let control = self.control.as_ref().and_then(Control::due);
-        let others = [waiting, control, self.lives.due(), self.stage.due(), self.devices_due()];
+        let others = [
+            waiting,
+            control,
+            self.lives.due(),
+            self.stage.due(),
+            self.devices_due(),
+            self.upgrade_due(),
+        ];
         others.into_iter().fold(ports, earlier)
     }
 
@@ -210,6 +225,7 @@ impl Supervisor {
         let ports: Vec<u32> =
             self.ports.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
         ports.into_iter().for_each(|number| self.advance_port(number));
+        self.upgrade_on_time(now);
         if let Some(control) = &mut self.control {
             control.expire(now, &self.poller);
         }

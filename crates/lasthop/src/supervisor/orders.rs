@@ -58,6 +58,8 @@ pub(super) enum What {
     FdbDeleted(StaticEntry),
     /// As it was in the switch before.
     Restored,
+    /// The switch takes nothing more, and has nothing in its hands.
+    Rested,
     /// The session with this number goes on, behind the port with that number.
     TakenOver {
         port: u32,
@@ -183,6 +185,7 @@ impl Supervisor {
             What::Restored | What::Tracked => result.map(|_| Value::Null),
             What::TakenOver { port, attachment } => self.taken_over(port, attachment, result.map(drop)),
             What::Started => return self.started(),
+            What::Rested => return self.rested(result),
             What::Ended => return,
             What::Captured => match result {
                 Ok(_) => return self.captured(asker),

@@ -45,6 +45,7 @@ const METHODS: &[&str] = &[
     "doctor",
     "config.show",
     "version",
+    "upgrade",
 ];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
@@ -150,6 +151,7 @@ impl Supervisor {
             "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
             "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
             "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
+            "upgrade" => self.upgrade(rpc::params(params)?, asker).map(|()| None),
             "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),

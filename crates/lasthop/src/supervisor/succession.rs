@@ -83,7 +83,17 @@ impl Supervisor {
     /// Tells the switch, which has its ports, to go on with all sessions.
     pub(super) fn hand_over(&mut self) {
         let numbers: Vec<u32> = self.estates.keys().copied().collect();
-        for number in numbers {
+        if numbers.is_empty() {
+            return;
+        }
+        // What the first guest sends to the last one would find nobody there.
+        self.order(Order::Hold, What::Restored, None);
+        self.hand_over_all(&numbers);
+        self.order(Order::Wake, What::Restored, None);
+    }
+
+    fn hand_over_all(&mut self, numbers: &[u32]) {
+        for &number in numbers {
             let bequest = self.estates.get_mut(&number).map(Estate::bequeath);
             match bequest {
                 Some(Ok(bequest)) => self.hand_over_one(number, bequest),

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lasthop_engine::{
     BOOK_BYTES, Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats,
@@ -76,6 +77,16 @@ impl Datapath {
         }
         self.ports.insert(vnic.name.to_string(), (number, vnic.switch.clone()));
         Ok(())
+    }
+
+    /// Takes nothing more from guests, and waits for what was taken, for so long at most.
+    pub(super) fn rest(&self, patience: Duration) -> Result<(), Fault> {
+        self.engine.rest(patience).map_err(refused)
+    }
+
+    /// Goes on after `rest`.
+    pub(super) fn wake(&self) -> Result<(), Fault> {
+        self.engine.wake().map_err(refused)
     }
 
     /// Changes a port while packets pass.

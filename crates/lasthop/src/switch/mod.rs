@@ -19,7 +19,7 @@ use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
-use crate::orders::{Answer, Order, Report, Request};
+use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
 use crate::signals;
 
@@ -72,6 +72,8 @@ fn no_descriptor() -> Fault {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Serving,
+    /// Another process is to go on: nothing is taken from guests.
+    Resting,
     /// Its last answer is on its way.
     Ending,
     Over,
@@ -96,6 +98,7 @@ impl Switch {
             for Happening { source, .. } in self.poller.wait(None)? {
                 match source {
                     CHANNEL => self.hear(),
+                    _ if self.stage == Stage::Resting => {}
                     attachment => self.serve_session(attachment),
                 }
             }
@@ -155,6 +158,10 @@ impl Switch {
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
+            Order::Know => Ok(Answer::Knows { version: STATE_VERSION }),
+            Order::Rest => self.come_to_rest().map(|()| Answer::Done),
+            Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),
+            Order::Wake => self.wake().map(|()| Answer::Done),
             Order::End => {
                 self.captures = Captures::default();
                 self.sessions = Sessions::default();

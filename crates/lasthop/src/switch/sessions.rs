@@ -88,6 +88,11 @@ impl Sessions {
         self.guests.get_mut(&attachment)?.session.news()
     }
 
+    /// The port of a session that a successor could not go on with now.
+    pub(super) fn restless(&self) -> Option<&str> {
+        self.guests.values().find(|guest| !guest.session.is_resting()).map(|guest| guest.port.as_str())
+    }
+
     /// A successor would know all news.
     pub(super) fn rest(&mut self) {
         for attachment in self.served.drain(..) {

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use lasthop_vhost::{Device, Kept, KeptSession, Legacy, News, Session, TakeOverError};
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
 use crate::ipc::FRAME_FDS_MAX;
-use crate::orders::Report;
+use crate::orders::{Report, STATE_VERSION};
 
 use super::sessions::Arrival;
-use super::{Switch, no_descriptor};
+use super::{Stage, Switch, no_descriptor};
 
-/// Of what is told of a session. Another version cannot go on with it: its guest has to connect again.
-const VERSION: u64 = 1;
+/// How long packets may take to come to their end when the switch is to rest; what waits for a slow receiver then is lost, and counted.
+const REST_PATIENCE: Duration = Duration::from_millis(10);
 
 impl Switch {
     /// Tells the supervisor what changed in a session.
@@ -26,7 +27,7 @@ impl Switch {
             let (numbers, fds): (Vec<u32>, Vec<OwnedFd>) = fds.by_ref().take(FRAME_FDS_MAX).unzip();
             let _ = self.channel.send(&Report::Keep { attachment, numbers }, fds);
         }
-        let session = serde_json::json!({"version": VERSION, "session": session});
+        let session = serde_json::json!({"version": STATE_VERSION, "session": session});
         self.report(&Report::Kept { attachment, session, numbers: all });
     }
 
@@ -35,6 +36,23 @@ impl Switch {
         if !self.channel.wants_write() {
             self.sessions.rest();
         }
+    }
+
+    /// Comes to rest, so that another process can go on where this one stands.
+    pub(super) fn come_to_rest(&mut self) -> Result<(), Fault> {
+        self.rest();
+        if let Some(port) = self.sessions.restless() {
+            let why = format!("vnic {port}: its front end is in the middle of a message; try again in a moment");
+            return Err(Fault::refused(why));
+        }
+        self.stage = Stage::Resting;
+        self.datapath.rest(REST_PATIENCE)
+    }
+
+    /// Goes on, or begins.
+    pub(super) fn wake(&mut self) -> Result<(), Fault> {
+        self.stage = Stage::Serving;
+        self.datapath.wake()
     }
 
     /// Descriptors of a session that will be taken over arrived; without all of them it will not be.
@@ -76,8 +94,8 @@ impl Switch {
 /// What was told of a session, if it was by a process of this version.
 fn known(mut told: Value) -> Result<KeptSession, Fault> {
     let version = told.get("version").and_then(Value::as_u64);
-    if version != Some(VERSION) {
-        let why = format!("it was told in another version, {}, than {VERSION}", version.unwrap_or_default());
+    if version != Some(STATE_VERSION) {
+        let why = format!("it was told in another version, {}, than {STATE_VERSION}", version.unwrap_or_default());
         return Err(Fault::new(Kind::Internal, why));
     }
     let session = told.get_mut("session").map(Value::take).unwrap_or_default();
