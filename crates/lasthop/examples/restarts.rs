@@ -1,9 +1,9 @@
 //! How long do guests wait when the switch process is killed, and what do they lose?
 //!
-//! usage: restarts LASTHOP [KILLS [PERIOD_MS [WORKERS]]]
+//! usage: restarts LASTHOP [COUNT [PERIOD_MS [WORKERS [upgrade]]]]
 //!
 //! Two guests of our own send each other numbered frames through `LASTHOP run`, as fast as they can, while its switch process
-//! is killed by SIGKILL every PERIOD_MS. Prints a line of the table in docs/reliability.md: for each death the longest time
+//! is killed by SIGKILL every PERIOD_MS, or replaced by `lasthop upgrade`. Prints a line of the table in docs/reliability.md: for each death the longest time
 //! between two frames that a guest received, and over all of them what was lost, came twice, out of order or damaged.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program that prints a table")]
@@ -53,6 +53,8 @@ struct Signals {
 struct Count {
     sent: u64,
     heard: u64,
+    /// Numbers left out between two that came.
+    lost: u64,
     twice_or_late: u64,
     damaged: u64,
 }
@@ -96,6 +98,8 @@ fn talk(mut guest: Guest, me: u8, other: u8, signals: &Signals) -> Result<Count>
             let number = number.unwrap_or_default();
             count.damaged += u64::from(bytes != frame(me, other, number));
             count.twice_or_late += u64::from(number <= last);
+            // Before the first one that came, the others were not there.
+            count.lost += if last > 0 { u64::from(number.saturating_sub(last + 1)) } else { 0 };
             last = last.max(number);
             count.heard += 1;
             let gap_ns = heard_at.elapsed().as_nanos() as u64;
@@ -147,6 +151,13 @@ impl Switch {
         Ok(kill_process(process, Signal::KILL)?)
     }
 
+    /// Replaces it by the same program's.
+    fn upgrade(&self, program: &str) -> Result<()> {
+        let done = Command::new(program).arg("upgrade").arg(program).arg("--dir").arg(&self.dir).output()?;
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        if done.status.success() { Ok(()) } else { Err(said.into()) }
+    }
+
     fn fds(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
     }
@@ -160,13 +171,17 @@ impl Drop for Switch {
     }
 }
 
-/// Kills it so many times; each guest's gap after each.
-fn kill_all(switch: &Switch, talkers: &[Talker], kills: u32, period: Duration) -> Result<Vec<u64>> {
+/// Replaces the switch process so many times; each guest's gap after each.
+fn measure(
+    talkers: &[Talker],
+    (count, period): (u32, Duration),
+    replace: impl Fn() -> Result<()>,
+) -> Result<Vec<u64>> {
     let mut gaps = Vec::new();
-    for _ in 0..kills {
+    for _ in 0..count {
         std::thread::sleep(period);
         talkers.iter().for_each(|talker| talker.signals.gap_ns.store(0, Ordering::Relaxed));
-        switch.kill()?;
+        replace()?;
         std::thread::sleep(Duration::from_millis(1));
         for talker in talkers {
             talker.hear_more()?;
@@ -184,7 +199,7 @@ fn end(talkers: Vec<Talker>) -> Result<Count> {
         talker.signals.is_over.store(true, Ordering::Relaxed);
         let count = talker.thread.join().map_err(|_| "a guest panicked")??;
         all.sent += count.sent;
-        all.heard += count.heard;
+        all.lost += count.lost;
         all.twice_or_late += count.twice_or_late;
         all.damaged += count.damaged;
     }
@@ -194,28 +209,30 @@ fn end(talkers: Vec<Talker>) -> Result<Count> {
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, default: u64| words.get(at).map_or(Ok(default), |word| word.parse());
-    let program = words.first().ok_or("usage: restarts LASTHOP [KILLS [PERIOD_MS [WORKERS]]]")?;
-    let (kills, period) = (number(1, 200)? as u32, Duration::from_millis(number(2, 500)?));
+    let program = words.first().ok_or("usage: restarts LASTHOP [COUNT [PERIOD_MS [WORKERS [upgrade]]]]")?;
+    let (count, period) = (number(1, 200)? as u32, Duration::from_millis(number(2, 500)?));
+    let is_upgrade = words.get(4).is_some_and(|word| word == "upgrade");
     let switch = Switch::start(program, &number(3, 2)?.to_string())?;
     let talkers = vec![Talker::start(&switch.dir, 1, 2)?, Talker::start(&switch.dir, 2, 1)?];
     talkers.iter().try_for_each(Talker::hear_more)?;
     let before = switch.fds();
-    let mut gaps = kill_all(&switch, &talkers, kills, period)?;
+    let replace = || if is_upgrade { switch.upgrade(program) } else { switch.kill() };
+    let mut gaps = measure(&talkers, (count, period), replace)?;
     let after = switch.fds();
-    let Count { sent, heard, twice_or_late, damaged } = end(talkers)?;
+    let Count { sent, lost, twice_or_late, damaged, .. } = end(talkers)?;
     gaps.sort_unstable();
     let ms = |share: usize| gaps[(gaps.len() - 1) * share / 100] as f64 / 1e6;
     println!(
-        "kills  gap median  p90  p99  max (ms)  frames sent  lost  per kill  twice or late  damaged  descriptors"
+        "count  gap median  p90  p99  max (ms)  frames sent  lost  each time  twice or late  damaged  descriptors"
     );
     println!(
-        "{kills}  {:.1}  {:.1}  {:.1}  {:.1}  {sent}  {}  {:.1}  {twice_or_late}  {damaged}  {before} -> {after}",
+        "{count}  {:.1}  {:.1}  {:.1}  {:.1}  {sent}  {}  {:.1}  {twice_or_late}  {damaged}  {before} -> {after}",
         ms(50),
         ms(90),
         ms(99),
         ms(100),
-        sent - heard,
-        (sent - heard) as f64 / f64::from(kills),
+        lost,
+        lost as f64 / f64::from(count),
     );
     Ok(())
 }

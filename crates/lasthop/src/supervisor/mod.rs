@@ -208,14 +208,8 @@ impl Supervisor {
         let ports = self.ports.values().map(Port::due).fold(None, earlier);
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
         let control = self.control.as_ref().and_then(Control::due);
-        let others = [
-            waiting,
-            control,
-            self.lives.due(),
-            self.stage.due(),
-            self.devices_due(),
-            self.upgrade_due(),
-        ];
+        let others =
+            [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
         others.into_iter().fold(ports, earlier)
     }
 

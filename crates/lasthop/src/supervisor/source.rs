@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn numbers_go_both_ways() {
-        let all = [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links, Source::Heir];
+        let all =
+            [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links, Source::Heir];
         for source in all.into_iter().chain([Source::Listener(7), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }

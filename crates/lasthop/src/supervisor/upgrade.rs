@@ -94,7 +94,9 @@ impl Supervisor {
 
     /// The new process has something to say before it takes over.
     pub(super) fn hear_heir(&mut self) {
-        let Some(Upgrade::Asking { heir, .. } | Upgrade::Resting { heir, .. }) = &mut self.upgrade else { return };
+        let Some(Upgrade::Asking { heir, .. } | Upgrade::Resting { heir, .. }) = &mut self.upgrade else {
+            return;
+        };
         let (reports, is_over) = heir.hear();
         for (report, _) in reports {
             match report {
@@ -105,13 +107,17 @@ impl Supervisor {
             }
         }
         if !matches!(is_over, Ok(false)) {
-            self.refuse_upgrade("it ended without an answer; is it a lasthop of this version or a later one?");
+            self.refuse_upgrade(
+                "it ended without an answer; is it a lasthop of this version or a later one?",
+            );
         }
     }
 
     fn heir_knows(&mut self, version: u64) {
         if version != STATE_VERSION {
-            let why = format!("it knows version {version} of what is kept of guests, and this switch has version {STATE_VERSION}");
+            let why = format!(
+                "it knows version {version} of what is kept of guests, and this switch has version {STATE_VERSION}"
+            );
             return self.refuse_upgrade(&why);
         }
         let Some(Upgrade::Asking { heir, program, asker, .. }) = self.upgrade.take() else { return };
@@ -206,5 +212,8 @@ fn check_program(program: &Path) -> Result<(), Fault> {
 pub(crate) fn upgraded_text(answer: &Value) -> String {
     let pause_us = answer["pause_us"].as_u64().unwrap_or_default();
     let program = answer["program"].as_str().unwrap_or_default();
-    format!("the switch process is that of {program} now; guests waited for {:.1} ms", pause_us as f64 / 1000.0)
+    format!(
+        "the switch process is that of {program} now; guests waited for {:.1} ms",
+        pause_us as f64 / 1000.0
+    )
 }

@@ -42,7 +42,8 @@ impl Switch {
     pub(super) fn come_to_rest(&mut self) -> Result<(), Fault> {
         self.rest();
         if let Some(port) = self.sessions.restless() {
-            let why = format!("vnic {port}: its front end is in the middle of a message; try again in a moment");
+            let why =
+                format!("vnic {port}: its front end is in the middle of a message; try again in a moment");
             return Err(Fault::refused(why));
         }
         self.stage = Stage::Resting;
@@ -95,7 +96,8 @@ impl Switch {
 fn known(mut told: Value) -> Result<KeptSession, Fault> {
     let version = told.get("version").and_then(Value::as_u64);
     if version != Some(STATE_VERSION) {
-        let why = format!("it was told in another version, {}, than {STATE_VERSION}", version.unwrap_or_default());
+        let why =
+            format!("it was told in another version, {}, than {STATE_VERSION}", version.unwrap_or_default());
         return Err(Fault::new(Kind::Internal, why));
     }
     let session = told.get_mut("session").map(Value::take).unwrap_or_default();
