@@ -5,13 +5,14 @@ use std::os::unix::net::UnixStream;
 
 use lasthop_guest::{Vnic, VnicOptions, VnicPair};
 use lasthop_vhost::features;
+use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{needs, queue};
 use crate::event::{Report, Reporter, Reports, reports};
 use crate::io::IoThread;
 use crate::lane::{Lane, LaneState};
-use crate::{Counters, DeviceFacts, DriverError, DriverEvent, Needs, Queue, QueueError};
+use crate::{Backend, Counters, DeviceFacts, DriverError, DriverEvent, Needs, Queue, QueueError};
 
 /// Features of the vNIC that have nothing to do with what the device can do.
 const RING_FEATURES: u64 = features::VERSION_1
@@ -258,6 +259,9 @@ impl Driver {
 
     /// Has threads serve the pairs, with the queues that there were before, or else with the port's spare descriptors.
     fn serve(&mut self, id: PortId, pairs: Vec<VnicPair>) -> Result<(), DriverError> {
+        if !pairs.iter().all(|pair| pair.is_mergeable() && pair.header_bytes() == HEADER_BYTES) {
+            return Err(DriverError::TooFewFeatures);
+        }
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
         if port.queues.is_empty() {
             port.queues = open_queues(port, &pairs)?;
@@ -362,6 +366,11 @@ fn check(facts: &DeviceFacts, device: &[OwnedFd]) -> Result<(), DriverError> {
         let (name, queues) = (facts.name.clone(), facts.queues);
         return Err(DriverError::WrongDescriptors { name, queues, descriptors: device.len() });
     }
+    let is_header = [HEADER_BYTES, HEADER_BYTES_LEGACY].contains(&usize::from(facts.header_bytes));
+    if facts.backend == Backend::AfPacket && !is_header {
+        let (name, header_bytes) = (facts.name.clone(), facts.header_bytes);
+        return Err(DriverError::WrongHeaders { name, header_bytes });
+    }
     Ok(())
 }
 
@@ -373,8 +382,8 @@ fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
 
 /// The back ends of a port's queues, of the descriptors that it has.
 fn open_queues(port: &mut Port, pairs: &[VnicPair]) -> Result<Vec<Box<dyn Queue>>, DriverError> {
-    let descriptors = std::mem::take(&mut port.spare).into_iter();
-    descriptors.zip(pairs).map(|(fd, pair)| queue(&port.facts, fd, pair)).collect()
+    let descriptors = (0..).zip(std::mem::take(&mut port.spare));
+    descriptors.zip(pairs).map(|((number, fd), pair)| queue(&port.facts, number, fd, pair)).collect()
 }
 
 /// A lane whose queue has started. Without a device it starts as well: what the switch sends is dropped.

@@ -24,9 +24,17 @@ pub enum DriverError {
         /// What came.
         descriptors: usize,
     },
-    /// A back end that this driver was not built with.
-    #[error("this driver has no back end {0}")]
-    NoBackend(&'static str),
+    /// A virtio-net header that no kernel has.
+    #[error("{name} was opened with virtio-net headers of {header_bytes} bytes, 10 and 12 are possible")]
+    WrongHeaders {
+        /// The device.
+        name: String,
+        /// What its facts say.
+        header_bytes: u8,
+    },
+    /// The switch offers less than a driver can do with.
+    #[error("the port is to offer the features VERSION_1 and MRG_RXBUF; take them out of its mask")]
+    TooFewFeatures,
     /// The conversation with the switch failed.
     #[error("the switch did not take the port: {0}")]
     Switch(#[from] GuestError),

@@ -48,6 +48,19 @@ pub struct DeviceFacts {
     pub features: u64,
     /// Bytes of the virtio-net header that the kernel puts in front of a frame: 12, or 10 with old kernels; 0 without.
     pub header_bytes: u8,
+    /// Of an XDP socket only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<XdpFacts>,
+}
+
+/// What is known of a device that is used through XDP sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct XdpFacts {
+    /// The device's driver runs XDP programs itself; else the stack does, behind a copy.
+    pub native: bool,
+    /// Frames may come with checksums that their sender left undone, since they never were on a wire.
+    pub partial_checksums: bool,
 }
 
 /// A device that was opened.

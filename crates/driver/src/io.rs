@@ -14,7 +14,7 @@ use crate::{DriverError, DriverEvent, DriverSettings, QueueError, ThreadStats};
 
 /// How often a busy thread looks for events: a lane that wakes meanwhile waits so long at most.
 const POLL_NS: u64 = 20_000;
-/// The same of one that has looked around in vain for so long.
+/// The same of one that has looked around in vain for so long, if it waits for other lanes.
 const IDLE_POLL_NS: u64 = 2_000;
 /// How long a thread without work looks around before it offers its core to others.
 const BLIND_NS: u64 = 20_000;
@@ -141,7 +141,7 @@ impl Io {
             if worked {
                 self.worked_ns = now;
             }
-            let is_idle = now - self.worked_ns >= IDLE_POLL_NS;
+            let is_idle = now - self.worked_ns >= IDLE_POLL_NS && self.has_sleepers();
             if now - self.polled_ns >= if is_idle { IDLE_POLL_NS } else { POLL_NS } {
                 self.polled_ns = now;
                 self.stats.polls += 1;
@@ -154,6 +154,11 @@ impl Io {
                 self.wind_down(now);
             }
         }
+    }
+
+    /// Whether there are lanes that only an event tells of.
+    fn has_sleepers(&self) -> bool {
+        self.lanes.iter().any(|(_, lane)| !lane.is_active)
     }
 
     fn choose_cpus(&self) {

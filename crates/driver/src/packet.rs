@@ -37,9 +37,14 @@ pub(crate) struct PacketQueue {
     /// Bytes of the virtio-net header as the kernel has it.
     header_bytes: u32,
     inbox: Inbox,
+    /// Messages that the next call makes room for: what is not there costs a little, too.
+    batch: usize,
     inbound: Inbound,
     outbound: Outbound,
 }
+
+/// Messages that are made room for where there were few the last time.
+const BATCH_MIN: usize = 4;
 
 impl PacketQueue {
     pub(crate) fn new(fd: OwnedFd, header_bytes: u8, pair: &VnicPair) -> Result<Self, QueueError> {
@@ -48,13 +53,14 @@ impl PacketQueue {
             fd,
             header_bytes: u32::from(header_bytes),
             inbox: Inbox::new(Arc::clone(&arena)),
+            batch: BATCH_MIN,
             inbound: Inbound::new(),
             outbound: Outbound::new(arena, usize::from(header_bytes)),
         })
     }
 
-    /// Frames into free buffers; how many there are. Lost frames and passing troubles count as none.
-    fn take_frames(&mut self, counters: &mut Counters) -> Result<usize, QueueError> {
+    /// At most `count` frames into free buffers; how many there are. Lost frames and passing troubles count as none.
+    fn take_frames(&mut self, count: usize, counters: &mut Counters) -> Result<usize, QueueError> {
         let header = self.header_bytes;
         let parts = |slot: Span| {
             if header as usize == HEADER_BYTES {
@@ -64,7 +70,7 @@ impl PacketQueue {
                 [Span { offset: slot.offset + HEADER_AT, len: header }, frame]
             }
         };
-        match self.inbox.receive(self.fd.as_fd(), self.inbound.spans().map(parts)) {
+        match self.inbox.receive(self.fd.as_fd(), self.inbound.spans().take(count).map(parts)) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
             // A frame whose offloads cannot be said in a virtio-net header; it is gone.
@@ -117,7 +123,7 @@ impl PacketQueue {
     /// What waits at the socket is dropped: it is as old as the last switch.
     fn drop_stale(&mut self, counters: &mut Counters) -> Result<(), QueueError> {
         for _ in 0..STALE_FRAMES_MAX / BATCH {
-            let count = self.take_frames(counters)?;
+            let count = self.take_frames(BATCH, counters)?;
             for index in 0..count {
                 counters.from_device.count(self.frame_bytes(index));
                 counters.drop(DropReason::NoSwitch);
@@ -149,7 +155,7 @@ impl Queue for PacketQueue {
 
     fn start(&mut self, pair: &mut VnicPair, counters: &mut Counters) -> Result<(), QueueError> {
         self.inbound.start();
-        self.outbound.start(pair, counters);
+        self.outbound.start(pair);
         // A socket tells only once that its device went; that may have been before.
         if is_bound(self.fd.as_fd()) { self.drop_stale(counters) } else { Err(QueueError::DeviceGone) }
     }
@@ -157,11 +163,12 @@ impl Queue for PacketQueue {
     #[inline]
     fn receive(&mut self, pair: &mut VnicPair, counters: &mut Counters) -> Result<Visit, QueueError> {
         self.inbound.reclaim(pair)?;
-        let room = self.inbound.room().min(BATCH);
+        let room = self.inbound.room().min(self.batch);
         if room == 0 {
             return Ok(Visit { frames: 0, next: Next::Blocked });
         }
-        let count = self.take_frames(counters)?;
+        let count = self.take_frames(room, counters)?;
+        self.batch = (2 * count).clamp(BATCH_MIN, BATCH);
         let mut unused: ArrayVec<Slot, BATCH> = ArrayVec::new();
         for index in 0..count {
             let Some(slot) = self.inbound.take() else { break };

@@ -47,6 +47,11 @@ pub enum QueueError {
     /// The switch broke the rules of a ring.
     #[error(transparent)]
     Vnic(#[from] GuestError),
+    /// The system's limit leaves no room for the memory that is shared with the kernel.
+    #[error(
+        "RLIMIT_MEMLOCK of the driver leaves no room for {0} KiB of its XDP sockets; raise it where lasthop is started (systemd: LimitMEMLOCK=infinity, a shell: ulimit -l unlimited)"
+    )]
+    LockedMemory(u32),
     /// The kernel failed the device's descriptor in a way that is not known to pass.
     #[error("the device failed: {0}")]
     Failed(rustix::io::Errno),
@@ -68,9 +73,10 @@ pub trait Queue: Debug + Send {
     /// The device's descriptor. It is waited for edge-triggered: for input, and for output after [`Next::Blocked`].
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The rings are fresh, all buffers are the back end's own again: lends the switch buffers to write to. What waited at
-    /// the device while no switch was attached is dropped as [`DropReason::NoSwitch`]. Called once before everything else,
-    /// and whenever there is another switch.
+    /// The rings are fresh, all buffers are the back end's own again: lends the switch buffers to write to. Frames that
+    /// waited for room are forgotten; whoever calls has counted them. What waited at the device while no switch was
+    /// attached is dropped as [`DropReason::NoSwitch`]. Called once before everything else, and whenever there is another
+    /// switch.
     ///
     /// # Errors
     /// [`QueueError`].

@@ -147,7 +147,8 @@ impl Vnic {
             let memory = RingMemory::new(&self.memory.map, u32::from(entries), addresses)?;
             let ring = DriverRing::new(memory, self.agreement.has(features::EVENT_IDX));
             let (arena, is_written) = (place.arena, index.is_multiple_of(2));
-            Ok::<_, GuestError>(VnicRing { index, ring, bells: Bells::new()?, arena, is_written })
+            let bells = Bells::new()?;
+            Ok::<_, GuestError>(VnicRing { index, ring, bells, arena, is_written, is_published: true })
         };
         Ok(VnicPair {
             rx: ring(2 * number, self.options.rx_entries, place.rx)?,
@@ -232,6 +233,8 @@ pub struct VnicRing {
     arena: Segment,
     /// Whether the back end writes to the buffers.
     is_written: bool,
+    /// Whether the back end sees everything that was lent.
+    is_published: bool,
 }
 
 impl VnicRing {
@@ -246,6 +249,7 @@ impl VnicRing {
         } else {
             self.ring.add(&buffer, &[], token)
         };
+        self.is_published &= head.is_none();
         head.is_some()
     }
 
@@ -274,6 +278,11 @@ impl VnicRing {
     /// [`GuestError::System`] when the eventfd fails.
     #[inline]
     pub fn flush(&mut self) -> Result<bool, GuestError> {
+        // A store of the same index again would take its cache line away from the back end for nothing.
+        if self.is_published {
+            return Ok(false);
+        }
+        self.is_published = true;
         self.ring.publish();
         let wanted = self.ring.needs_kick();
         if wanted {

@@ -39,8 +39,10 @@ use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
+use crate::hysteresis::Hysteresis;
 use crate::names;
 use crate::port::PortSpec;
+use crate::sandbox;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
@@ -55,6 +57,8 @@ pub(crate) struct SwitchSettings {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Workers,
+    pub(crate) hysteresis: Hysteresis,
+    pub(crate) sandbox: sandbox::Mode,
 }
 
 impl SwitchSettings {
@@ -99,6 +103,8 @@ pub(crate) struct Config {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Option<Workers>,
+    pub(crate) hysteresis: Option<Hysteresis>,
+    pub(crate) sandbox: Option<sandbox::Mode>,
     /// Those that were named, beside the default one.
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
@@ -130,6 +136,9 @@ struct File {
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
     workers: Option<Workers>,
+    #[serde(rename = "hysteresis-us")]
+    hysteresis: Option<Hysteresis>,
+    sandbox: Option<sandbox::Mode>,
     #[serde(default)]
     switch: Vec<Spanned<SwitchSpec>>,
     #[serde(default)]
@@ -221,8 +230,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File { module, cpus, fdb_entries, workers, fdb, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, switches, vnics, ports, fdb })
+    let File { module, cpus, fdb_entries, workers, hysteresis, sandbox, fdb, .. } = file;
+    Ok(Config { module, cpus, fdb_entries, workers, hysteresis, sandbox, switches, vnics, ports, fdb })
 }
 
 /// The device ports, or the first one that cannot be beside the others and the vnics.
@@ -271,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[switch]]\nname = \"red\"\n\
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
@@ -279,7 +288,8 @@ mod tests {
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
-        assert_eq!(config.workers, Some(Workers(2)));
+        assert_eq!((config.workers, config.hysteresis), (Some(Workers(2)), Some(Hysteresis(20))));
+        assert_eq!(config.sandbox, Some(sandbox::Mode::Strict));
         let specs: Vec<VnicSpec> = [
             "a",
             "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",
@@ -334,7 +344,10 @@ mod tests {
             ("fdb-entries = -1", 1, "64 to 1048576"),
             ("fdb_entries = 100", 1, "did you mean \"fdb-entries\""),
             ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
+            ("sandbox = \"on\"", 1, "none of auto, strict, off"),
             ("worker = 2", 1, "did you mean \"workers\""),
+            ("hysteresis-us = -1", 1, "hysteresis-us must be a whole number of microseconds"),
+            ("hysteresis = 1", 1, "did you mean \"hysteresis-us\""),
             ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
             ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),

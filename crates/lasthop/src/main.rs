@@ -17,7 +17,7 @@
 //!   guest (VMM)  ──connects──► NAME.sock ──────────┘                              ▲
 //!         └───────────────────────── vhost-user over the passed socket ───────────┘
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // sandbox/sys.rs alone may have some
 
 mod capture;
 mod cli;
@@ -29,6 +29,7 @@ mod doctor;
 mod driver;
 mod fault;
 mod fdb;
+mod hysteresis;
 mod ipc;
 mod links;
 mod log;
@@ -42,6 +43,7 @@ mod rates;
 mod report;
 mod rpc;
 mod rundir;
+mod sandbox;
 mod show;
 mod signals;
 mod supervisor;

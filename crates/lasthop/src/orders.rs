@@ -9,6 +9,7 @@ use crate::fault::Fault;
 use crate::fdb::{Flush, StaticEntry};
 use crate::port::Leads;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
+use crate::sandbox::{ForbiddenCall, Layer};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
@@ -92,6 +93,10 @@ pub(crate) enum Report {
     Kept { attachment: u64, session: Value, numbers: Vec<u32> },
     /// A guest's VMM was refused something, and the connection goes on.
     Refused { name: String, why: String },
+    /// What the switch could give up, before it met any guest.
+    Sandbox(Vec<Layer>),
+    /// The switch made a system call that its sandbox does not allow, and ends.
+    Forbidden(ForbiddenCall),
     /// The switch cannot go on and ends.
     Failed { why: String },
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;
 use crate::port::PortSpec;
+use crate::sandbox::{self, Layer};
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
 use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
@@ -363,6 +364,9 @@ pub(crate) struct SettingsReport {
     pub(crate) cpus: Option<String>,
     pub(crate) fdb_entries: Option<usize>,
     pub(crate) workers: Option<usize>,
+    #[serde(default)]
+    pub(crate) hysteresis_us: Option<u32>,
+    pub(crate) sandbox: Option<sandbox::Mode>,
 }
 
 /// Which program is running.
@@ -374,4 +378,17 @@ pub(crate) struct VersionReport {
     /// The driver process, if there is one.
     #[serde(default)]
     pub(crate) driver_pid: Option<u32>,
+    #[serde(default)]
+    pub(crate) sandboxes: Vec<SandboxReport>,
+}
+
+/// The sandbox of one of the inner processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SandboxReport {
+    /// Which one: `switch` or `driver`.
+    pub(crate) process: String,
+    /// What was asked for.
+    pub(crate) mode: sandbox::Mode,
+    /// None at all if it has no sandbox.
+    pub(crate) layers: Vec<Layer>,
 }

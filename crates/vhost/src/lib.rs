@@ -48,6 +48,7 @@ mod state;
 
 pub use device::{Device, Offer, RingStart};
 pub use error::{ProtocolError, Refusal, SessionEnd};
+pub use fds::keep_descriptor_names;
 pub use kept::{Kept, KeptSession, Legacy, News, TakeOverError};
 pub use message::{MemoryRegionMessage, RingAddressMessage};
 pub use rings::RingView;

@@ -1,6 +1,8 @@
 use rustix::io::Errno;
 use thiserror::Error;
 
+use super::XdpError;
+
 /// Why a device cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OpenError {
@@ -31,6 +33,24 @@ pub enum OpenError {
     /// The kernel has no taps.
     #[error("/dev/net/tun is missing; load the kernel module `tun`")]
     NoTaps,
+    /// The kernel has no links for programs of the stack (TCX).
+    #[error(
+        "host = \"off\" and \"port\" need Linux 6.6 or newer, whose programs for {0} go when they have to; set host = \"shared\""
+    )]
+    OldKernel(String),
+    /// The host's port is missing.
+    #[error(
+        "host = \"port\" gives the host's stack the port {tap} in the place of {device}, and there is no tap {tap}: add it: lasthop port add {tap},tap={tap}"
+    )]
+    NoHostTap {
+        /// The uplink's device.
+        device: String,
+        /// The tap that has to be there.
+        tap: String,
+    },
+    /// XDP sockets cannot be had.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
     /// A number of queues that cannot be.
     #[error("{name} cannot have {queues} queues; 1 to {max} are possible")]
     BadQueues {

@@ -70,6 +70,7 @@ fn capabilities(setup: &Setup, port: PortId) -> Capabilities {
         ecn: false,
         uso: false,
         header_bytes: HEADER_BYTES,
+        sent_header_bytes: HEADER_BYTES,
     }
 }
 

@@ -180,6 +180,8 @@ fn wanted(config: Config, dir: &Path) -> ConfigReport {
         cpus: config.cpus.map(|cpus| cpus.to_string()),
         fdb_entries: config.fdb_entries.map(|entries| entries.0),
         workers: config.workers.map(|workers| workers.0),
+        hysteresis_us: config.hysteresis.map(|hysteresis| hysteresis.0),
+        sandbox: config.sandbox,
     };
     let vnics = config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect();
     ConfigReport { settings, switches: config.switches, vnics, ports: config.ports, fdb: config.fdb }

@@ -22,8 +22,10 @@ use crate::config::{FdbEntries, ModuleName, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::{StaticEntry, unicast};
+use crate::hysteresis::Hysteresis;
 use crate::port::PortSpec;
 use crate::rundir;
+use crate::sandbox;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::{Name, VnicSpec};
 use crate::workers::Workers;
@@ -147,10 +149,19 @@ enum Command {
         fdb_entries: Option<FdbEntries>,
         #[arg(long, default_value = "1")]
         workers: Workers,
+        #[arg(long = "hysteresis-us", default_value_t)]
+        hysteresis: Hysteresis,
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::Mode,
     },
     /// The process that serves device ports (for `lasthop run` only)
     #[command(hide = true, name = DRIVER_ROLE)]
-    DriverProcess,
+    DriverProcess {
+        #[arg(long = "hysteresis-us", default_value_t)]
+        hysteresis: Hysteresis,
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::Mode,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -188,6 +199,14 @@ struct RunArgs {
     /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     workers: Option<Workers>,
+    /// Microseconds for which a thread that moves packets looks for more before it sleeps, 0 to 10000: more saves wake-ups of
+    /// requests that follow each other, and takes that much of a core [default: 50]
+    #[arg(long = "hysteresis-us", value_name = "N")]
+    hysteresis: Option<Hysteresis>,
+    /// What the switch process gives up before it meets a guest, so that who takes it over is nowhere: as much as this kernel
+    /// allows (auto), all or no start (strict), nothing (off) [default: auto]
+    #[arg(long, value_name = "auto|strict|off")]
+    sandbox: Option<sandbox::Mode>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -329,12 +348,12 @@ enum VlanCommand {
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
-    if let Command::SwitchProcess { module, cpus, fdb_entries, workers } = command {
-        let settings = SwitchSettings { module, cpus, fdb_entries, workers };
+    if let Command::SwitchProcess { module, cpus, fdb_entries, workers, hysteresis, sandbox } = command {
+        let settings = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
         return crate::switch::run(&settings).map(|()| ExitCode::SUCCESS);
     }
-    if let Command::DriverProcess = command {
-        return crate::driver::run().map(|()| ExitCode::SUCCESS);
+    if let Command::DriverProcess { hysteresis, sandbox } = command {
+        return crate::driver::run(hysteresis, sandbox).map(|()| ExitCode::SUCCESS);
     }
     match command {
         Command::Bench(args) => bench::run(args, json),

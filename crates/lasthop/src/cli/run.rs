@@ -20,9 +20,22 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let RunArgs { module, cpus, fdb_entries, workers, switches, uplinks, host_ports, .. } = args;
+    let RunArgs {
+        module,
+        cpus,
+        fdb_entries,
+        workers,
+        hysteresis,
+        sandbox,
+        switches,
+        uplinks,
+        host_ports,
+        ..
+    } = args;
     let ports = uplinks.into_iter().chain(host_ports).collect();
-    let flags = Config { module, cpus, fdb_entries, workers, switches, vnics: flags, ports, fdb: Vec::new() };
+    let (vnics, fdb) = (flags, Vec::new());
+    let flags =
+        Config { module, cpus, fdb_entries, workers, hysteresis, sandbox, switches, vnics, ports, fdb };
     supervisor::run(settings(dir, file, flags)?)
 }
 
@@ -32,7 +45,9 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     let (cpus, fdb_entries) = (flags.cpus.or(file.cpus), flags.fdb_entries.or(file.fdb_entries));
     cpus.as_ref().map_or(Ok(()), CpuList::check)?;
     let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
-    let switch = SwitchSettings { module, cpus, fdb_entries, workers };
+    let sandbox = flags.sandbox.or(file.sandbox).unwrap_or_default();
+    let hysteresis = flags.hysteresis.or(file.hysteresis).unwrap_or_default();
+    let switch = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
     switches::check_all(&switches)?;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::port::DevicePortReport;
-use crate::report::{FdbLine, PortReport, VnicReport};
+use crate::report::{FdbLine, PortReport, SandboxReport, VnicReport};
 
 /// The answer to "doctor": facts of one moment, no judgement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub(crate) struct SwitchFacts {
     pub(crate) module: String,
     pub(crate) workers: usize,
     pub(crate) cpus: Option<String>,
+    /// What the inner processes have given up.
+    #[serde(default)]
+    pub(crate) sandboxes: Vec<SandboxReport>,
 }
 
 /// Something that is over.

@@ -7,14 +7,16 @@ mod orders;
 
 pub(crate) use orders::{DriverOrder, DriverReport};
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use lasthop_driver::{DeviceFacts, Driver, DriverError, DriverEvent, DriverSettings, PortId};
 
 use crate::fault::Fault;
+use crate::hysteresis::Hysteresis;
 use crate::ipc::{Channel, take_channel};
 use crate::poller::{Interest, Poller};
+use crate::sandbox::{self, Kept, Role};
 use crate::{descriptors, signals};
 
 /// The channel's and the events' numbers in the poller.
@@ -22,25 +24,38 @@ const CHANNEL: u64 = 0;
 const EVENTS: u64 = 1;
 
 /// Runs until the supervisor is gone.
-pub(crate) fn run() -> Result<(), Fault> {
+pub(crate) fn run(hysteresis: Hysteresis, mode: sandbox::Mode) -> Result<(), Fault> {
     // Signals to a whole group are for the supervisor.
     signals::ignore()?;
     descriptors::raise_limit();
     // Named, because it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-driver");
     let mut channel = take_channel()?;
-    let driver = match Driver::start(&DriverSettings::default()) {
+    let driver = match begin(hysteresis, mode, &mut channel) {
         Ok(driver) => driver,
-        Err(error) => {
-            let _ = channel.send(&DriverReport::Failed { why: error.to_string() }, None);
+        Err(why) => {
+            let _ = channel.send(&DriverReport::Failed { why }, None);
             // Said by the supervisor.
             std::process::exit(1);
         }
     };
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
-    poller.add(&driver.events_fd(), EVENTS, Interest::READ)?;
+    poller.add(driver.events_fd(), EVENTS, Interest::READ)?;
     Process { channel, is_full: false, poller, driver }.serve()
+}
+
+/// Gives up what is not needed, then starts the threads, which get no more than is left.
+fn begin(
+    hysteresis: Hysteresis,
+    mode: sandbox::Mode,
+    channel: &mut Channel<DriverReport, DriverOrder>,
+) -> Result<Driver, String> {
+    let kept = Kept { channel: channel.as_fd() };
+    let layers = sandbox::enter(Role::Driver, mode, &kept, DriverReport::Forbidden);
+    let _ = channel.send(&DriverReport::Sandbox(layers.map_err(|fault| fault.message)?), None);
+    let settings = DriverSettings { hysteresis_us: hysteresis.0, ..DriverSettings::default() };
+    Driver::start(&settings).map_err(words)
 }
 
 struct Process {

@@ -3,6 +3,8 @@
 use lasthop_driver::{Counters, DeviceFacts};
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox::{ForbiddenCall, Layer};
+
 /// From the supervisor: what the driver process is to do. Ports have the supervisor's numbers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum DriverOrder {
@@ -29,6 +31,10 @@ pub(crate) enum DriverReport {
     Refused { port: u32, why: String },
     /// The answer to [`DriverOrder::Stats`].
     Stats { round: u64, ports: Vec<(u32, Counters)> },
+    /// What the driver process could give up, before it had any device.
+    Sandbox(Vec<Layer>),
+    /// It made a system call that its sandbox does not allow, and ends.
+    Forbidden(ForbiddenCall),
     /// The driver process cannot go on and ends.
     Failed { why: String },
 }

@@ -106,11 +106,7 @@ struct Outgoing {
 impl FrameWriter {
     /// Adds a frame behind the others.
     pub(crate) fn push(&mut self, payload: &[u8], fds: Vec<OwnedFd>) -> Result<(), FrameError> {
-        check(payload.len(), fds.len())?;
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
-        bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&(fds.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(payload);
+        let bytes = frame(payload, fds.len())?;
         self.frames.push_back(Outgoing { bytes, sent: 0, fds });
         Ok(())
     }
@@ -133,6 +129,13 @@ impl FrameWriter {
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
+}
+
+/// The bytes of a frame that goes with `fds` descriptors.
+pub(crate) fn frame(payload: &[u8], fds: usize) -> Result<Vec<u8>, FrameError> {
+    check(payload.len(), fds)?;
+    let header = [payload.len() as u32, fds as u32].map(u32::to_le_bytes);
+    Ok([header.as_flattened(), payload].concat())
 }
 
 fn check(length: usize, fds: usize) -> Result<(), FrameError> {

@@ -148,6 +148,11 @@ impl PortSpec {
         self.tap.as_deref().or(self.device.as_deref()).unwrap_or(self.name.as_str())
     }
 
+    /// The tap that is the host's port in the place of the device.
+    pub(crate) fn host_tap(&self) -> Option<String> {
+        (self.host == Host::Port).then(|| lasthop_driver::open::host_tap(self.device_name()))
+    }
+
     pub(crate) fn is_tap(&self) -> bool {
         self.tap.is_some()
     }

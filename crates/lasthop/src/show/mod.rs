@@ -31,14 +31,19 @@ pub(crate) use testpmd::{TESTPMD_HINT, testpmd};
 pub(crate) use vlan::{fdb, vlans};
 pub(crate) use vnic::{vnic, vnic_added, vnic_list};
 
-use crate::report::VersionReport;
+use crate::report::{SandboxReport, VersionReport};
+use crate::sandbox::summary;
 
 /// This program and the running switch.
 pub(crate) fn version(own: &str, running: Option<&VersionReport>) -> String {
     match running {
-        Some(VersionReport { version, pid, module, driver_pid }) => {
+        Some(VersionReport { version, pid, module, driver_pid, sandboxes }) => {
             let driver = driver_pid.map_or_else(String::new, |pid| format!(", driver process {pid}"));
-            format!("lasthop {own}\nrunning: {version} (process {pid}, module {module}{driver})")
+            let sandbox = |one: &SandboxReport| {
+                format!("\nsandbox of the {} process: {}", one.process, summary(&one.layers))
+            };
+            let sandboxes: String = sandboxes.iter().map(sandbox).collect();
+            format!("lasthop {own}\nrunning: {version} (process {pid}, module {module}{driver}){sandboxes}")
         }
         None => format!("lasthop {own}\nrunning: none"),
     }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use libc::SIGSYS;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -18,6 +19,7 @@ use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
 use crate::poller::{Interest, Poller};
+use crate::sandbox::Layer;
 
 /// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -53,12 +55,16 @@ impl Role {
         if let Some(entries) = &settings.fdb_entries {
             words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
         }
+        words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
+        words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
     }
 
     /// The process that moves packets between the switch and devices.
-    pub(crate) fn driver() -> Self {
-        Self { name: "the driver process", words: vec![DRIVER_ROLE.into()] }
+    pub(crate) fn driver(settings: &SwitchSettings) -> Self {
+        let hysteresis = settings.hysteresis.to_string();
+        let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
+        Self { name: "the driver process", words: words.map(OsString::from).into() }
     }
 }
 
@@ -72,6 +78,8 @@ pub(crate) struct Process<Out, In> {
     is_full: bool,
     /// What it said when it could not go on.
     pub(crate) last_words: Option<String>,
+    /// What it has given up, once it said so.
+    pub(crate) sandbox: Option<Vec<Layer>>,
 }
 
 impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
@@ -85,7 +93,7 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
         // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
         let command = command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
-        Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None })
+        Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None, sandbox: None })
     }
 
     /// What it has said, with the descriptors that came along; whether the channel is at its end.
@@ -134,6 +142,8 @@ impl<Out, In> Drop for Process<Out, In> {
 
 fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
+        // The system call is told by the process itself, as a rule.
+        (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, Some(code)) => format!("ended with status {code}"),
         (None, None) => "ended".to_owned(),
@@ -178,6 +188,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// For how long it has been running.
     pub(crate) fn up(&self) -> Option<Duration> {
         self.current.as_ref().map(|process| process.started.elapsed())
+    }
+
+    /// The sandbox of the process that runs now.
+    pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
+        self.current.as_ref()?.sandbox.as_deref()
     }
 
     /// Times that it was started again.
@@ -263,6 +278,7 @@ mod tests {
     #[test]
     fn an_end_is_described_by_signal_or_status() {
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
+        assert_eq!(describe(ExitStatus::from_raw(SIGSYS)), "was ended by SIGSYS");
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
     }
 }

@@ -95,11 +95,13 @@ impl Supervisor {
         let name = port.spec.name.clone();
         let Some(device) = port.device_mut().filter(|device| device.wants_opening(now)) else { return };
         match opening::open(&device.spec) {
-            Ok((opened, why)) => {
-                let (index, backend) = (opened.facts.index, opened.facts.backend.name());
-                say_of_others!("port {name}: {} is open, by {backend}: {why}", opened.facts.name);
-                device.open(opened, why, now);
+            Ok(opening) => {
+                let facts = &opening.device.facts;
+                let (index, backend) = (facts.index, facts.backend.name());
+                say_of_others!("port {name}: {} is open, by {backend}: {}", facts.name, opening.why);
+                device.open(opening, now);
                 self.give_addresses(number, index);
+                self.free_host_of(number, now);
             }
             Err(why) => {
                 if device.failed(&why, now) {
@@ -107,6 +109,16 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    /// A tap is there that is the host's port in the place of another port's device: that one is opened with it.
+    fn free_host_of(&mut self, number: u32, now: Instant) {
+        let Some(device) = self.ports.get(&number).and_then(Port::device) else { return };
+        let Some(tap) = device.spec.tap.clone() else { return };
+        let devices = self.ports.iter_mut().filter_map(|(number, port)| Some((*number, port.device_mut()?)));
+        let hosts = devices.filter(|(_, device)| device.spec.host_tap().as_ref() == Some(&tap));
+        let numbers: Vec<u32> = hosts.map(|(number, device)| device.is_wanted_again(number, now)).collect();
+        numbers.into_iter().for_each(|number| self.advance_port(number));
     }
 
     /// Gives a tap its addresses. Answers come later.
@@ -168,6 +180,7 @@ impl Supervisor {
         let (ours, theirs) = match UnixStream::pair() {
             Ok(pair) => pair,
             Err(error) => {
+                let _ = self.ports.get_mut(&number).map(|port| port.postpone(now));
                 return self.device_gone(number, &format!("cannot make a connection: {error}"), now);
             }
         };

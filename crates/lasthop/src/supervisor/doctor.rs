@@ -67,6 +67,7 @@ impl Supervisor {
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),
+            sandboxes: self.sandboxes(),
         }
     }
 

@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use lasthop_driver::open::lift_memory_lock;
+
+use crate::config::SwitchSettings;
 use crate::driver::{DriverOrder, DriverReport};
 use crate::log::{say, say_of_others};
+use crate::sandbox;
 
 use super::Supervisor;
 use super::child::{Lives, Role};
@@ -23,6 +27,8 @@ pub(super) struct Driver {
     pub(super) lives: Lives<DriverOrder, DriverReport>,
     /// Numbers the times that counters were asked for.
     round: u64,
+    /// The last question is not answered yet.
+    is_asked: bool,
     asking: VecDeque<Asking>,
     /// Requests to the kernel on behalf of ports, and what they are to bring about.
     pub(super) requests: BTreeMap<u32, (u32, String)>,
@@ -46,18 +52,17 @@ struct Asking {
     until: Instant,
 }
 
-impl Default for Driver {
-    fn default() -> Self {
+impl Driver {
+    pub(super) fn new(settings: &SwitchSettings) -> Self {
         Self {
-            lives: Lives::new(Role::driver()),
+            lives: Lives::new(Role::driver(settings)),
             round: 0,
+            is_asked: false,
             asking: VecDeque::new(),
             requests: BTreeMap::new(),
         }
     }
-}
 
-impl Driver {
     /// Sends an order.
     pub(super) fn send(&mut self, order: &DriverOrder, fds: Vec<OwnedFd>) {
         if let Some(process) = self.lives.current() {
@@ -82,6 +87,8 @@ impl Supervisor {
     }
 
     pub(super) fn start_driver(&mut self) {
+        // Without, the driver process says what is missing when it comes to that.
+        let _ = lift_memory_lock();
         match self.driver.lives.start(&self.poller, Source::Driver.into()) {
             Ok(process) => {
                 let pid = process.pid();
@@ -134,7 +141,22 @@ impl Supervisor {
                         device.counters = counters;
                     }
                 }
+                self.driver.is_asked = false;
                 self.answer_asking(round, now);
+            }
+            DriverReport::Sandbox(layers) => {
+                // Those that are started again have the same.
+                if self.driver.lives.restarts() == 0 {
+                    say!("sandbox of the driver process: {}", sandbox::summary(&layers));
+                }
+                if let Some(process) = self.driver.lives.current() {
+                    process.sandbox = Some(layers);
+                }
+            }
+            DriverReport::Forbidden(call) => {
+                if let Some(process) = self.driver.lives.current() {
+                    process.last_words = Some(call.to_string());
+                }
             }
             DriverReport::Failed { why } => {
                 if let Some(process) = self.driver.lives.current() {
@@ -154,6 +176,7 @@ impl Supervisor {
     fn driver_gone(&mut self) {
         let pid = self.driver.lives.pid().unwrap_or_default();
         let how = self.driver.lives.bury();
+        self.driver.is_asked = false;
         self.ports.values_mut().filter_map(Port::device_mut).for_each(super::device::DevicePort::driver_gone);
         if !matches!(self.stage, Stage::Ending { .. } | Stage::Over(_)) {
             let pause_ms = self.driver.lives.plan().as_millis();
@@ -169,13 +192,16 @@ impl Supervisor {
 
     /// Goes on with what somebody wants when counters are fresh, or do not come in time.
     pub(super) fn ask_driver(&mut self, wanted: Wanted, asker: &Asker) {
-        self.driver.round += 1;
-        let round = self.driver.round;
-        let until = Instant::now() + COUNTERS_PATIENCE;
-        self.driver.asking.push_back(Asking { round, wanted, asker: asker.clone(), until });
-        if self.driver.lives.is_up() {
+        // One question at a time: those that a driver process does not answer must not pile up.
+        if !self.driver.is_asked {
+            self.driver.round += 1;
+            let round = self.driver.round;
+            self.driver.is_asked = self.driver.lives.is_up();
             self.driver.send(&DriverOrder::Stats { round }, Vec::new());
-        } else {
+        }
+        let (round, until) = (self.driver.round, Instant::now() + COUNTERS_PATIENCE);
+        self.driver.asking.push_back(Asking { round, wanted, asker: asker.clone(), until });
+        if !self.driver.lives.is_up() {
             self.answer_asking(u64::MAX, Instant::now());
         }
     }

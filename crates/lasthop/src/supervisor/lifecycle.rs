@@ -6,6 +6,7 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
 use crate::rundir;
+use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
 use super::driver::Driver;
@@ -80,6 +81,17 @@ impl Supervisor {
         self.upgraded();
     }
 
+    /// The switch has given up what it could.
+    pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
+        // Those that are started again have the same.
+        if matches!(self.stage, Stage::Starting) {
+            say!("sandbox of the switch process: {}", sandbox::summary(&layers));
+        }
+        if let Some(switch) = self.lives.current() {
+            switch.sandbox = Some(layers);
+        }
+    }
+
     /// The user has to change something before the switch can start.
     pub(super) fn fail_start(&mut self, fault: Fault) {
         if matches!(self.stage, Stage::Starting) {
@@ -118,7 +130,7 @@ impl Supervisor {
         self.control = None;
         self.ports.clear();
         self.estates.clear();
-        self.driver = Driver::default();
+        self.driver = Driver::new(&self.settings);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

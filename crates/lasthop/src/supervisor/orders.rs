@@ -158,6 +158,12 @@ impl Supervisor {
                     switch.last_words = Some(why);
                 }
             }
+            Report::Sandbox(layers) => self.sandboxed(layers),
+            Report::Forbidden(call) => {
+                if let Some(switch) = self.lives.current() {
+                    switch.last_words = Some(call.to_string());
+                }
+            }
             Report::Reply { id, result } => {
                 if let Some(waiting) = self.waiting.remove(&id) {
                     self.on_reply(waiting, result);

@@ -9,10 +9,11 @@ use crate::names;
 use crate::orders::{Answer, Order};
 use crate::port::PortSpec;
 use crate::report::{
-    ConfigReport, FlushReport, SettingsReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
-    VnicVlans,
+    ConfigReport, FlushReport, SandboxReport, SettingsReport, StatsReport, VersionReport, VlansReport,
+    VnicList, VnicReport, VnicVlans,
 };
 use crate::rpc;
+use crate::sandbox::Layer;
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
@@ -240,6 +241,8 @@ impl Supervisor {
             cpus: settings.cpus.as_ref().map(ToString::to_string),
             fdb_entries: Some(settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0)),
             workers: Some(settings.workers.0),
+            hysteresis_us: Some(settings.hysteresis.0),
+            sandbox: Some(settings.sandbox),
         };
         let spec = |port: &Port| {
             let mut spec = port.spec.clone();
@@ -263,7 +266,18 @@ impl Supervisor {
             pid: std::process::id(),
             module: self.settings.module.as_str().to_owned(),
             driver_pid: self.driver.lives.pid(),
+            sandboxes: self.sandboxes(),
         })
+    }
+
+    /// What the inner processes that run have given up.
+    pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
+        let told = [("switch", self.lives.sandbox()), ("driver", self.driver.lives.sandbox())];
+        let report = |(process, layers): (&str, Option<&[Layer]>)| {
+            let (process, mode) = (process.to_owned(), self.settings.sandbox);
+            Some(SandboxReport { process, mode, layers: layers?.to_vec() })
+        };
+        told.into_iter().filter_map(report).collect()
     }
 
     pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {

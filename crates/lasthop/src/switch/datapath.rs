@@ -41,7 +41,8 @@ impl Datapath {
     pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
         let switches = NamedSwitches::new(&settings.default_switch())?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
-        let settings = EngineSettings { cpus, workers: settings.workers.0, ..EngineSettings::default() };
+        let settings =
+            EngineSettings { cpus, workers: settings.workers.0, hysteresis_us: settings.hysteresis.0 };
         let engine = Engine::start(switches.module(), &settings).map_err(refused)?;
         Ok(Self { engine, switches, ports: BTreeMap::new() })
     }

@@ -11,7 +11,7 @@ mod succession;
 mod switches;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use crate::capture::CaptureSpec;
@@ -21,6 +21,7 @@ use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
+use crate::sandbox::{self, Kept, Role};
 use crate::signals;
 
 use captures::{Captures, Terms};
@@ -39,7 +40,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     // Named, because it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-switch");
     let mut channel = take_channel()?;
-    let datapath = match Datapath::start(settings) {
+    let datapath = match begin(settings, &mut channel) {
         Ok(datapath) => datapath,
         Err(fault) => {
             let _ = channel.send(&Report::Failed { why: fault.message }, None);
@@ -60,6 +61,14 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         stage: Stage::Serving,
     }
     .serve()
+}
+
+/// Gives up what is not needed, then starts the workers, which get no more than is left.
+fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> Result<Datapath, Fault> {
+    let kept = Kept { channel: channel.as_fd() };
+    let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
+    let _ = channel.send(&Report::Sandbox(layers), None);
+    Datapath::start(settings)
 }
 
 /// Why a connection did not arrive.
