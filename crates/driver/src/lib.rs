@@ -23,7 +23,7 @@
 //! the other one to be replaced. Nothing is allocated for a frame; bounds stand in `bounds.rs`. An idle driver makes no system
 //! call. The system calls of a driver that serves packet sockets and taps:
 //! `recvmmsg`, `sendmmsg`, `read`, `writev`, `write` (eventfds), `epoll_pwait`, `epoll_ctl`, `sched_yield`, `getsockname` and `getsockopt`
-//! (a socket that says that its link is down; statistics), `clock_gettime`; on the control side those of a vhost-user front
+//! (a socket that says that its link is down; statistics), `clock_gettime`, `gettid`; on the control side those of a vhost-user front
 //! end: `sendmsg`, `recvmsg`, `memfd_create`, `ftruncate`, `mmap`, `munmap`, `eventfd2`, `fcntl`, `fstat`, `fstatfs`, `close`, `futex`.
 //!
 //! **Not checked.** Frames are not looked at, except for the virtio-net header of one whose tag is put back: the switch

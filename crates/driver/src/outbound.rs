@@ -69,10 +69,8 @@ impl Outbound {
         Self { outbox, header_bytes, frames, tokens, done: 0, parts_done: 0 }
     }
 
-    /// The ring is fresh: all buffers are lent. Frames that waited for the device are lost.
-    pub(crate) fn start(&mut self, pair: &mut VnicPair, counters: &mut Counters) {
-        (0..self.waiting()).for_each(|_| counters.drop(DropReason::DeviceFull));
-        counters.waiting = 0;
+    /// The ring is fresh: all buffers are lent. Frames that waited for the device are forgotten.
+    pub(crate) fn start(&mut self, pair: &mut VnicPair) {
         self.clear();
         for slot in 0..SEND_SLOTS {
             lend(pair, slot);

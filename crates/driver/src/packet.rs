@@ -155,7 +155,7 @@ impl Queue for PacketQueue {
 
     fn start(&mut self, pair: &mut VnicPair, counters: &mut Counters) -> Result<(), QueueError> {
         self.inbound.start();
-        self.outbound.start(pair, counters);
+        self.outbound.start(pair);
         // A socket tells only once that its device went; that may have been before.
         if is_bound(self.fd.as_fd()) { self.drop_stale(counters) } else { Err(QueueError::DeviceGone) }
     }

@@ -73,9 +73,10 @@ pub trait Queue: Debug + Send {
     /// The device's descriptor. It is waited for edge-triggered: for input, and for output after [`Next::Blocked`].
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The rings are fresh, all buffers are the back end's own again: lends the switch buffers to write to. What waited at
-    /// the device while no switch was attached is dropped as [`DropReason::NoSwitch`]. Called once before everything else,
-    /// and whenever there is another switch.
+    /// The rings are fresh, all buffers are the back end's own again: lends the switch buffers to write to. Frames that
+    /// waited for room are forgotten; whoever calls has counted them. What waited at the device while no switch was
+    /// attached is dropped as [`DropReason::NoSwitch`]. Called once before everything else, and whenever there is another
+    /// switch.
     ///
     /// # Errors
     /// [`QueueError`].

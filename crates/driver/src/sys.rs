@@ -85,7 +85,7 @@ fn blank() -> libc::mmsghdr {
 #[repr(C, align(8))] // a cmsghdr starts with a size_t
 struct Control([u8; CONTROL_BYTES]);
 
-/// Where `recvmmsg` is told to write. Wired once; a call fills in buffers.
+/// Where `recvmmsg` is told to write. The pointers in messages mean something during a call only.
 pub(crate) struct Inbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
@@ -93,7 +93,7 @@ pub(crate) struct Inbox {
     controls: Box<[Control; BATCH]>,
 }
 
-// SAFETY: the pointers in it are to its own boxes, and to the arena, which it keeps; see Arena.
+// SAFETY: between calls nobody follows the pointers in it.
 unsafe impl Send for Inbox {}
 
 impl std::fmt::Debug for Inbox {
@@ -114,18 +114,12 @@ pub(crate) struct Received<'a> {
 
 impl Inbox {
     pub(crate) fn new(arena: Arc<Arena>) -> Self {
-        let mut inbox = Self {
+        Self {
             arena,
             messages: Box::new([blank(); BATCH]),
             iovecs: Box::new([[EMPTY; RECEIVE_PARTS]; BATCH]),
             controls: Box::new([const { Control([0; CONTROL_BYTES]) }; BATCH]),
-        };
-        let parts = inbox.iovecs.iter_mut().zip(inbox.controls.iter_mut());
-        for (message, (iovecs, control)) in inbox.messages.iter_mut().zip(parts) {
-            message.msg_hdr.msg_iov = iovecs.as_mut_ptr();
-            message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
         }
-        inbox
     }
 
     /// Receives up to as many messages as there are `buffers`, each into the parts of its own that are not empty; how many
@@ -140,15 +134,19 @@ impl Inbox {
         buffers: impl Iterator<Item = [Span; RECEIVE_PARTS]>,
     ) -> Result<usize, Errno> {
         let mut count = 0;
-        for ((message, iovecs), spans) in self.messages.iter_mut().zip(self.iovecs.iter_mut()).zip(buffers) {
+        let places = self.iovecs.iter_mut().zip(self.controls.iter_mut());
+        for ((message, (iovecs, control)), spans) in self.messages.iter_mut().zip(places).zip(buffers) {
             *iovecs = spans.map(|span| self.arena.iovec(span));
-            message.msg_hdr.msg_iovlen = if spans[1].len == 0 { 1 } else { 2 };
-            message.msg_hdr.msg_controllen = CONTROL_BYTES as _;
+            let header = &mut message.msg_hdr;
+            header.msg_iov = iovecs.as_mut_ptr();
+            header.msg_iovlen = if spans[1].len == 0 { 1 } else { 2 };
+            header.msg_control = control.0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_BYTES as _;
             count += 1;
         }
         let messages = self.messages.as_mut_ptr();
-        // SAFETY: the first `count` messages point to iovecs and control buffers in our boxes, which live as long, and the
-        // iovecs into the arena, which we keep.
+        // SAFETY: the first `count` messages point to iovecs and control buffers of ours, as just set, and the iovecs into the
+        // arena, which we keep.
         let received = unsafe {
             let flags = libc::MSG_DONTWAIT;
             libc::recvmmsg(fd.as_raw_fd(), messages, count, flags as _, std::ptr::null_mut())
@@ -174,8 +172,9 @@ pub(crate) struct Outbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
     iovecs: Box<[libc::iovec; PARTS_MAX]>,
+    /// The first part of each message, and where the last one ends.
+    starts: Box<[usize; BATCH + 1]>,
     message_count: usize,
-    part_count: usize,
 }
 
 // SAFETY: as for Inbox.
@@ -193,28 +192,29 @@ impl Outbox {
             arena,
             messages: Box::new([blank(); BATCH]),
             iovecs: Box::new([EMPTY; PARTS_MAX]),
+            starts: Box::new([0; BATCH + 1]),
             message_count: 0,
-            part_count: 0,
         }
     }
 
     pub(crate) fn clear(&mut self) {
-        (self.message_count, self.part_count) = (0, 0);
+        self.message_count = 0;
     }
 
     /// Enters a message of the given parts; false, and nothing is entered, when there is no room.
     #[inline]
     pub(crate) fn add(&mut self, parts: impl Iterator<Item = Span>) -> bool {
-        let (first, mut end) = (self.part_count, self.part_count);
+        if self.message_count == BATCH {
+            return false;
+        }
+        let mut end = self.starts[self.message_count];
         for span in parts {
             let Some(iovec) = self.iovecs.get_mut(end) else { return false };
             *iovec = self.arena.iovec(span);
             end += 1;
         }
-        let Some(message) = self.messages.get_mut(self.message_count) else { return false };
-        message.msg_hdr.msg_iov = self.iovecs[first..].as_mut_ptr();
-        message.msg_hdr.msg_iovlen = (end - first) as _;
-        (self.message_count, self.part_count) = (self.message_count + 1, end);
+        self.message_count += 1;
+        self.starts[self.message_count] = end;
         true
     }
 
@@ -224,9 +224,16 @@ impl Outbox {
     /// Whatever sendmmsg(2) says of the first of them.
     #[inline]
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, first: usize) -> Result<usize, Errno> {
-        let messages = self.messages.get_mut(first..self.message_count).unwrap_or_default();
+        let last = self.message_count;
+        let messages = self.messages.get_mut(first..last).unwrap_or_default();
+        let mut parts = self.iovecs.get_mut(self.starts[first.min(last)]..).unwrap_or_default();
+        for (message, bounds) in messages.iter_mut().zip(self.starts[first.min(last)..].windows(2)) {
+            let (own, rest) = parts.split_at_mut(bounds[1] - bounds[0]);
+            (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (own.as_mut_ptr(), own.len() as _);
+            parts = rest;
+        }
         let (at, count) = (messages.as_mut_ptr(), messages.len() as _);
-        // SAFETY: the messages were entered, so they point to iovecs in our box, and those into the arena, which we keep.
+        // SAFETY: the messages point to iovecs of ours, as just set, and those into the arena, which we keep.
         let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), at, count, libc::MSG_DONTWAIT as _) };
         checked(sent).map(|sent| sent as usize)
     }
@@ -237,10 +244,12 @@ impl Outbox {
     /// Whatever writev(2) says; `INVAL` for a message that was not entered.
     #[inline]
     pub(crate) fn write(&mut self, fd: BorrowedFd<'_>, message: usize) -> Result<usize, Errno> {
-        let entered = self.messages.get(message).filter(|_| message < self.message_count);
-        let header = &entered.ok_or(Errno::INVAL)?.msg_hdr;
-        // SAFETY: as in `send`.
-        let written = unsafe { libc::writev(fd.as_raw_fd(), header.msg_iov, header.msg_iovlen as c_int) };
+        if message >= self.message_count {
+            return Err(Errno::INVAL);
+        }
+        let parts = &self.iovecs[self.starts[message]..self.starts[message + 1]];
+        // SAFETY: the iovecs point into the arena, which we keep.
+        let written = unsafe { libc::writev(fd.as_raw_fd(), parts.as_ptr(), parts.len() as c_int) };
         if written < 0 { Err(last_error()) } else { Ok(written as usize) }
     }
 }

@@ -86,7 +86,7 @@ impl Queue for TapQueue {
 
     fn start(&mut self, pair: &mut VnicPair, counters: &mut Counters) -> Result<(), QueueError> {
         self.inbound.start();
-        self.outbound.start(pair, counters);
+        self.outbound.start(pair);
         for _ in 0..STALE_FRAMES_MAX {
             let len = match self.ask()? {
                 Asked::Frame(len) => len,

@@ -25,7 +25,7 @@ struct Hands {
 impl Device for Hands {
     fn offer(&self) -> Offer {
         let features = features::VERSION_1 | features::MRG_RXBUF | features::EVENT_IDX;
-        Offer { features, queue_pairs: 1, mac: None, mtu: None }
+        Offer { features, queue_pairs: 1, mac: None, mtu: None, private: 0 }
     }
 
     fn set_features(&mut self, _features: u64) {}

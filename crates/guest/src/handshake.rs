@@ -5,6 +5,7 @@ use lasthop_ring::RingAddresses;
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 use lasthop_vhost::message::RingAddressMessage;
+use lasthop_wire::hash;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 
 use crate::GuestError;
@@ -31,6 +32,12 @@ pub(crate) struct Agreement {
 impl Agreement {
     pub(crate) fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
+    }
+
+    /// Bytes of the virtio-net header of packets to be sent: with their hash, if that was agreed upon.
+    pub(crate) fn sent_header_bytes(&self) -> usize {
+        let tells_hashes = self.protocol & protocol::PACKET_HASH != 0 && self.header_bytes() == HEADER_BYTES;
+        if tells_hashes { hash::HEADER_BYTES } else { self.header_bytes() }
     }
 
     /// Bytes of the virtio-net header (virtio 1.2, 5.1.6.1).

@@ -299,6 +299,22 @@ fn the_doctor_knows_wires() {
 }
 
 #[test]
+fn a_dummy_joins_two_uplinks() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new(&["--module", "dummy", "--uplink", "wire", "--uplink", "second"]);
+    lab.host.wire("second", &lab.outside, "eth1");
+    for port in ["wire", "second"] {
+        lab.until(port, "up");
+    }
+    let before = lab.sent("second");
+    shout(&lab.outside);
+    eventually("the frame at the other one", || (lab.sent("second") > before).then_some(()));
+    assert!(lab.switch.ask(&["port", "add", "third,vlan=5"]).refused().contains("leave out those keys"));
+}
+
+#[test]
 fn names_and_devices_are_shared_by_none() {
     if !may() {
         return;

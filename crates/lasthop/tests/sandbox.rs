@@ -302,25 +302,36 @@ fn all_that_the_driver_process_may_is_needed() {
     }
     let (host, outside) = (Namespace::new(), Namespace::new());
     host.wire("wire", &outside, "eth0");
-    let ports = ["--uplink", "wire,backend=af_packet", "--host-port", "host=192.0.2.1/24", "--vnic", "a"];
+    host.wire("fast", &outside, "eth1");
+    let ports = [
+        "--uplink",
+        "fast,backend=af_xdp,host=off",
+        "--uplink",
+        "wire,backend=af_packet",
+        "--host-port",
+        "host=192.0.2.1/24",
+        "--vnic",
+        "a",
+    ];
     let switch = Switch::start_in(host.name(), &ports);
     let driver = |switch: &Switch| switch.json(&["version"])["running"]["driver_pid"].as_u64();
     let driver = |switch: &Switch| driver(switch).and_then(|pid| u32::try_from(pid).ok());
     let process = eventually("a driver process", || driver(&switch));
     let state = |switch: &Switch, port: &str| switch.json(&["port", "show", port])["state"].clone();
     let act = |switch: &Switch| {
-        for port in ["wire", "host"] {
+        for port in ["wire", "fast", "host"] {
             eventually(port, || (state(switch, port) == "up").then_some(()));
         }
         let mut one = guest(switch, "a", ONE);
         // Each device gives and takes frames.
-        for (port, way) in
-            [("wire", "to_device"), ("host", "to_device"), ("wire", "from_device"), ("host", "from_device")]
-        {
+        let ways = ["wire", "fast", "host"].map(|port| [(port, "to_device"), (port, "from_device")]);
+        for (port, way) in ways.into_iter().flatten() {
             eventually(way, || {
                 send(&mut one, &frame([0xff; 6], ONE, 1, 100));
-                outside.ip("link set eth0 down");
-                outside.ip("link set eth0 up");
+                for end in ["eth0", "eth1"] {
+                    outside.ip(&format!("link set {end} down"));
+                    outside.ip(&format!("link set {end} up"));
+                }
                 host.ip("link set host down");
                 host.ip("link set host up");
                 let shown = switch.json(&["port", "show", port]);

@@ -22,13 +22,13 @@ const FEATURES: u64 = features::CSUM
     | features::HOST_TSO4
     | features::HOST_TSO6
     | features::HOST_ECN
-    | features::HOST_USO
     | features::GUEST_CSUM
     | features::GUEST_TSO4
     | features::GUEST_TSO6
-    | features::GUEST_ECN
-    | features::GUEST_USO4
-    | features::GUEST_USO6;
+    | features::GUEST_ECN;
+/// The same of UDP. Kernels learned it (6.2) shortly before the longer header (6.4), by which those that know it are told:
+/// others refuse such frames.
+const UDP_FEATURES: u64 = features::HOST_USO | features::GUEST_USO4 | features::GUEST_USO6;
 
 /// How a device is opened by packet sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
         queues: options.queues,
         mtu_bytes,
         mac,
-        features: FEATURES,
+        features: if header_bytes == HEADER_BYTES { FEATURES | UDP_FEATURES } else { FEATURES },
         header_bytes: header_bytes as u8, // 10 or 12
         xdp: None,
     };

@@ -15,16 +15,19 @@ const CAPABILITY: &str = "CAP_NET_ADMIN";
 /// Queues of one tap (the kernel's `MAX_TAP_QUEUES`).
 const QUEUES_MAX: u16 = 256;
 
-/// What a tap does for frames that go out, whatever it may leave undone of those that come in.
-const SEND_FEATURES: u64 = features::GUEST_CSUM
+const TCP_OFFLOADS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+const UDP_OFFLOADS: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+/// What a tap leaves undone of frames that come, as far as it is told to, and what it does for those that go.
+const TCP_FEATURES: u64 = features::CSUM
+    | features::HOST_TSO4
+    | features::HOST_TSO6
+    | features::HOST_ECN
+    | features::GUEST_CSUM
     | features::GUEST_TSO4
     | features::GUEST_TSO6
-    | features::GUEST_ECN
-    | features::GUEST_USO4
-    | features::GUEST_USO6;
-const TCP_OFFLOADS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
-const TCP_FEATURES: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_ECN;
-const UDP_OFFLOADS: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
+    | features::GUEST_ECN;
+/// The same of UDP.
+const UDP_FEATURES: u64 = features::HOST_USO | features::GUEST_USO4 | features::GUEST_USO6;
 
 /// How a tap is made or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +76,7 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
         queues: options.queues,
         mtu_bytes: link.mtu_bytes()?,
         mac: link.mac()?,
-        features: features | SEND_FEATURES,
+        features,
         header_bytes: HEADER_BYTES as u8,
         xdp: None,
     };
@@ -105,7 +108,7 @@ fn open_queue(name: &str, is_one_of_several: bool) -> Result<OwnedFd, OpenError>
 /// Has a tap leave to others what guests may take; the features for it. Kernels before 6.2 do not know UDP segmentation.
 fn set_offloads(queue: &OwnedFd) -> Result<u64, Errno> {
     match set_tap_offloads(queue.as_fd(), TCP_OFFLOADS | UDP_OFFLOADS) {
-        Ok(()) => Ok(TCP_FEATURES | features::HOST_USO),
+        Ok(()) => Ok(TCP_FEATURES | UDP_FEATURES),
         Err(Errno::INVAL) => set_tap_offloads(queue.as_fd(), TCP_OFFLOADS).map(|()| TCP_FEATURES),
         Err(error) => Err(error),
     }

@@ -38,6 +38,9 @@ pub struct Uplink {
     packet: PacketOptions,
     xdp: Option<XdpDevice>,
     gate: Option<Gate>,
+    /// Packet sockets that were opened to know the device, for whoever wants some first: closing many of them takes the
+    /// kernel half a second.
+    first: Option<OpenedDevice>,
 }
 
 impl Uplink {
@@ -56,11 +59,11 @@ impl Uplink {
             mark: gate.as_ref().map(Gate::mark),
             ..PacketOptions::default()
         };
-        let facts = match &xdp {
-            Some(device) => device.facts().clone(),
-            None => packet(name, packet_options)?.facts,
+        let (facts, first) = match &xdp {
+            Some(device) => (device.facts().clone(), None),
+            None => packet(name, packet_options).map(|opened| (opened.facts.clone(), Some(opened)))?,
         };
-        Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, gate })
+        Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, gate, first })
     }
 
     /// What is known of the device.
@@ -85,10 +88,11 @@ impl Uplink {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn sockets(&self) -> Result<OpenedDevice, OpenError> {
-        match &self.xdp {
-            Some(device) => Ok(device.sockets()?),
-            None => packet(&self.name, self.packet),
+    pub fn sockets(&mut self) -> Result<OpenedDevice, OpenError> {
+        match (&self.xdp, self.first.take()) {
+            (Some(device), _) => Ok(device.sockets()?),
+            (None, Some(opened)) => Ok(opened),
+            (None, None) => packet(&self.name, self.packet),
         }
     }
 }

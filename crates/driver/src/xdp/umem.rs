@@ -42,13 +42,15 @@ pub(super) struct Umem {
     socket: OwnedFd,
     /// None: not bound yet.
     rings: Option<Rings>,
+    /// Address of the memory that it is bound to, if it is.
+    bound_to: u64,
     /// The kernel's count of dropped frames when it was last asked.
     missed: u64,
 }
 
 impl Umem {
     pub(super) fn new(frames: Frames, socket: OwnedFd) -> Self {
-        Self { frames, socket, rings: None, missed: 0 }
+        Self { frames, socket, rings: None, bound_to: 0, missed: 0 }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -56,14 +58,19 @@ impl Umem {
     }
 
     /// Binds the socket, once.
+    ///
+    /// # Errors
+    /// [`QueueError::LockedMemory`]; [`QueueError::DeviceGone`] where it was bound to other memory before, which it cannot
+    /// leave: there has to be another socket.
     pub(super) fn bind(&mut self, place: &Place) -> Result<(), QueueError> {
-        if self.rings.is_none() {
-            let bound = Rings::bind(self.socket.as_fd(), place).map_err(|error| match error {
-                Errno::NOBUFS => QueueError::LockedMemory(place.umem_bytes >> 10),
-                error => failed(error),
-            });
-            self.rings = Some(bound?);
+        if self.rings.is_some() {
+            return if self.bound_to == place.umem_addr { Ok(()) } else { Err(QueueError::DeviceGone) };
         }
+        let bound = Rings::bind(self.socket.as_fd(), place).map_err(|error| match error {
+            Errno::NOBUFS => QueueError::LockedMemory(place.umem_bytes >> 10),
+            error => failed(error),
+        });
+        (self.rings, self.bound_to) = (Some(bound?), place.umem_addr);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use lasthop_driver::open::{PacketOptions, TapOptions};
 use lasthop_driver::{Counters, DropReason, Flow};
 
 use crate::lab::{Lab, Namespace, eventually};
-use crate::talk::{datagrams, stream};
+use crate::talk::{datagrams, segmented_datagrams, stream};
 
 const MIB: usize = 1 << 20;
 
@@ -29,6 +29,7 @@ fn talk(one: &Namespace, two: &Namespace) {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn frames_pass_unsegmented_from_wire_to_wire() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
@@ -41,6 +42,7 @@ fn frames_pass_unsegmented_from_wire_to_wire() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn frames_pass_unsegmented_between_a_host_behind_a_tap_and_a_wire() {
     let mut lab = Lab::new(1);
     let one = lab.tap_port(1, TapOptions::default());
@@ -72,6 +74,7 @@ fn since(now: Counters, before: Counters) -> Counters {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn the_short_header_of_older_kernels_does_as_well() {
     let mut lab = Lab::new(1);
     let short = PacketOptions { short_header: true, ..PacketOptions::default() };
@@ -83,6 +86,7 @@ fn the_short_header_of_older_kernels_does_as_well() {
 
 /// Without this the kernel takes a frame's checksum for right that nobody has computed yet.
 #[test]
+#[ignore = "needs root"]
 fn checksums_and_segments_are_right_on_wires_that_do_neither() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
@@ -102,6 +106,7 @@ fn checksums_and_segments_are_right_on_wires_that_do_neither() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn long_frames_pass_whole() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 9000, PacketOptions::default());
@@ -122,6 +127,7 @@ fn long_frames_pass_whole() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn several_queues_share_the_flows() {
     let mut lab = Lab::new(2);
     let one = lab.tap_port(1, TapOptions { queues: 2, ..TapOptions::default() });
@@ -144,6 +150,7 @@ fn several_queues_share_the_flows() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn what_is_longer_than_the_wire_takes_is_dropped_and_nothing_else() {
     let mut lab = Lab::new(1);
     let one = lab.tap_port(1, TapOptions { mtu_bytes: Some(9000), ..TapOptions::default() });
@@ -158,5 +165,28 @@ fn what_is_longer_than_the_wire_takes_is_dropped_and_nothing_else() {
     datagrams(&one, &two, "192.0.2.2", &[1, 1472]);
     stream(&one, &two, "192.0.2.2", MIB);
     assert_eq!(dropped(), 3);
+    lab.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn datagrams_pass_unsegmented_where_kernels_can() {
+    let mut lab = Lab::new(1);
+    let one = lab.packet_port(1, 1500, PacketOptions::default());
+    let two = lab.tap_port(2, TapOptions::default());
+    let old = lab.packet_port(3, 1500, PacketOptions { short_header: true, ..PacketOptions::default() });
+    datagrams(&one, &two, "192.0.2.2", &[1]);
+    let before = (lab.port(1).counters, lab.port(2).counters);
+    segmented_datagrams(&one, &two, "192.0.2.2");
+    segmented_datagrams(&two, &one, "[fd00::1]");
+    for (now, before) in [(lab.port(1).counters, before.0), (lab.port(2).counters, before.1)] {
+        let counters = since(now, before);
+        assert!(counters.from_device.frames < 10 && counters.to_device.frames < 10, "{counters:?}");
+        assert!(counters.from_device.bytes > 10_000 && counters.to_device.bytes > 10_000, "{counters:?}");
+    }
+    // A kernel that cannot gets them cut by the switch.
+    segmented_datagrams(&one, &old, "192.0.2.3");
+    segmented_datagrams(&two, &old, "[fd00::3]");
+    assert!(lab.port(3).counters.to_device.frames >= 20, "{:?}", lab.port(3).counters);
     lab.assert_conserved();
 }

@@ -15,6 +15,7 @@ fn switches(thread_id: i32) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn an_idle_driver_makes_no_system_call() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());

@@ -107,11 +107,13 @@ fn cross(options: PacketOptions) {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn tags_that_the_kernel_takes_out_are_put_back() {
     cross(PacketOptions::default());
 }
 
 #[test]
+#[ignore = "needs root"]
 fn tags_are_put_back_behind_a_short_header() {
     cross(PacketOptions { short_header: true, ..PacketOptions::default() });
 }

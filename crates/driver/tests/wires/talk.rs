@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 
 use crate::lab::{Namespace, PATIENCE};
 
@@ -44,5 +45,36 @@ pub(crate) fn datagrams(from: &Namespace, to: &Namespace, address: &str, lens: &
         there.send_to(&datagram, sender).unwrap();
         let received = here.recv(&mut buffer).unwrap();
         assert_eq!(buffer[..received], datagram, "{len} back");
+    }
+}
+
+/// Sends ten datagrams of 1000 bytes as one to be segmented (udp(7), `UDP_SEGMENT`), for which std has no call.
+const SEGMENTED: &str = "import socket, sys
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_UDP, 103, 1000)
+s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))";
+
+/// As [`datagrams`], of many that their sender leaves to be cut.
+pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &str) {
+    let there = to.within(|| UdpSocket::bind(format!("{address}:0"))).unwrap();
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    let port = there.local_addr().unwrap().port().to_string();
+    let status = Command::new("ip")
+        .args([
+            "netns",
+            "exec",
+            &from.name,
+            "python3",
+            "-c",
+            SEGMENTED,
+            address.trim_matches(['[', ']']),
+            &port,
+        ])
+        .status();
+    assert!(status.unwrap().success());
+    let mut buffer = vec![0; 65536];
+    for number in 0..10 {
+        let received = there.recv(&mut buffer).unwrap();
+        assert!(received == 1000 && buffer[..1000] == [65 + number; 1000], "{number}: {received}");
     }
 }

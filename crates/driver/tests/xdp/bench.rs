@@ -1,5 +1,6 @@
 //! A switch with a guest and a driver.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use lasthop_driver::open;
 use lasthop_driver::{
     Counters, Driver, DriverEvent, DriverSettings, OpenedDevice, PortId as DriverPort, PortStats,
 };
-use lasthop_engine::{Engine, EngineSettings, PortConfig};
+use lasthop_engine::{Engine, EngineSettings, PortConfig, PortState};
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_verdict::{Module, PortId};
 use lasthop_vhost::Session;
@@ -36,17 +37,15 @@ impl Switch {
         }
     }
 
-    /// A port and the socket of its front end.
-    pub(crate) fn port(&self, name: &str, queue_pairs: u16) -> (PortId, UnixStream) {
-        let port = self
-            .engine
-            .add_port(PortConfig { name: name.into(), queue_pairs, ..PortConfig::default() })
-            .unwrap();
-        (port, self.serve(port))
+    fn add_port(&self, name: &str, queue_pairs: u16) -> PortId {
+        let config = PortConfig { name: name.into(), queue_pairs, ..PortConfig::default() };
+        self.engine.add_port(config).unwrap()
     }
 
-    pub(crate) fn serve(&self, port: PortId) -> UnixStream {
+    /// Serves a session; its front end's socket, and one to end it with.
+    fn serve(&self, port: PortId) -> (UnixStream, UnixStream) {
         let (front, back) = UnixStream::pair().unwrap();
+        let knife = back.try_clone().unwrap();
         let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).unwrap()).unwrap();
         std::thread::spawn(move || {
             loop {
@@ -58,11 +57,11 @@ impl Switch {
                 }
             }
         });
-        front
+        (front, knife)
     }
 
     pub(crate) fn guest(&self) -> Guest {
-        Guest::over(self.port("guest", 1).1, GuestOptions::plain()).unwrap()
+        Guest::over(self.serve(self.add_port("guest", 1)).0, GuestOptions::plain()).unwrap()
     }
 
     pub(crate) fn assert_conserved(&self) {
@@ -78,6 +77,8 @@ pub(crate) struct Bench {
     pub(crate) guest: Guest,
     pub(crate) driver: Driver,
     capabilities: CapabilitySet,
+    /// Ports of the switch that the driver serves, by the driver's number, and what ends their sessions.
+    served: BTreeMap<u32, (PortId, UnixStream)>,
 }
 
 impl Bench {
@@ -91,15 +92,32 @@ impl Bench {
         let switch = Switch::new();
         let guest = switch.guest();
         let driver = with_only(capabilities, || Driver::start(&DriverSettings::default())).unwrap();
-        Self { switch, guest, driver, capabilities }
+        Self { switch, guest, driver, capabilities, served: BTreeMap::new() }
     }
 
     /// Makes a device a port.
     pub(crate) fn attach(&mut self, number: u32, device: OpenedDevice) {
-        let (_, stream) = self.switch.port(&device.facts.name, device.facts.queues);
+        let port = self.switch.add_port(&device.facts.name, device.facts.queues);
+        let (stream, knife) = self.switch.serve(port);
+        self.served.insert(number, (port, knife));
         let OpenedDevice { facts, queues } = device;
         with_only(self.capabilities, || self.driver.attach(DriverPort(number), facts, queues, stream))
             .unwrap();
+    }
+
+    /// Ends a port's session with the switch, and makes another one.
+    pub(crate) fn reconnect(&mut self, number: u32) {
+        let (port, knife) = self.served.remove(&number).unwrap();
+        knife.shutdown(std::net::Shutdown::Both).unwrap();
+        let event = self.event();
+        assert!(matches!(event, DriverEvent::SwitchGone { .. }), "{event:?}");
+        eventually("the port is free", || {
+            let stats = self.switch.engine.stats().unwrap();
+            stats.ports.iter().any(|stats| stats.port == port && stats.state == PortState::Waiting)
+        });
+        let (stream, knife) = self.switch.serve(port);
+        self.served.insert(number, (port, knife));
+        with_only(self.capabilities, || self.driver.replace_switch(DriverPort(number), stream)).unwrap();
     }
 
     /// Gives a port a fresh device.

@@ -24,10 +24,11 @@ fn has_programs(lab: &Lab) -> bool {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_device_vanishes_under_load_and_comes_back() {
     let lab = Lab::new();
     let mut bench = Bench::new();
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
     talk(&mut bench, &lab, 2);
     lab.unplug();
@@ -41,16 +42,32 @@ fn a_device_vanishes_under_load_and_comes_back() {
     bench.assert_conserved();
     drop(uplink);
     lab.plug(1);
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     bench.replace(1, lab.on_host(|| uplink.sockets()).unwrap());
     talk(&mut bench, &lab, 2);
     bench.assert_conserved();
 }
 
 #[test]
+#[ignore = "needs root"]
+fn a_switch_goes_away_and_another_one_finds_the_same_memory() {
+    let lab = Lab::new();
+    let mut bench = Bench::new();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
+    bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
+    for _ in 0..3 {
+        talk(&mut bench, &lab, 2);
+        bench.reconnect(1);
+    }
+    talk(&mut bench, &lab, 2);
+    bench.assert_conserved();
+}
+
+#[test]
+#[ignore = "needs root"]
 fn another_driver_takes_over_while_the_device_stays_shut() {
     let lab = Lab::new();
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap();
     for _ in 0..2 {
         let mut bench = Bench::new();
         bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
@@ -60,6 +77,7 @@ fn another_driver_takes_over_while_the_device_stays_shut() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_device_in_use_is_refused_by_name_and_number() {
     let lab = Lab::new();
     let first = lab.on_host(|| XdpDevice::attach(UPLINK, 1, Host::Off)).unwrap();
@@ -72,6 +90,7 @@ fn a_device_in_use_is_refused_by_name_and_number() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn queues_without_sockets_are_refused() {
     let lab = Lab::with_queues(2);
     let error = lab.on_host(|| Uplink::open(UPLINK, options(Host::Off))).unwrap_err();
@@ -81,6 +100,7 @@ fn queues_without_sockets_are_refused() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn frames_that_do_not_fit_are_refused() {
     let lab = Lab::new();
     lab.host_command(&format!("ip link set {UPLINK} mtu 9000"));
@@ -90,6 +110,7 @@ fn frames_that_do_not_fit_are_refused() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_device_that_is_not_there_is_named() {
     let lab = Lab::new();
     let error = lab.on_host(|| Uplink::open("nowhere", options(Host::Off))).unwrap_err();
@@ -97,13 +118,14 @@ fn a_device_that_is_not_there_is_named() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_device_whose_driver_has_no_xdp_works_by_the_stack_s_but_gives_the_host_no_port() {
     let lab = Lab::new();
     lab.host_command(&format!("ip link add link {UPLINK} name plain0 type macvlan mode passthru"));
     lab.host_command("ip link set plain0 up");
     let error = lab.on_host(|| XdpDevice::attach("plain0", 1, Host::Port)).unwrap_err();
     assert!(matches!(error, XdpError::GenericPort(_)), "{error}");
-    let uplink = lab.on_host(|| Uplink::open("plain0", options(Host::Off))).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open("plain0", options(Host::Off))).unwrap();
     assert!(!uplink.facts().xdp.unwrap().native);
     let mut bench = Bench::new();
     bench.attach(1, lab.on_host(|| uplink.sockets()).unwrap());
@@ -112,6 +134,7 @@ fn a_device_whose_driver_has_no_xdp_works_by_the_stack_s_but_gives_the_host_no_p
 }
 
 #[test]
+#[ignore = "needs root"]
 fn without_capabilities_the_remedy_is_told() {
     let lab = Lab::new();
     let error = lab.on_host_without_capabilities(|| XdpDevice::attach(UPLINK, 1, Host::Off)).unwrap_err();
@@ -120,6 +143,7 @@ fn without_capabilities_the_remedy_is_told() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn auto_says_why() {
     let lab = Lab::new();
     let auto = UplinkOptions { host: Host::Off, ..UplinkOptions::default() };
@@ -150,6 +174,7 @@ fn holder() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn nothing_is_left_of_a_process_that_was_killed() {
     let lab = Lab::new();
     let mut holder = Command::new(std::env::current_exe().unwrap())

@@ -24,7 +24,7 @@ fn uplink(lab: &Lab, bench: &mut Bench, backend: Backend, host: Host) -> Uplink 
         assert!(error.to_string().contains("lasthop port add up0-host,tap=up0-host"), "{error}");
         bench.attach(HOST_PORT, lab.on_host(|| open::tap(&host_tap(UPLINK), TapOptions::default())).unwrap());
     }
-    let uplink = lab.on_host(|| Uplink::open(UPLINK, options)).unwrap();
+    let mut uplink = lab.on_host(|| Uplink::open(UPLINK, options)).unwrap();
     bench.attach(UPLINK_PORT, lab.on_host(|| uplink.sockets()).unwrap());
     uplink
 }
@@ -112,31 +112,37 @@ fn check(backend: Backend, host: Host) {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn packet_sockets_shared() {
     check(Backend::AfPacket, Host::Shared);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn packet_sockets_off() {
     check(Backend::AfPacket, Host::Off);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn packet_sockets_with_a_port_for_the_host() {
     check(Backend::AfPacket, Host::Port);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn xdp_sockets_off() {
     check(Backend::AfXdp, Host::Off);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn xdp_sockets_with_a_port_for_the_host() {
     check(Backend::AfXdp, Host::Port);
 }
 
 #[test]
+#[ignore = "needs root"]
 fn xdp_sockets_cannot_be_shared() {
     let lab = Lab::new();
     let error = lab.on_host(|| XdpDevice::attach(UPLINK, 1, Host::Shared)).unwrap_err();
@@ -144,6 +150,7 @@ fn xdp_sockets_cannot_be_shared() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_gate_leaves_nothing_behind() {
     let lab = Lab::new();
     let gate = lab.on_host(|| Gate::off(UPLINK)).unwrap();

@@ -1,5 +1,5 @@
-//! XDP sockets and what is attached to uplinks, end to end: a guest, a switch, an uplink, and a network behind it. Needs root,
-//! as devices do.
+//! XDP sockets and what is attached to uplinks, end to end: a guest, a switch, an uplink, and a network behind it. They need root,
+//! and are run with `-- --ignored`.
 
 mod bench;
 mod faults;
@@ -47,6 +47,7 @@ pub(crate) fn talk(bench: &mut Bench, lab: &Lab, windows: u32) {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn datagrams_pass_both_ways_with_right_checksums() {
     let lab = Lab::new();
     let device = lab.on_host(|| XdpDevice::attach(UPLINK, 1, Host::Off)).unwrap();
@@ -61,6 +62,7 @@ fn datagrams_pass_both_ways_with_right_checksums() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn several_queues_are_all_served() {
     let lab = Lab::with_queues(3);
     let device = lab.on_host(|| XdpDevice::attach(UPLINK, 3, Host::Off)).unwrap();

@@ -98,7 +98,7 @@ pub(crate) fn enter<M: Serialize>(
 /// What rustix asks the system for once, it shall have asked for: where the vDSO is, and what is in the auxiliary vector.
 fn look_up() {
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    rustix::param::page_size();
+    let _ = rustix::param::page_size();
 }
 
 fn unmet(missing: &Layer) -> Fault {

@@ -1,12 +1,13 @@
-//! System calls that neither std nor rustix has safe calls for: leaving namespaces, filtering system calls, and hearing of
-//! those that were refused.
+//! System calls that neither std nor rustix has safe calls for: leaving namespaces, landlock, filtering system calls, and
+//! hearing of those that were refused.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
+use rustix::io::Errno;
 use rustix::thread::UnshareFlags;
 use seccompiler::{BpfProgram, sock_filter};
 
@@ -41,6 +42,50 @@ pub(super) fn filter(program: &BpfProgram) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// What is to be denied, each a set of bits; as `struct landlock_ruleset_attr` of linux/landlock.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct LandlockRules {
+    pub(super) files: u64,
+    pub(super) network: u64,
+    pub(super) scopes: u64,
+}
+
+impl LandlockRules {
+    pub(super) const NONE: Self = Self { files: 0, network: 0, scopes: 0 };
+}
+
+const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
+
+/// The version of landlock that the kernel has.
+pub(super) fn landlock_version() -> rustix::io::Result<u32> {
+    let nothing = std::ptr::null::<LandlockRules>();
+    // SAFETY: with this flag the kernel reads no rules.
+    let version = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0_usize, LANDLOCK_CREATE_RULESET_VERSION)
+    };
+    u32::try_from(version).map_err(|_| last_errno())
+}
+
+/// Denies the calling thread, and all that it starts, what the rules are about. Sets that are empty are left out of what
+/// the kernel is told: older ones do not know them.
+pub(super) fn landlock_deny(rules: &LandlockRules) -> rustix::io::Result<()> {
+    let words = [rules.files, rules.network, rules.scopes];
+    let bytes = words.iter().rposition(|word| *word != 0).map_or(0, |last| (last + 1) * size_of::<u64>());
+    // SAFETY: the kernel reads the first `bytes` bytes of the rules.
+    let rule_set = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const *rules, bytes, 0) };
+    let rule_set = RawFd::try_from(rule_set).ok().filter(|fd| *fd >= 0).ok_or_else(last_errno)?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    let rule_set = unsafe { OwnedFd::from_raw_fd(rule_set) };
+    // SAFETY: numbers only.
+    let result = unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rule_set.as_raw_fd(), 0) };
+    if result == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+fn last_errno() -> Errno {
+    io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }
 
 /// What is written, and where, when a call was refused.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lasthop_driver::open::Uplink;
 use lasthop_driver::{Counters, DeviceFacts, OpenedDevice};
 
-use crate::clock::{Pause, earlier};
+use crate::clock::Pause;
 use crate::links::Device;
 use crate::port::PortSpec;
 
@@ -62,8 +62,8 @@ struct Opened {
 
 impl Opened {
     /// Descriptors for the next driver process; none if they cannot be had, and the device has to be opened anew.
-    fn renew(&self) -> Option<Vec<OwnedFd>> {
-        match &self.uplink {
+    fn renew(&mut self) -> Option<Vec<OwnedFd>> {
+        match &mut self.uplink {
             Some(uplink) => uplink.sockets().ok().map(|device| device.queues),
             None => self.kept.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok(),
         }
@@ -210,10 +210,112 @@ impl DevicePort {
         seen.or_else(|| self.facts().map(|facts| facts.mtu_bytes))
     }
 
-    /// When the device is to be opened again, or the connection to be taken down.
+    /// When a connection of no use is to be taken down.
+    pub(super) fn stale(&self) -> Option<Instant> {
+        self.stale
+    }
+
+    /// When the device is to be opened again.
     pub(super) fn due(&self) -> Option<Instant> {
         let is_there = self.spec.is_tap() || self.seen.as_ref().is_some_and(|device| device.is_up);
-        let opens = self.retry.filter(|_| self.opened.is_none() && is_there);
-        earlier(opens, self.stale)
+        self.retry.filter(|_| self.opened.is_none() && is_there)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_driver::Backend;
+
+    use super::*;
+
+    fn opening(index: u32) -> Opening {
+        let facts = DeviceFacts {
+            backend: Backend::AfPacket,
+            name: "eth1".to_owned(),
+            index,
+            queues: 1,
+            mtu_bytes: 1500,
+            mac: [2, 0, 0, 0, 0, 1],
+            features: 0,
+            header_bytes: 12,
+            xdp: None,
+        };
+        let queue = std::fs::File::open("/dev/null").expect("a descriptor").into();
+        Opening { device: OpenedDevice { facts, queues: vec![queue] }, why: "any".to_owned(), uplink: None }
+    }
+
+    fn device(index: u32, is_up: bool) -> Device {
+        Device { index, name: "eth1".to_owned(), is_up, has_link: is_up, mtu_bytes: 1500 }
+    }
+
+    fn port(text: &str) -> DevicePort {
+        DevicePort::new(text.parse().expect("a port"))
+    }
+
+    #[test]
+    fn a_device_is_opened_when_it_is_there_and_up() {
+        let (mut port, now) = (port("eth1"), Instant::now());
+        assert!(!port.wants_opening(now));
+        port.see(Some(&device(7, false)), now);
+        assert!(!port.wants_opening(now) && port.due().is_none());
+        port.see(Some(&device(7, true)), now);
+        assert!(port.wants_opening(now));
+        port.open(opening(7), now);
+        assert!(!port.wants_opening(now) && port.has_unsent());
+        assert!(port.take_unsent().is_some() && port.take_unsent().is_none());
+    }
+
+    #[test]
+    fn another_device_of_the_same_name_is_another_device() {
+        let (mut port, now) = (port("eth1"), Instant::now());
+        port.see(Some(&device(7, true)), now);
+        port.open(opening(7), now);
+        port.see(Some(&device(7, false)), now);
+        assert!(port.facts().is_some(), "down is not gone");
+        port.see(Some(&device(8, true)), now);
+        assert!(port.facts().is_none() && port.wants_opening(now));
+        port.open(opening(8), now);
+        port.see(None, now);
+        assert!(port.facts().is_none() && !port.wants_opening(now));
+    }
+
+    #[test]
+    fn failures_are_told_once_and_tried_again_with_growing_pauses() {
+        let (mut port, mut now) = (port("eth1"), Instant::now());
+        port.see(Some(&device(7, true)), now);
+        for (attempt, pause_ms) in [100, 200, 400, 800, 1600, 3200, 5000, 5000].into_iter().enumerate() {
+            assert_eq!(port.failed("no", now), attempt == 0);
+            assert!(!port.wants_opening(now));
+            now += Duration::from_millis(pause_ms);
+            assert_eq!(port.due(), Some(now));
+            assert!(port.wants_opening(now));
+        }
+        assert!(port.failed("another reason", now));
+        port.see(Some(&device(7, false)), now);
+        port.see(Some(&device(7, true)), now);
+        assert!(port.wants_opening(now), "the kernel had news");
+    }
+
+    #[test]
+    fn a_tap_outlives_the_driver_process_and_a_socket_does_not() {
+        let now = Instant::now();
+        for (text, is_kept) in [("eth1,tap=eth1", true), ("eth1", false)] {
+            let mut port = port(text);
+            port.open(opening(7), now);
+            port.take_unsent();
+            port.joined();
+            port.driver_gone();
+            assert_eq!((port.has_unsent(), port.is_driven), (is_kept, false), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_connection_of_no_use_has_its_time() {
+        let (mut port, now) = (port("eth1"), Instant::now());
+        port.joined();
+        port.left(now);
+        assert!(!port.is_stale(now) && port.is_stale(now + PATIENCE));
+        port.joined();
+        assert!(!port.is_stale(now + PATIENCE));
     }
 }

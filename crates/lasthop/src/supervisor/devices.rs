@@ -180,6 +180,7 @@ impl Supervisor {
         let (ours, theirs) = match UnixStream::pair() {
             Ok(pair) => pair,
             Err(error) => {
+                let _ = self.ports.get_mut(&number).map(|port| port.postpone(now));
                 return self.device_gone(number, &format!("cannot make a connection: {error}"), now);
             }
         };

@@ -27,6 +27,8 @@ pub(super) struct Driver {
     pub(super) lives: Lives<DriverOrder, DriverReport>,
     /// Numbers the times that counters were asked for.
     round: u64,
+    /// The last question is not answered yet.
+    is_asked: bool,
     asking: VecDeque<Asking>,
     /// Requests to the kernel on behalf of ports, and what they are to bring about.
     pub(super) requests: BTreeMap<u32, (u32, String)>,
@@ -55,6 +57,7 @@ impl Driver {
         Self {
             lives: Lives::new(Role::driver(settings)),
             round: 0,
+            is_asked: false,
             asking: VecDeque::new(),
             requests: BTreeMap::new(),
         }
@@ -138,6 +141,7 @@ impl Supervisor {
                         device.counters = counters;
                     }
                 }
+                self.driver.is_asked = false;
                 self.answer_asking(round, now);
             }
             DriverReport::Sandbox(layers) => {
@@ -172,6 +176,7 @@ impl Supervisor {
     fn driver_gone(&mut self) {
         let pid = self.driver.lives.pid().unwrap_or_default();
         let how = self.driver.lives.bury();
+        self.driver.is_asked = false;
         self.ports.values_mut().filter_map(Port::device_mut).for_each(super::device::DevicePort::driver_gone);
         if !matches!(self.stage, Stage::Ending { .. } | Stage::Over(_)) {
             let pause_ms = self.driver.lives.plan().as_millis();
@@ -187,13 +192,16 @@ impl Supervisor {
 
     /// Goes on with what somebody wants when counters are fresh, or do not come in time.
     pub(super) fn ask_driver(&mut self, wanted: Wanted, asker: &Asker) {
-        self.driver.round += 1;
-        let round = self.driver.round;
-        let until = Instant::now() + COUNTERS_PATIENCE;
-        self.driver.asking.push_back(Asking { round, wanted, asker: asker.clone(), until });
-        if self.driver.lives.is_up() {
+        // One question at a time: those that a driver process does not answer must not pile up.
+        if !self.driver.is_asked {
+            self.driver.round += 1;
+            let round = self.driver.round;
+            self.driver.is_asked = self.driver.lives.is_up();
             self.driver.send(&DriverOrder::Stats { round }, Vec::new());
-        } else {
+        }
+        let (round, until) = (self.driver.round, Instant::now() + COUNTERS_PATIENCE);
+        self.driver.asking.push_back(Asking { round, wanted, asker: asker.clone(), until });
+        if !self.driver.lives.is_up() {
             self.answer_asking(u64::MAX, Instant::now());
         }
     }

@@ -36,7 +36,7 @@ fn uplink(spec: &PortSpec) -> Result<Opening, OpenError> {
         Host::Port => open::Host::Port,
     };
     let options = UplinkOptions { backend, host, queues: spec.queues, qdisc_bypass: spec.qdisc_bypass };
-    let uplink = Uplink::open(spec.device_name(), options)?;
+    let mut uplink = Uplink::open(spec.device_name(), options)?;
     let (device, why) = (uplink.sockets()?, uplink.reason().to_owned());
     Ok(Opening { device, why, uplink: Some(uplink) })
 }

@@ -329,8 +329,21 @@ impl Port {
     /// When a device port has something to do without an event, given a driver process.
     pub(super) fn device_due(&self) -> Option<Instant> {
         let Role::Device { device, next, .. } = &self.role else { return None };
-        let joins = self.life == Life::Idle && (device.has_unsent() || device.is_driven);
-        earlier(device.due(), joins.then_some(*next))
+        match self.life {
+            Life::Down => None,
+            Life::Idle => {
+                let joins = device.has_unsent() || device.is_driven;
+                earlier(device.due(), joins.then_some(*next))
+            }
+            Life::Attached { .. } => earlier(device.due(), device.stale()),
+        }
+    }
+
+    /// A connection could not be made: the next one is tried after a pause.
+    pub(super) fn postpone(&mut self, now: Instant) {
+        if let Role::Device { next, pause, .. } = &mut self.role {
+            *next = now + pause.take();
+        }
     }
 
     /// Does what can be done now; a connection that comes out of it is for the switch.

@@ -196,6 +196,7 @@ mod tests {
 
     /// The kernel's verifier is the judge of what the words mean; needs CAP_BPF and CAP_NET_ADMIN, as all tests of devices.
     #[test]
+    #[ignore = "needs root"]
     fn the_kernel_takes_every_program() {
         let sockets = SocketMap::new(4).unwrap();
         Program::to_sockets(&sockets).unwrap();
@@ -207,6 +208,7 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs root"]
     fn what_the_verifier_says_is_told() {
         let error = Program::classifier(&[exit()], "wrong").unwrap_err().to_string();
         assert!(error.contains("R0 !read_ok"), "{error}");

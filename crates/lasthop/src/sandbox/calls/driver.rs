@@ -12,6 +12,7 @@ const XDP_TX_RING: i32 = 3;
 const XDP_UMEM_REG: i32 = 4;
 const XDP_UMEM_FILL_RING: i32 = 5;
 const XDP_UMEM_COMPLETION_RING: i32 = 6;
+const XDP_STATISTICS: i32 = 7;
 const XDP_ADDRESS_BYTES: i32 = 16;
 
 /// The option `name` of sockets of `level`.
@@ -28,15 +29,14 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::any(call!(SYS_read), "frames of taps come; the bell of events is read"),
     Call::any(call!(SYS_writev), "frames of taps go"),
     Call::any(call!(SYS_recvfrom), "an XDP socket is to look at its fill ring").kept(),
-    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "or at its transmit ring").kept(),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "or at its transmit ring"),
     Call::any(call!(SYS_getsockname), "whether a packet socket's device is there still"),
     Call::with(call!(SYS_getsockopt), &[PACKETS_LOST], "frames that a packet socket lost are counted"),
     Call::with(
         call!(SYS_getsockopt),
-        &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS)],
-        "where an XDP socket's rings lie",
-    )
-    .kept(),
+        &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS), &option(libc::SOL_XDP, XDP_STATISTICS)],
+        "where an XDP socket's rings lie, and what it lost",
+    ),
     Call::with(
         call!(SYS_setsockopt),
         &[
@@ -47,14 +47,14 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
             &option(libc::SOL_XDP, XDP_TX_RING),
         ],
         "an XDP socket gets its memory and rings",
-    )
-    .kept(),
+    ),
     Call::with(
         call!(SYS_bind),
         &[&[int(2, XDP_ADDRESS_BYTES)]],
         "and its device: no other address is as short",
     )
     .kept(),
+    Call::any(call!(SYS_clock_nanosleep), "which the kernel may not have taken from the last one yet").kept(),
     Call::with(
         call!(SYS_sched_setaffinity),
         &[&[int(0, 0)]],

@@ -27,7 +27,7 @@ const STRANGERS: &[Named] = strangers! {
     SYS_execve SYS_execveat SYS_exit SYS_kill SYS_pidfd_getfd SYS_pidfd_open SYS_pidfd_send_signal SYS_prlimit64 SYS_process_madvise SYS_process_vm_readv
     SYS_process_vm_writev SYS_ptrace SYS_rt_sigqueueinfo SYS_rt_sigsuspend SYS_rt_sigtimedwait SYS_rt_tgsigqueueinfo SYS_setns SYS_signalfd4 SYS_tkill
     SYS_unshare SYS_wait4 SYS_waitid
-    SYS_clock_getres SYS_clock_nanosleep SYS_clock_settime SYS_gettimeofday SYS_nanosleep SYS_timer_create SYS_timerfd_create SYS_timerfd_settime
+    SYS_clock_getres SYS_clock_settime SYS_gettimeofday SYS_nanosleep SYS_timer_create SYS_timerfd_create SYS_timerfd_settime
     SYS_mbind SYS_memfd_secret SYS_mincore SYS_mlock SYS_mlock2 SYS_mlockall SYS_msync SYS_munlock SYS_pkey_alloc SYS_pkey_mprotect SYS_remap_file_pages SYS_shmat SYS_shmget
     SYS_userfaultfd
     SYS_capget SYS_capset SYS_getcpu SYS_getegid SYS_geteuid SYS_getgid SYS_getgroups SYS_getpgid SYS_getppid SYS_getpriority SYS_getrlimit SYS_getrusage SYS_getsid SYS_getuid

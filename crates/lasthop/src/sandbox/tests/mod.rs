@@ -5,6 +5,8 @@ mod inmate;
 mod interpreter;
 mod list;
 
+use std::io::Write;
+
 use inmate::{Attempt, End};
 
 /// Whatever somebody might try who has taken the process over.
@@ -14,6 +16,24 @@ fn what_is_not_in_the_list_ends_the_process_and_is_told_by_name() {
         let name = attempt.name;
         assert_eq!(attempt.make(), End::BySigsys(Some(name.to_owned())), "{attempt:?}");
     }
+}
+
+#[test]
+fn devices_that_were_not_handed_over_are_out_of_the_driver_process_s_reach() {
+    let internet = size_of::<libc::sockaddr_in6>();
+    for attempt in [
+        Attempt::call("bind", libc::SYS_bind, [0, 0, internet, 0, 0, 0]),
+        Attempt::call("ioctl", libc::SYS_ioctl, [0, libc::TUNSETIFF as usize, 0, 0, 0, 0]),
+        Attempt::call("setsockopt", libc::SYS_setsockopt, [0, 1, libc::SO_BINDTODEVICE as usize, 0, 0, 0]),
+        Attempt::call("socket", libc::SYS_socket, [libc::AF_PACKET as usize, 3, 0, 0, 0, 0]),
+        Attempt::call("readlinkat", libc::SYS_readlinkat, [0; 6]),
+        Attempt::call("mmap", libc::SYS_mmap, [0, 4096, libc::PROT_EXEC as usize, 0x22, usize::MAX, 0]),
+    ] {
+        let attempt = attempt.by_driver();
+        assert_eq!(attempt.make(), End::BySigsys(Some(attempt.name.to_owned())), "{attempt:?}");
+    }
+    let receive = Attempt::call("recvmmsg", libc::SYS_recvmmsg, [0, 0, 0, libc::MSG_DONTWAIT as usize, 0, 0]);
+    assert_eq!(receive.by_driver().make(), End::Status(0));
 }
 
 #[test]
@@ -41,8 +61,13 @@ fn threads_start_and_end_inside() {
 #[test]
 fn each_layer_holds_alone() {
     for layer in ["landlock", "root", "capabilities"] {
-        let end = Attempt::named(layer).make();
-        assert!(matches!(end, End::Status(0 | inmate::NOT_HERE)), "{layer}: {end:?}");
+        match Attempt::named(layer).make() {
+            End::Status(0) => {}
+            End::Status(inmate::NOT_HERE) => {
+                let _ = writeln!(std::io::stderr(), "skip: {layer} cannot be had here");
+            }
+            end => panic!("{layer}: {end:?}"),
+        }
     }
 }
 

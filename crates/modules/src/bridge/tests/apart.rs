@@ -111,7 +111,7 @@ fn assert_apart(ports: &[Port], from: u16, sent: &Raw, output: &Output, header: 
 fn send(lab: &Lab<Bridge>, verdicts: &mut Verdicts, ports: &[Port], from: u16, frames: &[Raw]) {
     let headers: Vec<Header> = frames.iter().map(Raw::header).collect();
     verdicts.clear();
-    lab.module.decide(&Batch { port: PortId(from), headers: &headers }, lab.now_ns, verdicts);
+    lab.module.decide(&Batch { port: PortId(from), headers: &headers, hashes: &[] }, lab.now_ns, verdicts);
     for output in verdicts.outputs() {
         let image = usize::from(output.image);
         let header = match image.checked_sub(BATCH_PACKETS_MAX) {
