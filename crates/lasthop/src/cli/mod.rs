@@ -207,6 +207,9 @@ struct RunArgs {
     /// allows (auto), all or no start (strict), nothing (off) [default: auto]
     #[arg(long, value_name = "auto|strict|off")]
     sandbox: Option<sandbox::Mode>,
+    /// Group, by name or number, whose members may use the control socket, beside the switch's own user [default: none]
+    #[arg(long, value_name = "GROUP")]
+    control_group: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -18,6 +18,7 @@ use crate::config::SwitchSettings;
 use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
+use crate::notify;
 use crate::poller::{Interest, Poller};
 use crate::sandbox::Layer;
 
@@ -91,7 +92,11 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
         let mut command = Command::new(program);
         command.arg0("lasthop").args(&role.words);
         // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
-        let command = command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let command = command
+            .env_remove(notify::VARIABLE)
+            .process_group(0)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
         Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None, sandbox: None })
     }

@@ -25,6 +25,7 @@ mod requests;
 mod showing;
 mod sockets;
 mod source;
+mod status;
 mod succession;
 mod switches;
 mod tracking;
@@ -43,6 +44,7 @@ use crate::descriptors;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
 use crate::links::Links;
+use crate::notify::Manager;
 use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::port::PortSpec;
@@ -68,6 +70,8 @@ pub(crate) use upgrade::upgraded_text;
 #[derive(Debug)]
 pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
+    /// Whose members may use the control socket.
+    pub(crate) control_group: Option<String>,
     pub(crate) switch: SwitchSettings,
     /// The default one first.
     pub(crate) switches: Vec<SwitchSpec>,
@@ -82,14 +86,20 @@ pub(crate) fn check_vnic(vnic: &VnicSpec, dir: &Path) -> Result<(), Fault> {
     access::Access::of(vnic).map(drop)
 }
 
-/// Runs a switch until it is asked to end.
-pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
+/// Refuses a group that is not on this machine.
+pub(crate) fn check_control_group(group: Option<&str>) -> Result<(), Fault> {
+    access::Access::of_control(group).map(drop)
+}
+
+/// Runs a switch until it is asked to end, and tells `manager` how it is.
+pub(crate) fn run(settings: RunSettings, manager: &mut Manager) -> Result<(), Fault> {
     let signals = Signals::take()?;
     // Whatever is made is for its owner alone until its mode is set.
     rustix::process::umask(Mode::from_raw_mode(0o077));
     descriptors::raise_limit();
     let dir = RunDir::claim(settings.dir)?;
-    let mut supervisor = Supervisor::open(dir.path(), signals, settings.switch, settings.switches)?;
+    let mut supervisor =
+        Supervisor::open(dir.path(), signals, settings.switch, settings.switches, settings.control_group)?;
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
@@ -98,7 +108,7 @@ pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     }
     supervisor.static_entries = settings.fdb;
     supervisor.start_switch()?;
-    supervisor.serve()
+    supervisor.serve(manager)
 }
 
 /// Everything that there is one of.
@@ -125,6 +135,7 @@ struct Supervisor {
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
+    control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
     waiting: BTreeMap<u64, Waiting>,
@@ -140,10 +151,12 @@ impl Supervisor {
         signals: Signals,
         settings: SwitchSettings,
         switches: Vec<SwitchSpec>,
+        control_group: Option<String>,
     ) -> Result<Self, Fault> {
         let poller = Poller::new()?;
         poller.add(&signals, Source::Signals.into(), Interest::READ)?;
-        let control = Control::open(&control_socket(dir))?;
+        let access = access::Access::of_control(control_group.as_deref())?;
+        let control = Control::open(&control_socket(dir), access)?;
         poller.add(&control, Source::Control.into(), Interest::READ)?;
         Ok(Self {
             dir: dir.to_path_buf(),
@@ -162,6 +175,7 @@ impl Supervisor {
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
+            control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
             next_request: 0,
@@ -170,15 +184,16 @@ impl Supervisor {
         })
     }
 
-    fn serve(&mut self) -> Result<(), Fault> {
+    fn serve(&mut self, manager: &mut Manager) -> Result<(), Fault> {
         loop {
-            for happening in self.poller.wait(self.due())? {
+            for happening in self.poller.wait(earlier(self.due(), manager.due()))? {
                 self.handle(happening);
             }
             self.on_time(Instant::now());
             self.track_uplinks();
             self.proceed_with_clients();
             self.watch_channels();
+            self.tell(manager);
             if let Stage::Over(result) = &self.stage {
                 return result.clone();
             }

@@ -243,6 +243,7 @@ impl Supervisor {
             workers: Some(settings.workers.0),
             hysteresis_us: Some(settings.hysteresis.0),
             sandbox: Some(settings.sandbox),
+            control_group: self.control_group.clone(),
         };
         let spec = |port: &Port| {
             let mut spec = port.spec.clone();
