@@ -98,7 +98,7 @@ impl Fabric {
             receivers: crate::Receivers::new(Arc::clone(board)),
             internal: None,
             fetched: crate::Fetched::default(),
-            verdicts: crate::Verdicts::default(),
+            verdicts: crate::Verdicts::of_worker(usize::from(worker)),
             destinations: crate::Destinations::default(),
             scratch: crate::Scratch::default(),
             segments: Box::new([Segment::default(); crate::bounds::CHAIN_SEGMENTS_MAX]),
