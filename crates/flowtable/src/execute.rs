@@ -380,7 +380,7 @@ impl Executor<'_> {
         let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
         let (packet, metadata) = (parcel.packet, parcel.metadata);
         let sent = self.image(parcel).is_some_and(|image| {
-            self.verdicts.upcall(Upcall { packet, image, truncate_len_bytes, reason, metadata })
+            self.verdicts.upcall(Upcall { packet, image, truncate_len_bytes, reason, metadata, ticket: 0 })
         });
         if sent {
             fate.sent += 1;

@@ -47,6 +47,8 @@ pub struct Upcall {
     pub reason: UpcallReason,
     /// What is known of the packet besides its bytes.
     pub metadata: Metadata,
+    /// By which the module is told that the control plane is done with the packet; 0 if it does not want to know.
+    pub ticket: u32,
 }
 
 /// What a module decided for a batch. Room for a flood of every packet to every port is there from the start.
