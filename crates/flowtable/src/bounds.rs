@@ -42,3 +42,11 @@ pub const STEPS_MAX: u32 = 8192;
 pub const RECIRCULATIONS_MAX: u32 = 16;
 /// Lists within each other, recirculations included: as deep as a worker's stack is used.
 pub const DEPTH_MAX: u32 = 40;
+/// Flows of each worker whose packets keep their order while the control plane is asked about them.
+pub const PENDING_FLOWS: usize = 256;
+/// Packets of such a flow that go to the control plane, one behind the other.
+pub const PENDING_PACKETS_MAX: u32 = 64;
+/// Time in ns that it is waited for, longer than it takes to decide.
+pub const PENDING_NS_MAX: u64 = 20_000_000;
+/// Packets that the control plane has executed at a time.
+pub const EXECUTIONS_MAX: usize = 64;

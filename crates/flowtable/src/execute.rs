@@ -11,6 +11,7 @@ use crate::cache::Hit;
 use crate::hash::finish;
 use crate::lane::Lane;
 use crate::meter::Meters;
+use crate::pending::Ticket;
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
@@ -174,6 +175,19 @@ pub(crate) struct Executor<'a> {
     pub(crate) now_ns: u64,
 }
 
+/// What is done with a packet.
+enum Todo<'a> {
+    /// The control plane is asked; the hash of its key.
+    Ask(u64),
+    /// The actions of its flow.
+    Follow(Hit),
+    /// Actions of no flow.
+    Obey(&'a [AtomicU64]),
+}
+
+/// In the place of a flow's number, for userspace actions of packets that the control plane has executed.
+const NO_FLOW: u32 = u32::MAX;
+
 /// What becomes of one packet and its copies.
 struct Fate {
     /// Copies that went somewhere.
@@ -197,13 +211,27 @@ impl Executor<'_> {
             self.verdicts.output(packet, PortId(step.operand(0, 16) as u16));
             return;
         }
-        self.act_at_length(Parcel::new(packet, header, metadata), Some(hit));
+        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Follow(hit));
+    }
+
+    /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
+    #[inline]
+    pub(crate) fn look_up(&mut self, hash: u64, key: &Key) -> Option<Hit> {
+        if self.lane.pending.holds(&self.shared.tickets, hash, self.now_ns) {
+            return None;
+        }
+        self.lane.look_up(self.shared, hash, key)
     }
 
     /// Asks the control plane about a packet of no flow.
     #[cold]
-    pub(crate) fn miss(&mut self, packet: usize, header: &Header, metadata: Metadata) {
-        self.act_at_length(Parcel::new(packet, header, metadata), None);
+    pub(crate) fn miss(&mut self, packet: usize, header: &Header, metadata: Metadata, hash: u64) {
+        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Ask(hash));
+    }
+
+    /// Does what the control plane says, to a packet of its own.
+    pub(crate) fn obey(&mut self, packet: usize, header: &Header, metadata: Metadata, words: &[AtomicU64]) {
+        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Obey(words));
     }
 
     #[inline]
@@ -218,7 +246,7 @@ impl Executor<'_> {
     }
 
     #[inline(never)]
-    fn act_at_length(&mut self, mut parcel: Parcel<'_>, hit: Option<Hit>) {
+    fn act_at_length(&mut self, mut parcel: Parcel<'_>, todo: Todo<'_>) {
         let mut fate = Fate {
             sent: 0,
             why: DropReason::FlowDrop,
@@ -227,23 +255,30 @@ impl Executor<'_> {
             recirculations: RECIRCULATIONS_MAX,
             depth: DEPTH_MAX,
         };
-        self.follow(&mut fate, &mut parcel, hit);
+        self.follow(&mut fate, &mut parcel, todo);
         if fate.sent == 0 && !fate.is_said {
             self.verdicts.drop_packet(usize::from(parcel.packet), fate.why);
         }
     }
 
-    /// Does a flow's actions, or asks the control plane without one.
-    fn follow(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, hit: Option<Hit>) {
-        let Some(hit) = hit else { return self.upcall(fate, parcel, UpcallReason::Miss) };
+    fn follow(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, todo: Todo<'_>) {
         let shared = self.shared;
-        let done = match Step(hit.program).place() {
-            Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), hit.flow),
-            None => self.list(fate, parcel, &[AtomicU64::new(hit.program)], hit.flow),
+        let done = match todo {
+            Todo::Ask(hash) => return self.ask(fate, parcel, hash),
+            Todo::Obey(words) => self.list(fate, parcel, words, NO_FLOW),
+            Todo::Follow(hit) => match Step(hit.program).place() {
+                Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), hit.flow),
+                None => self.list(fate, parcel, &[AtomicU64::new(hit.program)], hit.flow),
+            },
         };
         if let Err(reason) = done {
             fate.why = reason;
         }
+    }
+
+    fn ask(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, hash: u64) {
+        let ticket = self.lane.pending.enter(&self.shared.tickets, hash, self.now_ns);
+        self.upcall(fate, parcel, UpcallReason::Miss, ticket);
     }
 
     /// Does a list; an error ends it, and all that it is part of up to the next copy.
@@ -291,7 +326,7 @@ impl Executor<'_> {
             Code::Output => self.output(fate, parcel, PortId(number(0, 16) as u16)),
             Code::Userspace => {
                 let reason = UpcallReason::Action { flow, step: number(0, 16) as u16 };
-                self.upcall(fate, parcel, reason);
+                self.upcall(fate, parcel, reason, Ticket::NONE);
             }
             Code::Recirc => self.recirculate(fate, parcel.clone(), number(0, 32) as u32),
             Code::Priority => return Ok(set_masked(&mut parcel.metadata.priority, rest)),
@@ -376,11 +411,18 @@ impl Executor<'_> {
         self.verdicts.push(Output { packet: parcel.packet, image, port, truncate_len_bytes });
     }
 
-    fn upcall(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, reason: UpcallReason) {
+    fn upcall(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, reason: UpcallReason, ticket: Ticket) {
         let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
         let (packet, metadata) = (parcel.packet, parcel.metadata);
         let sent = self.image(parcel).is_some_and(|image| {
-            self.verdicts.upcall(Upcall { packet, image, truncate_len_bytes, reason, metadata, ticket: 0 })
+            self.verdicts.upcall(Upcall {
+                packet,
+                image,
+                truncate_len_bytes,
+                reason,
+                metadata,
+                ticket: ticket.0,
+            })
         });
         if sent {
             fate.sent += 1;
@@ -410,11 +452,15 @@ impl Executor<'_> {
         fate.recirculations = fewer;
         parcel.metadata.recirc_id = id;
         let (key, _) = parcel.key();
-        let hit = self.lane.look_up(self.shared, self.shared.secret.of_key(&key), &key);
-        if let Some(hit) = hit {
-            self.count(parcel.header(), &key, hit);
-        }
-        self.follow(fate, &mut parcel, hit);
+        let hash = self.shared.secret.of_key(&key);
+        let todo = match self.look_up(hash, &key) {
+            Some(hit) => {
+                self.count(parcel.header(), &key, hit);
+                Todo::Follow(hit)
+            }
+            None => Todo::Ask(hash),
+        };
+        self.follow(fate, &mut parcel, todo);
     }
 }
 

@@ -8,6 +8,7 @@ use crate::bounds::{CACHE_REPLACE_ONE_IN, MASKS_MAX};
 use crate::cache::{Cache, Hit};
 use crate::hash::Dice;
 use crate::meter::Borrows;
+use crate::pending::Pending;
 use crate::shared::{MASK_WORDS, Shared};
 
 /// What is counted of look-ups.
@@ -82,6 +83,7 @@ pub(crate) struct Lane {
     cache: Cache,
     order: Order,
     pub(crate) dice: Dice,
+    pub(crate) pending: Pending,
     /// Of the table, when this visit began.
     version: u64,
     /// Of meters, in this batch.
@@ -97,6 +99,7 @@ impl Lane {
             cache: Cache::new(),
             order: Order::new(),
             dice: Dice::new(seed),
+            pending: Pending::new(worker),
             version: 0,
             borrows: Borrows::default(),
             counts: [0; 3],

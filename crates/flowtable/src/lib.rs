@@ -37,6 +37,7 @@ mod hash;
 mod lane;
 mod meter;
 mod module;
+mod pending;
 mod program;
 mod rewrite;
 mod shared;

@@ -1,16 +1,22 @@
 //! The module: keys, look-ups, actions, for one batch after the other.
 
-use std::sync::Mutex;
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 
 use lasthop_exchange::WORKERS_MAX;
+use lasthop_flow::Action;
 use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::key::{Link, extract};
 use lasthop_wire::{Key, Metadata};
 
-use crate::FlowTable;
+use crate::bounds::EXECUTIONS_MAX;
 use crate::execute::Executor;
 use crate::hash::Dice;
 use crate::lane::Lane;
+use crate::pending::Ticket;
+use crate::program::compile;
+use crate::{FlowTable, InstallError};
 
 /// Forwards by a flow table.
 #[derive(Debug)]
@@ -18,6 +24,15 @@ pub struct FlowModule {
     table: FlowTable,
     /// By worker. Each takes its own, which nobody else ever does: a lock that is always free.
     lanes: Box<[Mutex<Own>]>,
+    /// What is done with the next packets of the port `internal`. Its worker tries the lock.
+    executions: Mutex<VecDeque<Execution>>,
+}
+
+/// What is done with a packet of the control plane's own.
+#[derive(Debug)]
+struct Execution {
+    metadata: Metadata,
+    program: Box<[AtomicU64]>,
 }
 
 /// What one worker has for itself.
@@ -39,7 +54,7 @@ impl Default for FlowModule {
             hashes: [0; BATCH_PACKETS_MAX],
         };
         let lanes = (0..WORKERS_MAX).map(own).map(Mutex::new).collect();
-        Self { table, lanes }
+        Self { table, lanes, executions: Mutex::default() }
     }
 }
 
@@ -48,6 +63,42 @@ impl FlowModule {
     #[must_use]
     pub fn table(&self) -> &FlowTable {
         &self.table
+    }
+
+    /// Says what is done with the next packet that is injected (`Fabric::inject`), which comes from `metadata.in_port` for all that
+    /// it does. To be called on the worker that injects it, right before.
+    ///
+    /// # Errors
+    /// [`InstallError::Refused`], or [`InstallError::NoRoom`] if so many were announced that never came.
+    pub fn execute_next(&self, metadata: Metadata, actions: &[Action]) -> Result<(), InstallError> {
+        let program = compile(actions)?.into_iter().map(AtomicU64::new).collect();
+        let mut executions = self.executions.lock().unwrap_or_else(PoisonError::into_inner);
+        if executions.len() >= EXECUTIONS_MAX {
+            return Err(InstallError::NoRoom("64 packets were announced and never injected"));
+        }
+        executions.push_back(Execution { metadata, program });
+        Ok(())
+    }
+
+    /// The control plane is done with a packet that it was asked about: sent it on, or not. Packets of the same flow need not
+    /// go behind it any more.
+    pub fn settle(&self, ticket: u32) {
+        self.table.shared.tickets.settle(Ticket(ticket));
+    }
+
+    fn execute(&self, own: &mut Own, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+        let (shared, lane) = (&*self.table.shared, &mut own.lane);
+        lane.begin(shared);
+        let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns };
+        for (packet, header) in batch.headers.iter().enumerate() {
+            let next = self.executions.try_lock().ok().and_then(|mut executions| executions.pop_front());
+            match next {
+                Some(Execution { metadata, program }) => executor.obey(packet, header, metadata, &program),
+                None => executor.verdicts.drop_packet(packet, DropReason::NoFlow),
+            }
+        }
+        lane.borrows.give_back(&self.table.meters);
+        lane.end(shared);
     }
 
     fn decide_for(&self, own: &mut Own, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
@@ -64,9 +115,9 @@ impl FlowModule {
         lane.begin(shared);
         let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns };
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
-            match executor.lane.look_up(shared, hashes[packet], &keys[packet]) {
+            match executor.look_up(hashes[packet], &keys[packet]) {
                 Some(hit) => executor.act(packet, header, &keys[packet], hit, metadata),
-                None => executor.miss(packet, header, metadata),
+                None => executor.miss(packet, header, metadata, hashes[packet]),
             }
         }
         lane.borrows.give_back(&self.table.meters);
@@ -82,6 +133,9 @@ impl Module for FlowModule {
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let lane = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());
         match lane {
+            Some(Ok(mut own)) if batch.port == PortId::INTERNAL => {
+                self.execute(&mut own, batch, now_ns, verdicts)
+            }
             Some(Ok(mut own)) => self.decide_for(&mut own, batch, now_ns, verdicts),
             // Two fabrics with one number: not one crew's.
             _ => {

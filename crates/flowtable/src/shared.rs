@@ -11,6 +11,7 @@ use crate::buckets::Buckets;
 use crate::chunks::Chunks;
 use crate::grace::Visits;
 use crate::hash::Secret;
+use crate::pending::Tickets;
 use crate::slot::{FlowSlot, MaskSlot};
 use crate::stats::Stats;
 
@@ -59,6 +60,7 @@ pub(crate) struct Shared {
     pub(crate) arena: Arena,
     pub(crate) stats: Stats,
     pub(crate) visits: Visits,
+    pub(crate) tickets: Tickets,
     pub(crate) secret: Secret,
     /// Workers that were seen here: the highest number, plus one.
     pub(crate) workers: AtomicUsize,
@@ -77,6 +79,7 @@ impl Shared {
             arena: Arena::new(),
             stats: Stats::new(),
             visits: Visits::default(),
+            tickets: Tickets::new(),
             secret: Secret::random(),
             workers: AtomicUsize::new(0),
         }
