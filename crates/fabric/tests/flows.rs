@@ -72,7 +72,7 @@ impl Switch {
         };
         self.module
             .table()
-            .install(Flow { ufid: None, matching: Match { key, mask: Some(mask) }, actions })
+            .install(Flow { ufid: None, matching: Match { key, mask: Some(mask) }, actions, is_probe: false })
             .unwrap();
     }
 

@@ -1,7 +1,7 @@
 //! A worker's first level: which flow a packet with exactly this key belongs to.
 //!
 //! ```text
-//!   entry   [ generation : 32, flow : 32 | version | statistics | program ]  [ key : 18 words ]   24 words, the last two free
+//!   entry   [ generation : 32, flow : 32 | version | long : 1, statistics : 32 | program ]  [ key : 18 words ]   24 words, the last two free
 //! ```
 //!
 //! Of fixed size, two places for each key, chosen by a keyed hash; the whole key is always compared. What a hit costs does
@@ -12,10 +12,12 @@ use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 
 use crate::bounds::CACHE_ENTRIES;
+use crate::hash::Digest;
 
 /// Words of an entry.
 const WORDS: usize = 24;
 const KEY_AT: usize = 4;
+const LONG_SHIFT: u32 = 32;
 
 const _: () = assert!(KEY_AT + KEY_WORDS <= WORDS && CACHE_ENTRIES.is_power_of_two());
 
@@ -73,14 +75,15 @@ impl Cache {
         self.entry(Self::places(hash)[0])[0]
     }
 
-    /// What is known of `key`, whose hash is `hash`.
+    /// What is known of `key`.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, key: &Key) -> Option<(Place, Hit)> {
-        Self::places(hash).into_iter().find_map(|place| {
-            let entry = self.entry(place);
-            let is_it = entry[0] >> 32 != 0 && is_same(entry, key);
-            is_it.then(|| (place, Self::hit(entry)))
-        })
+    pub(crate) fn find(&self, digest: Digest, key: &Key) -> Option<(Place, Hit)> {
+        let [first, second] = Self::places(digest.hash);
+        let is_it = |entry| is_same(entry, key, digest.is_long);
+        if is_it(self.entry(first)) {
+            return Some((first, Self::hit(self.entry(first))));
+        }
+        is_it(self.entry(second)).then(|| (second, Self::hit(self.entry(second))))
     }
 
     #[inline]
@@ -107,8 +110,9 @@ impl Cache {
 
     /// Enters what is known of `key`.
     #[inline]
-    pub(crate) fn put(&mut self, place: Place, key: &Key, hit: Hit) {
+    pub(crate) fn put(&mut self, place: Place, (digest, key): (Digest, &Key), hit: Hit) {
         let entry = self.entry_mut(place);
+        entry[2] = u64::from(digest.is_long) << LONG_SHIFT;
         entry[KEY_AT..KEY_AT + KEY_WORDS].copy_from_slice(&key.0);
         self.renew(place, hit);
     }
@@ -118,7 +122,8 @@ impl Cache {
     pub(crate) fn renew(&mut self, place: Place, hit: Hit) {
         let entry = self.entry_mut(place);
         entry[0] = u64::from(hit.generation) << 32 | u64::from(hit.flow);
-        (entry[1], entry[2], entry[3]) = (hit.version, u64::from(hit.stats), hit.program);
+        (entry[1], entry[3]) = (hit.version, hit.program);
+        entry[2] = entry[2] & 1 << LONG_SHIFT | u64::from(hit.stats);
     }
 
     /// Forgets an entry.
@@ -129,12 +134,14 @@ impl Cache {
 
 /// Whether an entry's key is `key`.
 #[inline]
-fn is_same(entry: &[u64; WORDS], key: &Key) -> bool {
-    let difference = |(a, b): (&u64, &u64)| a ^ b;
-    let pairs = || entry[KEY_AT..].iter().zip(&key.0).map(difference);
-    // Two steps: what most packets have is the first cache line, and where keys differ, they differ there.
-    pairs().take(KEY_WORDS_SHORT).fold(0, |all, word| all | word) == 0
-        && pairs().skip(KEY_WORDS_SHORT).fold(0, |all, word| all | word) == 0
+fn is_same(entry: &[u64; WORDS], key: &Key, is_long: bool) -> bool {
+    let pairs = || entry[KEY_AT..KEY_AT + KEY_WORDS].iter().zip(&key.0).map(|(a, b)| a ^ b);
+    let short = pairs().take(KEY_WORDS_SHORT).fold(0, |all, word| all | word);
+    // Keys of different lengths are different: what is behind the EtherType is in the words that both have.
+    if short != 0 || entry[0] == 0 || entry[2] >> LONG_SHIFT != u64::from(is_long) {
+        return false;
+    }
+    !is_long || pairs().skip(KEY_WORDS_SHORT).fold(0, |all, word| all | word) == 0
 }
 
 #[cfg(test)]
@@ -147,21 +154,22 @@ mod tests {
         let mut key = Key([3; KEY_WORDS]);
         let hit = Hit { flow: 5, generation: 1, version: 9, stats: 2, program: 77 };
         let hash = 0x1234_5678_9abc_def0;
-        assert_eq!(cache.find(hash, &key), None);
+        let digest = Digest { hash, is_long: true };
+        assert_eq!(cache.find(digest, &key), None);
         let (place, is_taken) = cache.vacancy(hash);
         assert!(!is_taken);
-        cache.put(place, &key, hit);
-        assert_eq!(cache.find(hash, &key), Some((place, hit)));
+        cache.put(place, (digest, &key), hit);
+        assert_eq!(cache.find(digest, &key), Some((place, hit)));
         for word in 0..KEY_WORDS {
             key.0[word] ^= 1;
-            assert_eq!(cache.find(hash, &key), None, "word {word}");
+            assert_eq!(cache.find(digest, &key), None, "word {word}");
             key.0[word] ^= 1;
         }
         let (other, is_taken) = cache.vacancy(hash);
         assert!(other != place && !is_taken);
-        cache.put(other, &Key([4; KEY_WORDS]), hit);
+        cache.put(other, (digest, &Key([4; KEY_WORDS])), hit);
         assert!(cache.vacancy(hash).1);
         cache.clear(place);
-        assert_eq!((cache.find(hash, &key), cache.vacancy(hash)), (None, (place, false)));
+        assert_eq!((cache.find(digest, &key), cache.vacancy(hash)), (None, (place, false)));
     }
 }

@@ -8,7 +8,7 @@ use lasthop_wire::{Key, Metadata};
 
 use crate::bounds::{DEPTH_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
-use crate::hash::finish;
+use crate::hash::{Digest, finish};
 use crate::lane::Lane;
 use crate::meter::Meters;
 use crate::pending::Ticket;
@@ -216,11 +216,11 @@ impl Executor<'_> {
 
     /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
     #[inline]
-    pub(crate) fn look_up(&mut self, hash: u64, key: &Key) -> Option<Hit> {
-        if self.lane.pending.holds(&self.shared.tickets, hash, self.now_ns) {
+    pub(crate) fn look_up(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
+        if self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns) {
             return None;
         }
-        self.lane.look_up(self.shared, hash, key)
+        self.lane.look_up(self.shared, digest, key)
     }
 
     /// Asks the control plane about a packet of no flow.
@@ -451,14 +451,14 @@ impl Executor<'_> {
         };
         fate.recirculations = fewer;
         parcel.metadata.recirc_id = id;
-        let (key, _) = parcel.key();
-        let hash = self.shared.secret.of_key(&key);
-        let todo = match self.look_up(hash, &key) {
+        let (key, offsets) = parcel.key();
+        let digest = self.shared.secret.digest(&key, offsets.is_long);
+        let todo = match self.look_up(digest, &key) {
             Some(hit) => {
                 self.count(parcel.header(), &key, hit);
                 Todo::Follow(hit)
             }
-            None => Todo::Ask(hash),
+            None => Todo::Ask(digest.hash),
         };
         self.follow(fate, &mut parcel, todo);
     }

@@ -5,6 +5,13 @@ use std::hash::{BuildHasher, RandomState};
 use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 
+/// A key's hash, and whether its words behind the short ones may differ from zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Digest {
+    pub(crate) hash: u64,
+    pub(crate) is_long: bool,
+}
+
 /// What nobody outside knows, one word for each of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Secret([u64; KEY_WORDS]);
@@ -16,14 +23,15 @@ impl Secret {
         Self(std::array::from_fn(|index| state.hash_one(index) | 1))
     }
 
-    /// Of all words of a key.
+    /// Of a key, of which words behind the short ones count if `is_long`.
     #[inline]
-    pub(crate) fn of_key(&self, key: &Key) -> u64 {
-        let short = self.of_pairs(&key.0[..KEY_WORDS_SHORT], &self.0[..KEY_WORDS_SHORT]);
-        if key.used_words() == KEY_WORDS_SHORT {
-            return finish(short);
+    pub(crate) fn digest(&self, key: &Key, is_long: bool) -> Digest {
+        let mut sum = self.of_pairs(&key.0[..KEY_WORDS_SHORT], &self.0[..KEY_WORDS_SHORT]);
+        if is_long {
+            let rest = self.of_pairs(&key.0[KEY_WORDS_SHORT..], &self.0[KEY_WORDS_SHORT..]);
+            sum = sum.wrapping_add(rest);
         }
-        finish(short.wrapping_add(self.of_pairs(&key.0[KEY_WORDS_SHORT..], &self.0[KEY_WORDS_SHORT..])))
+        Digest { hash: finish(sum), is_long }
     }
 
     /// Two words for one multiplication, all multiplications side by side.
@@ -88,9 +96,9 @@ mod tests {
             for bit in 0..64 {
                 let mut key = Key::default();
                 key.0[word] = 1 << bit;
-                buckets[secret.of_key(&key) as usize % 256] += 1;
-                let other = Secret::random().of_key(&key);
-                assert_ne!(secret.of_key(&key), other, "the secret counts");
+                buckets[secret.digest(&key, true).hash as usize % 256] += 1;
+                let other = Secret::random().digest(&key, true);
+                assert_ne!(secret.digest(&key, true), other, "the secret counts");
             }
         }
         // 1152 keys, 4.5 a bucket: more than 24 in any of them has a probability below one in a million.

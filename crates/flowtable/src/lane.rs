@@ -6,7 +6,7 @@ use lasthop_wire::Key;
 
 use crate::bounds::{CACHE_REPLACE_ONE_IN, MASKS_MAX};
 use crate::cache::{Cache, Hit};
-use crate::hash::Dice;
+use crate::hash::{Dice, Digest};
 use crate::meter::Borrows;
 use crate::pending::Pending;
 use crate::shared::{MASK_WORDS, Shared};
@@ -124,6 +124,11 @@ impl Lane {
         shared.visits.end(self.worker);
     }
 
+    /// Forgets what is cached.
+    pub(crate) fn forget(&mut self) {
+        self.cache = Cache::new();
+    }
+
     /// Has the cache's lines for `hash` come in.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u64 {
@@ -132,24 +137,26 @@ impl Lane {
 
     /// The flow of a packet.
     #[inline]
-    pub(crate) fn look_up(&mut self, shared: &Shared, hash: u64, key: &Key) -> Option<Hit> {
+    pub(crate) fn look_up(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
         self.counts[LOOKUPS] += 1;
-        match self.cache.find(hash, key) {
-            Some((_, hit)) if hit.version == self.version => {
+        match self.cache.find(digest, key) {
+            // One without an entry for statistics asks again.
+            Some((_, hit)) if hit.version == self.version && hit.stats != 0 => {
                 self.counts[HITS] += 1;
                 Some(hit)
             }
-            _ => self.look_further(shared, hash, key),
+            _ => self.look_further(shared, digest, key),
         }
     }
 
     #[inline(never)]
-    fn look_further(&mut self, shared: &Shared, hash: u64, key: &Key) -> Option<Hit> {
-        if let Some((place, hit)) = self.cache.find(hash, key) {
+    fn look_further(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
+        if let Some((place, hit)) = self.cache.find(digest, key) {
             let slot = shared.flows.get(hit.flow as usize)?;
             if slot.identity().generation() == hit.generation {
                 self.counts[HITS] += 1;
-                let hit = Hit { version: self.version, program: slot.program(), ..hit };
+                let stats = shared.stats.entry_of(self.worker, slot).get();
+                let hit = Hit { version: self.version, program: slot.program(), stats, ..hit };
                 self.cache.renew(place, hit);
                 return Some(hit);
             }
@@ -168,12 +175,11 @@ impl Lane {
             stats: shared.stats.entry_of(self.worker, slot).get(),
             program: slot.program(),
         };
-        // A flow that goes at this very moment is right for this packet and no other. One without an entry for statistics
-        // asks again.
-        let is_lasting = hit.generation != 0 && hit.stats != 0;
-        let (place, is_taken) = self.cache.vacancy(hash);
+        // A flow that goes at this very moment is right for this packet and no other.
+        let is_lasting = hit.generation != 0;
+        let (place, is_taken) = self.cache.vacancy(digest.hash);
         if is_lasting && (!is_taken || self.dice.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
-            self.cache.put(place, key, hit);
+            self.cache.put(place, (digest, key), hit);
         }
         Some(hit)
     }

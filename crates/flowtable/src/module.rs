@@ -12,7 +12,7 @@ use lasthop_wire::{Key, Metadata};
 
 use crate::bounds::EXECUTIONS_MAX;
 use crate::execute::Executor;
-use crate::hash::Dice;
+use crate::hash::{Dice, Digest};
 use crate::lane::Lane;
 use crate::pending::Ticket;
 use crate::program::compile;
@@ -41,7 +41,7 @@ struct Own {
     lane: Lane,
     /// Of the packets of a batch.
     keys: Box<[Key; BATCH_PACKETS_MAX]>,
-    hashes: [u64; BATCH_PACKETS_MAX],
+    digests: [Digest; BATCH_PACKETS_MAX],
 }
 
 impl Default for FlowModule {
@@ -51,7 +51,7 @@ impl Default for FlowModule {
         let own = |worker| Own {
             lane: Lane::new(worker, seeds.next()),
             keys: Box::new([Key::default(); BATCH_PACKETS_MAX]),
-            hashes: [0; BATCH_PACKETS_MAX],
+            digests: [Digest::default(); BATCH_PACKETS_MAX],
         };
         let lanes = (0..WORKERS_MAX).map(own).map(Mutex::new).collect();
         Self { table, lanes, executions: Mutex::default() }
@@ -86,6 +86,14 @@ impl FlowModule {
         self.table.shared.tickets.settle(Ticket(ticket));
     }
 
+    /// Worker `worker`'s cache forgets everything. For measurements of what packets cost that it does not know.
+    #[doc(hidden)]
+    pub fn forget(&self, worker: usize) {
+        if let Some(Ok(mut own)) = self.lanes.get(worker).map(|own| own.try_lock()) {
+            own.lane.forget();
+        }
+    }
+
     fn execute(&self, own: &mut Own, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let (shared, lane) = (&*self.table.shared, &mut own.lane);
         lane.begin(shared);
@@ -103,21 +111,21 @@ impl FlowModule {
 
     fn decide_for(&self, own: &mut Own, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let shared = &*self.table.shared;
-        let Own { lane, keys, hashes } = own;
+        let Own { lane, keys, digests } = own;
         let metadata = Metadata { in_port: batch.port.0, ..Metadata::default() };
         let mut touched = 0;
-        for ((header, key), hash) in batch.headers.iter().zip(&mut **keys).zip(&mut *hashes) {
-            extract(header.bytes(), Link::Ethernet, &metadata, key);
-            *hash = shared.secret.of_key(key);
-            touched ^= lane.touch(*hash);
+        for ((header, key), digest) in batch.headers.iter().zip(&mut **keys).zip(&mut *digests) {
+            let offsets = extract(header.bytes(), Link::Ethernet, &metadata, key);
+            *digest = shared.secret.digest(key, offsets.is_long);
+            touched ^= lane.touch(digest.hash);
         }
         std::hint::black_box(touched);
         lane.begin(shared);
         let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns };
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
-            match executor.look_up(hashes[packet], &keys[packet]) {
+            match executor.look_up(digests[packet], &keys[packet]) {
                 Some(hit) => executor.act(packet, header, &keys[packet], hit, metadata),
-                None => executor.miss(packet, header, metadata, hashes[packet]),
+                None => executor.miss(packet, header, metadata, digests[packet].hash),
             }
         }
         lane.borrows.give_back(&self.table.meters);

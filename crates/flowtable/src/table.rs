@@ -1,12 +1,14 @@
 //! The table as whoever installs flows sees it: one writer, whom no worker waits for.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use lasthop_flow::{Action, FlowStats, Match, Ufid};
+use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
 use lasthop_wire::Key;
 
+use crate::InstallError;
 use crate::arena::Blocks;
 use crate::bounds::{FLOWS_MAX, MASKS_MAX};
 use crate::compact::Compact;
@@ -15,7 +17,6 @@ use crate::meter::{MeterRate, MeterStats, Meters};
 use crate::program::{Step, compile};
 use crate::shared::Shared;
 use crate::slot::Identity;
-use crate::{InstallError, Refused};
 
 /// A flow as it was installed.
 #[derive(Debug)]
@@ -26,15 +27,17 @@ pub struct Flow {
     pub matching: Match,
     /// What is done with its packets.
     pub actions: Vec<Action>,
+    /// No packet finds it: the control plane only asks whether there could be such a flow.
+    pub is_probe: bool,
 }
 
-/// Which flow is meant: the one with this name, or else the one that matches exactly this.
+/// Which flow is meant.
 #[derive(Clone, Copy, Debug)]
 pub enum FlowName<'a> {
-    /// By name.
+    /// The one with this name.
     Ufid(Ufid),
-    /// By what it matches.
-    Match(&'a Match),
+    /// Of those without a name, the one with this key, whatever its mask.
+    Key(&'a FlowKey),
 }
 
 /// A flow that was taken out of the table; see [`FlowTable::final_stats`].
@@ -73,6 +76,9 @@ struct Writer {
     free: Vec<u32>,
     count: usize,
     by_ufid: HashMap<Ufid, u32>,
+    /// Slots of flows without a name, by hash of their key.
+    by_key: HashMap<u64, Vec<u32>>,
+    key_hasher: RandomState,
     /// Each mask's number.
     masks: HashMap<Key, u16>,
     /// By number: the mask and its flows.
@@ -113,8 +119,9 @@ impl FlowTable {
         let program = compile(&flow.actions)?;
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
-        let is_named = flow.ufid.is_some_and(|ufid| writer.by_ufid.contains_key(&ufid));
-        if is_named || writer.find(&self.shared, &compact).is_some() {
+        let name = flow.ufid.map_or(FlowName::Key(&flow.matching.key), FlowName::Ufid);
+        let is_met = !flow.is_probe && writer.find(&self.shared, &compact).is_some();
+        if is_met || writer.slot_of(name).is_some() {
             return Err(InstallError::Exists);
         }
         writer.install(&self.shared, flow, &compact, &program)
@@ -128,27 +135,27 @@ impl FlowTable {
         let program = compile(&actions)?;
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
-        let slot = writer.slot_of(&self.shared, name)?.ok_or(InstallError::Unknown)?;
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
         writer.replace(&self.shared, slot, actions, &program)
     }
 
     /// A flow and what happened to it so far.
     ///
     /// # Errors
-    /// [`InstallError::Unknown`], [`InstallError::Refused`].
+    /// [`InstallError::Unknown`].
     pub fn get(&self, name: FlowName<'_>) -> Result<(Arc<Flow>, FlowStats), InstallError> {
         let writer = self.writer();
-        let slot = writer.slot_of(&self.shared, name)?;
+        let slot = writer.slot_of(name);
         slot.and_then(|slot| writer.entry(&self.shared, slot)).ok_or(InstallError::Unknown)
     }
 
     /// Begins to count a flow anew.
     ///
     /// # Errors
-    /// [`InstallError::Unknown`], [`InstallError::Refused`].
+    /// [`InstallError::Unknown`].
     pub fn clear_stats(&self, name: FlowName<'_>) -> Result<(), InstallError> {
         let mut writer = self.writer();
-        let slot = writer.slot_of(&self.shared, name)?.ok_or(InstallError::Unknown)?;
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
         let now = self.shared.flows.get(slot as usize).map(|flow| self.shared.stats.sum(flow));
         if let (Some(Some(record)), Some(now)) = (writer.records.get_mut(slot as usize), now) {
             record.before = now;
@@ -159,10 +166,10 @@ impl FlowTable {
     /// Takes a flow out: no packet that comes from now on finds it.
     ///
     /// # Errors
-    /// [`InstallError::Unknown`], [`InstallError::Refused`].
+    /// [`InstallError::Unknown`].
     pub fn remove(&self, name: FlowName<'_>) -> Result<Removed, InstallError> {
         let mut writer = self.writer();
-        let slot = writer.slot_of(&self.shared, name)?.ok_or(InstallError::Unknown)?;
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
         let removed = writer.remove(&self.shared, slot).ok_or(InstallError::Unknown)?;
         writer.reclaim(&self.shared);
         Ok(removed)
@@ -184,6 +191,7 @@ impl FlowTable {
     pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<(Arc<Flow>, FlowStats)>, Option<usize>) {
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
+        self.shared.stats.refill(self.shared.workers.load(Ordering::Relaxed), writer.count);
         let end = writer.records.len().min(cursor.saturating_add(slots));
         let flows = (cursor..end).filter_map(|slot| writer.entry(&self.shared, slot as u32)).collect();
         (flows, (end < writer.records.len()).then_some(end))
@@ -235,10 +243,35 @@ impl Writer {
         shared.find(*self.masks.get(&compact.mask)?, &compact.key)
     }
 
-    fn slot_of(&self, shared: &Shared, name: FlowName<'_>) -> Result<Option<u32>, Refused> {
-        match name {
-            FlowName::Ufid(ufid) => Ok(self.by_ufid.get(&ufid).copied()),
-            FlowName::Match(matching) => Ok(self.find(shared, &Compact::of(matching)?)),
+    fn slot_of(&self, name: FlowName<'_>) -> Option<u32> {
+        let key = match name {
+            FlowName::Ufid(ufid) => return self.by_ufid.get(&ufid).copied(),
+            FlowName::Key(key) => key,
+        };
+        let slots = self.by_key.get(&self.key_hasher.hash_one(key))?;
+        let has_it = |slot: &&u32| self.record(**slot).is_some_and(|record| record.flow.matching.key == *key);
+        slots.iter().find(has_it).copied()
+    }
+
+    /// Enters a flow's name, or takes it out.
+    fn name(&mut self, flow: &Flow, slot: u32, is_there: bool) {
+        if let Some(ufid) = flow.ufid {
+            if is_there {
+                self.by_ufid.insert(ufid, slot)
+            } else {
+                self.by_ufid.remove(&ufid)
+            };
+            return;
+        }
+        let hash = self.key_hasher.hash_one(&flow.matching.key);
+        let slots = self.by_key.entry(hash).or_default();
+        if is_there {
+            slots.push(slot);
+            return;
+        }
+        slots.retain(|other| *other != slot);
+        if slots.is_empty() {
+            self.by_key.remove(&hash);
         }
     }
 
@@ -273,18 +306,17 @@ impl Writer {
             .map_or(0, |slot| slot.hash(mask, &compact.key, &shared.secret));
         self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1).max(1);
         place.occupy(Identity::new(self.generations[slot as usize], mask), &compact.key, word);
-        let everybody =
-            self.records.iter().zip(0..).filter_map(|(record, slot)| Some((record.as_ref()?.hash, slot)));
-        if shared.buckets.insert((hash, slot), self.count, everybody).is_err() {
+        let everybody = self.records.iter().zip(0..).filter_map(|(record, slot)| {
+            record.as_ref().filter(|record| !record.flow.is_probe).map(|record| (record.hash, slot))
+        });
+        if !flow.is_probe && shared.buckets.insert((hash, slot), self.count, everybody).is_err() {
             place.vacate();
             self.free.push(slot);
             self.drop_mask(shared, mask);
             self.give_back(word);
             return Err(InstallError::NoRoom("too many flows have the same hash"));
         }
-        if let Some(ufid) = flow.ufid {
-            self.by_ufid.insert(ufid, slot);
-        }
+        self.name(&flow, slot, true);
         let record = Record { flow: Arc::new(flow), mask, hash, program: word, before: FlowStats::default() };
         self.records[slot as usize] = Some(record);
         self.count += 1;
@@ -371,8 +403,9 @@ impl Writer {
         };
         place.set_program(word);
         let old = std::mem::replace(&mut record.program, word);
-        let Flow { ufid, matching, .. } = &*record.flow;
-        record.flow = Arc::new(Flow { ufid: *ufid, matching: matching.clone(), actions });
+        let Flow { ufid, matching, is_probe, .. } = &*record.flow;
+        record.flow =
+            Arc::new(Flow { ufid: *ufid, matching: matching.clone(), actions, is_probe: *is_probe });
         let flow = Arc::clone(&record.flow);
         shared.version.fetch_add(1, Ordering::Release);
         self.retired.push_back((shared.visits.now(), Retired::Program(old)));
@@ -386,9 +419,7 @@ impl Writer {
         shared.flows.get(slot as usize)?.vacate();
         // Before the moment from which on nobody may know it: visits that begin later look at their caches again.
         shared.version.fetch_add(1, Ordering::Release);
-        if let Some(ufid) = record.flow.ufid {
-            self.by_ufid.remove(&ufid);
-        }
+        self.name(&record.flow, slot, false);
         self.count -= 1;
         let removed = Removed { flow: record.flow, stats: Arc::default() };
         let moment = shared.visits.now();

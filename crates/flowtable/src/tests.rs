@@ -52,13 +52,13 @@ fn ufid(number: u8) -> Ufid {
 
 fn flow(number: u8, key: FlowKey, bits: u8, port: u32) -> Flow {
     let matching = Match { key, mask: Some(mask(bits)) };
-    Flow { ufid: Some(ufid(number)), matching, actions: vec![Action::Output(port)] }
+    Flow { ufid: Some(ufid(number)), matching, actions: vec![Action::Output(port)], is_probe: false }
 }
 
 /// What the table says of a packet: the port of its flow's only output.
 fn look_up(table: &FlowTable, lane: &mut Lane, key: &Key) -> Option<u16> {
     lane.begin(&table.shared);
-    let hit = lane.look_up(&table.shared, table.shared.secret.of_key(key), key);
+    let hit = lane.look_up(&table.shared, table.shared.secret.digest(key, false), key);
     if let Some(hit) = hit {
         let slot = table.shared.flows.get(hit.flow as usize).expect("it was found");
         let counted = Counted { len_bytes: 60, tcp_flags: 0, now_ns: 5_000_000 };
@@ -164,7 +164,7 @@ fn a_flow_that_is_in_use_is_counted_to_the_end_before_its_place_is_given_away() 
     let key = packet(&udp(1, 2, 3));
     assert_eq!(look_up(&table, &mut lane, &key), Some(5));
     lane.begin(&table.shared);
-    let hit = lane.look_up(&table.shared, table.shared.secret.of_key(&key), &key).unwrap();
+    let hit = lane.look_up(&table.shared, table.shared.secret.digest(&key, false), &key).unwrap();
     let removed = table.remove(FlowName::Ufid(ufid(1))).unwrap();
     assert_eq!(table.final_stats(&removed), None, "a visit is under way");
     table.install(flow(2, udp(3, 2, 1), 7, 6)).unwrap();
@@ -183,7 +183,7 @@ fn flows_have_names_or_matches_and_statistics_start_over() {
     let table = FlowTable::default();
     let unnamed = Flow { ufid: None, ..flow(0, udp(1, 2, 3), 7, 5) };
     let matching = unnamed.matching.clone();
-    let name = FlowName::Match(&matching);
+    let name = FlowName::Key(&matching.key);
     table.install(unnamed).unwrap();
     let mut lane = Lane::new(0, 1);
     let key = packet(&udp(1, 2, 3));
@@ -205,11 +205,12 @@ fn masks_are_bounded_and_come_back() {
     let with_mask = |number: u32| {
         let key = FlowKey { ethernet: Some(Ethernet::default()), ..FlowKey::default() };
         let mask = FlowKey { dp_hash: Some(number + 1), ..FlowKey::default() };
-        Flow { ufid: None, matching: Match { key, mask: Some(mask) }, actions: Vec::new() }
+        let ufid = Some(Ufid(u128::from(number).to_be_bytes()));
+        Flow { ufid, matching: Match { key, mask: Some(mask) }, actions: Vec::new(), is_probe: false }
     };
     (0..1024).for_each(|number| table.install(with_mask(number)).unwrap());
     assert!(matches!(table.install(with_mask(1024)), Err(InstallError::NoRoom(_))));
-    table.remove(FlowName::Match(&with_mask(7).matching)).unwrap();
+    table.remove(FlowName::Ufid(Ufid(7_u128.to_be_bytes()))).unwrap();
     assert_eq!(table.install(with_mask(1024)), Ok(()));
     assert_eq!(table.len(), (1024, 1024));
     let mut cursor = Some(0);
@@ -233,7 +234,14 @@ fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
     const FLOWS: u32 = 20_000;
     for number in 0..FLOWS {
         let matching = Match { key: key(number), mask: None };
-        table.install(Flow { ufid: None, matching, actions: vec![Action::Output(number % 1000)] }).unwrap();
+        table
+            .install(Flow {
+                ufid: None,
+                matching,
+                actions: vec![Action::Output(number % 1000)],
+                is_probe: false,
+            })
+            .unwrap();
     }
     assert!(table.stats_memory_bytes() < 64 << 10, "{}", table.stats_memory_bytes());
     for number in (0..FLOWS).step_by(100).cycle().take(1000) {
@@ -241,6 +249,23 @@ fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
     }
     assert!(lane.counts[HITS] >= 800, "{:?}", lane.counts);
     assert!(table.stats_memory_bytes() < 64 << 10);
-    let stats = table.get(FlowName::Match(&Match { key: key(100), mask: None })).unwrap().1;
+    let stats = table.get(FlowName::Key(&key(100))).unwrap().1;
     assert_eq!((stats.packets, stats.bytes), (5, 300));
+}
+
+#[test]
+fn a_probe_is_there_by_name_and_no_packet_meets_it() {
+    let table = FlowTable::default();
+    let mut lane = Lane::new(0, 1);
+    table.install(flow(1, udp(1, 2, 3), 7, 5)).unwrap();
+    let probe = || Flow { ufid: None, is_probe: true, ..flow(1, udp(1, 2, 3), 7, 6) };
+    assert_eq!(table.install(probe()), Ok(()));
+    assert_eq!(table.install(probe()), Err(InstallError::Exists));
+    let key = packet(&udp(1, 2, 3));
+    assert_eq!(look_up(&table, &mut lane, &key), Some(5));
+    table.remove(FlowName::Ufid(ufid(1))).unwrap();
+    assert_eq!(look_up(&table, &mut lane, &key), None);
+    assert_eq!(table.get(FlowName::Key(&udp(1, 2, 3))).unwrap().1, FlowStats::default());
+    assert!(table.remove(FlowName::Key(&udp(1, 2, 3))).is_ok());
+    assert_eq!(table.len(), (0, 0));
 }

@@ -166,14 +166,6 @@ impl Key {
         words.iter_mut().zip(&mask.0).for_each(|(word, mask)| *word &= mask);
         Self(words)
     }
-
-    /// Words from the first to the last that may differ from zero: [`KEY_WORDS_SHORT`] or all.
-    #[inline]
-    #[must_use]
-    pub fn used_words(&self) -> usize {
-        let is_short = self.0[KEY_WORDS_SHORT..].iter().fold(0, |all, word| all | word) == 0;
-        if is_short { KEY_WORDS_SHORT } else { KEY_WORDS }
-    }
 }
 
 /// What is known of a packet besides its bytes.

@@ -31,7 +31,10 @@ pub(crate) fn all_of(ether_type: Option<u16>, recirc_id: u32) -> Match {
 }
 
 pub(crate) fn install(module: &FlowModule, matching: Match, actions: Vec<Action>) {
-    module.table().install(Flow { ufid: None, matching, actions }).expect("the flow is all right");
+    module
+        .table()
+        .install(Flow { ufid: None, matching, actions, is_probe: false })
+        .expect("the flow is all right");
 }
 
 /// A module that does `actions` to untagged frames of any kind.
