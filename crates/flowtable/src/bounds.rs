@@ -44,8 +44,8 @@ pub const RECIRCULATIONS_MAX: u32 = 16;
 pub const DEPTH_MAX: u32 = 40;
 /// Flows of each worker whose packets keep their order while the control plane is asked about them.
 pub const PENDING_FLOWS: usize = 256;
-/// Packets of such a flow that go to the control plane, one behind the other.
-pub const PENDING_PACKETS_MAX: u32 = 64;
+/// Packets of such a flow that go to the control plane, one behind the other: a transmit ring of the usual length.
+pub const PENDING_PACKETS_MAX: u32 = 256;
 /// Time in ns that it is waited for, longer than it takes to decide.
 pub const PENDING_NS_MAX: u64 = 20_000_000;
 /// Packets that the control plane has executed at a time.

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use lasthop_exchange::WORKERS_MAX;
+use lasthop_flow::FlowStats;
 use lasthop_wire::Key;
 
 use crate::arena::Arena;
@@ -62,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) visits: Visits,
     pub(crate) tickets: Tickets,
     pub(crate) secret: Secret,
+    /// CLOCK_MONOTONIC when the workers' clock began, in milliseconds.
+    pub(crate) clock_origin_ms: AtomicU64,
     /// Workers that were seen here: the highest number, plus one.
     pub(crate) workers: AtomicUsize,
 }
@@ -81,6 +84,7 @@ impl Shared {
             visits: Visits::default(),
             tickets: Tickets::new(),
             secret: Secret::random(),
+            clock_origin_ms: AtomicU64::new(0),
             workers: AtomicUsize::new(0),
         }
     }
@@ -93,6 +97,15 @@ impl Shared {
         let selects =
             |flow: u32| self.flows.get(flow as usize).is_some_and(|slot| mask.selects(number, slot, key));
         self.buckets.find(hash, selects)
+    }
+
+    /// What all workers counted of a flow.
+    pub(crate) fn stats_of(&self, slot: &FlowSlot) -> FlowStats {
+        let mut stats = self.stats.sum(slot);
+        if stats.packets > 0 {
+            stats.used_ms += self.clock_origin_ms.load(Ordering::Relaxed);
+        }
+        stats
     }
 
     pub(crate) fn set_live(&self, mask: u16, is_live: bool) {

@@ -156,7 +156,7 @@ impl FlowTable {
     pub fn clear_stats(&self, name: FlowName<'_>) -> Result<(), InstallError> {
         let mut writer = self.writer();
         let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
-        let now = self.shared.flows.get(slot as usize).map(|flow| self.shared.stats.sum(flow));
+        let now = self.shared.flows.get(slot as usize).map(|flow| self.shared.stats_of(flow));
         if let (Some(Some(record)), Some(now)) = (writer.records.get_mut(slot as usize), now) {
             record.before = now;
         }
@@ -219,6 +219,11 @@ impl FlowTable {
         self.meters.stats(meter)
     }
 
+    /// Says what CLOCK_MONOTONIC was when the clock began that workers tell, in nanoseconds: statistics are in the former.
+    pub fn set_clock_origin(&self, origin_ns: u64) {
+        self.shared.clock_origin_ms.store(origin_ns / 1_000_000, Ordering::Relaxed);
+    }
+
     /// Flows and masks that there are.
     #[must_use]
     pub fn len(&self) -> (usize, usize) {
@@ -277,7 +282,7 @@ impl Writer {
 
     fn entry(&self, shared: &Shared, slot: u32) -> Option<(Arc<Flow>, FlowStats)> {
         let record = self.record(slot)?;
-        let stats = shared.stats.sum(shared.flows.get(slot as usize)?);
+        let stats = shared.stats_of(shared.flows.get(slot as usize)?);
         Some((Arc::clone(&record.flow), since(stats, record.before)))
     }
 
@@ -435,7 +440,7 @@ impl Writer {
             match self.retired.pop_front() {
                 Some((_, Retired::Flow { slot, before, stats })) => {
                     if let Some(place) = shared.flows.get(slot as usize) {
-                        let _ = stats.set(since(shared.stats.sum(place), before));
+                        let _ = stats.set(since(shared.stats_of(place), before));
                         shared.stats.take_back(place);
                     }
                     self.free.push(slot);
