@@ -30,6 +30,7 @@
 pub mod checksum;
 pub mod flow;
 pub mod gso;
+pub mod hash;
 pub mod headers;
 pub mod key;
 pub mod vnet;
@@ -37,6 +38,7 @@ pub mod vnet;
 pub use checksum::{Sum, check_partial};
 pub use flow::flow_hash;
 pub use gso::{GsoError, Segmentation};
+pub use hash::PacketHash;
 pub use headers::{HeaderError, Layers, Network};
 pub use key::{Key, Metadata};
 pub use vnet::Offload;
