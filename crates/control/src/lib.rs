@@ -11,9 +11,9 @@
 //!
 //! **Not checked.** Whether actions fit the packets that they are for: who carries them out has to look anyway.
 //!
-//! **Own codec.** The crate `netlink-bindings`, made from the kernel's specifications, was looked at first. It has neither meters
-//! nor limits of connections; it writes requests and reads answers, while a datapath does the opposite; and it follows
-//! the kernel in what is optional, so that a key would be searched once for each field.
+//! **Own codec.** The crate `netlink-bindings` 0.3.5, made from the kernel's specifications, was looked at first. It knows neither
+//! meters nor limits of connections, takes an MPLS stack for one entry and SET_MASKED for an unmasked key, and searches a
+//! key once for each field. What it would have spared is the small part.
 //!
 //! **Threading.** None: values, and functions of them.
 //!
@@ -22,18 +22,25 @@
 //!   lasthop controller ──────────┼── SEQPACKET ──> datagram ──> Message ──> FlowMessage ...
 //!   lasthop flow ────────────────┘                                         { FlowKey, mask, [Action] }
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod action;
 pub mod attr;
 pub mod bounds;
+pub mod client;
 mod conntrack;
+pub mod datapath;
 pub mod family;
 pub mod key;
+pub mod memory;
 pub mod message;
 mod nsh;
+pub mod private;
 mod refusal;
 mod rewrite;
+pub mod server;
+pub mod socket;
+mod sys;
 mod tunnel;
 mod uapi;
 

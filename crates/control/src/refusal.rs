@@ -31,6 +31,8 @@ errnos! {
     ENODEV = 19;
     /// Makes no sense.
     EINVAL = 22;
+    /// Beyond what can be numbered.
+    EFBIG = 27;
     /// As many as there may be.
     ENOSPC = 28;
     /// A number out of its range, or an attribute of the wrong length.
