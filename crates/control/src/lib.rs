@@ -31,6 +31,7 @@ pub mod client;
 mod conntrack;
 pub mod datapath;
 pub mod family;
+pub mod format;
 pub mod key;
 pub mod memory;
 pub mod message;

@@ -22,9 +22,7 @@ pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Nsh, Refusal> {
         match attr.kind {
             uapi::NSH_BASE => base = Some(decode_base(&attr.array()?)),
             uapi::NSH_MD1 => context = decode_md1(&attr.array()?),
-            uapi::NSH_MD2 if attr.payload.len() <= MD2_BYTES_MAX => {
-                context = NshContext::Md2(attr.payload.to_vec())
-            }
+            uapi::NSH_MD2 => context = decode_md2(attr.payload)?,
             _ => return Err(unknown()),
         }
     }
@@ -32,8 +30,14 @@ pub(crate) fn decode(attrs: Attrs<'_>) -> Result<Nsh, Refusal> {
     Ok(Nsh { context, ..base })
 }
 
+/// A header is measured in words.
+fn decode_md2(bytes: &[u8]) -> Result<NshContext, Refusal> {
+    let fits = bytes.len() <= MD2_BYTES_MAX && bytes.len().is_multiple_of(4);
+    fits.then(|| NshContext::Md2(bytes.to_vec())).ok_or(unknown())
+}
+
 fn unknown() -> Refusal {
-    Refusal::invalid("a network service header has an attribute that is unknown or too long")
+    Refusal::invalid("a network service header has an attribute that is unknown, too long or not in words")
 }
 
 fn decode_base(bytes: &[u8; BASE_BYTES]) -> Nsh {

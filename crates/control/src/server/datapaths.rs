@@ -53,7 +53,7 @@ fn create(
     if state.find(DatapathId(0), Some(&name)).is_ok() || state.port_named(&name).is_some() {
         return Err(Refusal::new(Errno::EEXIST, "there is a datapath or port of that name"));
     }
-    let mut known = DatapathRecord::new(name.clone());
+    let mut known = DatapathRecord::named(&name);
     apply(&mut known, &wanted)?;
     let id = state.free_id()?;
     datapath.created(id, &name)?;

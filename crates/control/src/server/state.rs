@@ -26,9 +26,11 @@ pub struct DatapathRecord {
 }
 
 impl DatapathRecord {
-    pub(super) fn new(name: String) -> Self {
+    /// As clients find it that was just made, without any port.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             user_features: 0,
             masks_cache_size: MASKS_CACHE_SIZE,
             per_cpu_port_ids: Vec::new(),

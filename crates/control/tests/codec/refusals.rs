@@ -108,3 +108,13 @@ fn lists_nested_too_deeply_or_too_long() {
     let long = |list: &mut Writer| (0..4097).for_each(|_| list.put(1, &[0; 4]));
     assert_eq!(action_error(long).map(|refusal| refusal.errno), Some(Errno::EMSGSIZE));
 }
+
+#[test]
+fn a_tunnel_of_a_bridge_is_a_flag() {
+    let read =
+        key::decode(Attrs::new(&written(|key| key.nest(16, |tunnel| tunnel.put(16, &[]))))).expect("known");
+    let tunnel = read.tunnel.clone().expect("there");
+    assert!(tunnel.is_info_bridge);
+    let again = key::decode(Attrs::new(&written(|writer| key::encode(writer, &read))));
+    assert_eq!(again, Ok(read));
+}

@@ -21,7 +21,7 @@ fn nsh() -> impl Strategy<Value = Nsh> {
     let context = prop_oneof![
         Just(NshContext::None),
         any::<[u32; 4]>().prop_map(NshContext::Md1),
-        prop::collection::vec(any::<u8>(), 0..248).prop_map(NshContext::Md2),
+        prop::collection::vec(any::<[u8; 4]>(), 0..=62).prop_map(|words| NshContext::Md2(words.concat())),
     ];
     (any::<[u8; 4]>(), any::<u32>(), context).prop_map(
         |([flags, ttl, md_type, next_proto], path, context)| Nsh {
@@ -35,24 +35,42 @@ fn nsh() -> impl Strategy<Value = Nsh> {
     )
 }
 
+/// A header whose type says what it holds.
+fn to_push(nsh: Nsh) -> Nsh {
+    let md_type = match nsh.context {
+        NshContext::None => 3,
+        NshContext::Md1(_) => 1,
+        NshContext::Md2(_) => 2,
+    };
+    Nsh { md_type, ..nsh }
+}
+
+/// Class, type, length in words, data.
+fn geneve_option() -> impl Strategy<Value = Vec<u8>> {
+    (any::<[u8; 3]>(), prop::collection::vec(any::<[u8; 4]>(), 0..=19)).prop_map(|([a, b, c], data)| {
+        let len = u8::try_from(data.len()).expect("a few words");
+        [[a, b, c, len].as_slice(), data.as_flattened()].concat()
+    })
+}
+
 fn options() -> impl Strategy<Value = TunnelOptions> {
     prop_oneof![
         Just(TunnelOptions::None),
-        prop::collection::vec(any::<[u8; 4]>(), 0..=63)
-            .prop_map(|words| TunnelOptions::Geneve(words.concat())),
+        prop::collection::vec(geneve_option(), 0..4)
+            .prop_map(|options| TunnelOptions::Geneve(options.concat())),
         any::<Option<u32>>().prop_map(TunnelOptions::VxlanGbp),
-        prop::collection::vec(any::<u8>(), 0..=12).prop_map(TunnelOptions::Erspan),
+        any::<[u8; 12]>().prop_map(|bytes| TunnelOptions::Erspan(bytes.to_vec())),
     ]
 }
 
 pub(crate) fn tunnel() -> BoxedStrategy<Tunnel> {
     let addresses = (any::<[Option<u32>; 2]>(), any::<[Option<u128>; 2]>());
     let numbers = (any::<Option<u64>>(), any::<[Option<u8>; 2]>(), any::<[Option<u16>; 2]>());
-    (addresses, numbers, any::<[bool; 4]>(), options())
+    (addresses, numbers, any::<[bool; 3]>(), options())
         .prop_map(|(addresses, numbers, flags, options)| {
             let ([v4_src, v4_dst], [v6_src, v6_dst]) = addresses;
             let (id, [tos, ttl], [tp_src, tp_dst]) = numbers;
-            let [dont_fragment, csum, oam, is_info_bridge] = flags;
+            let [dont_fragment, csum, oam] = flags;
             Tunnel {
                 id,
                 ipv4_src: v4_src.map(Ipv4Addr::from),
@@ -67,7 +85,8 @@ pub(crate) fn tunnel() -> BoxedStrategy<Tunnel> {
                 tp_src,
                 tp_dst,
                 options,
-                is_info_bridge,
+                // Its number is another attribute's in what OVS has of its own.
+                is_info_bridge: false,
             }
         })
         .boxed()
@@ -289,7 +308,7 @@ fn plain() -> BoxedStrategy<Action> {
         (14..u32::MAX).prop_map(Action::Truncate),
         group().prop_map(Action::PushEthernet),
         Just(Action::PopEthernet),
-        nsh().prop_map(|nsh| Action::PushNsh(Box::new(nsh))),
+        nsh().prop_map(|nsh| Action::PushNsh(Box::new(to_push(nsh)))),
         Just(Action::PopNsh),
         any::<u32>().prop_map(Action::Meter),
     ]
