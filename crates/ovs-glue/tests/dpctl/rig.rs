@@ -92,7 +92,7 @@ impl Rig {
     pub(crate) fn dpctl(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{DPCTL} {arguments:?}: {error}");
+        assert!(output.status.success(), "{DPCTL} {arguments:?}: {}: {error}", output.status);
         String::from_utf8(output.stdout).expect("text")
     }
 
