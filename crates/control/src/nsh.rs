@@ -9,7 +9,7 @@ use crate::uapi::key as uapi;
 const BASE_BYTES: usize = 8;
 const MD1_BYTES: usize = 16;
 /// RFC 8300, 2.2: a header has at most 63 words, of which two are its base.
-const MD2_BYTES_MAX: usize = 248;
+const MD2_BYTES_MAX: usize = 244;
 
 /// A header, or its mask.
 ///

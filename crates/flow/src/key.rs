@@ -69,7 +69,7 @@ pub enum NshContext {
     None,
     /// Four words of metadata type 1.
     Md1([u32; 4]),
-    /// Type-length-values of metadata type 2, as on the wire, at most 248 bytes; pushed, never matched.
+    /// Type-length-values of metadata type 2, as on the wire, at most 244 bytes; pushed, never matched.
     Md2(Vec<u8>),
 }
 

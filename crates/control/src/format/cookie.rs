@@ -2,7 +2,7 @@
 //! packet. The switch hands it back unread; only people look at it.
 //!
 //! ```text
-//!    0      2         4        20 ...
+//!    0      4         8        24 ...
 //!    | type | in port | bridge | by type
 //! ```
 
@@ -38,42 +38,42 @@ pub(super) fn format(user_data: &[u8], style: Style<'_>) -> Option<String> {
     let cookie = Cookie(user_data.try_into().ok()?);
     Some(match cookie.u16(0) {
         1 => {
-            let tci = u16::from_be(cookie.u16(20));
-            format!(",sFlow(vid={},pcp={},output={})", tci & 0xfff, tci >> 13, cookie.u32(24))
+            let tci = u16::from_be(cookie.u16(24));
+            format!(",sFlow(vid={},pcp={},output={})", tci & 0xfff, tci >> 13, cookie.u32(28))
         }
-        2 => format!(",slow_path({})", flags(cookie.u32(24), &SLOW_PATH, ",")),
+        2 => format!(",slow_path({})", flags(cookie.u32(28), &SLOW_PATH, ",")),
         3 => flow_sample(&cookie, style),
-        4 => format!(",ipfix(output_port={})", style.port(cookie.u32(20))),
+        4 => format!(",ipfix(output_port={})", style.port(cookie.u32(24))),
         5 => controller(&cookie),
         _ => return None,
     })
 }
 
 fn flow_sample(cookie: &Cookie<'_>, style: Style<'_>) -> String {
-    let direction = match cookie.u32(40) {
+    let direction = match cookie.u32(44) {
         1 => ",ingress",
         2 => ",egress",
         _ => "",
     };
     format!(
         ",flow_sample(probability={},collector_set_id={},obs_domain_id={},obs_point_id={},output_port={}{direction})",
-        cookie.u16(20),
-        cookie.u32(24),
+        cookie.u16(24),
         cookie.u32(28),
         cookie.u32(32),
-        style.port(cookie.u32(36)),
+        cookie.u32(36),
+        style.port(cookie.u32(40)),
     )
 }
 
 fn controller(cookie: &Cookie<'_>) -> String {
     format!(
         ",controller(reason={},dont_send={},continuation={},recirc_id={},rule_cookie={},controller_id={},max_len={})",
-        cookie.u16(22),
-        u8::from(cookie.u8(20) != 0),
-        u8::from(cookie.u8(21) != 0),
-        cookie.u32(24),
-        super::text::hex(cookie.be64(28)),
-        cookie.u16(36),
-        cookie.u16(38),
+        cookie.u16(26),
+        u8::from(cookie.u8(24) != 0),
+        u8::from(cookie.u8(25) != 0),
+        cookie.u32(28),
+        super::text::hex(cookie.be64(32)),
+        cookie.u16(40),
+        cookie.u16(42),
     )
 }

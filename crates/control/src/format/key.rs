@@ -89,7 +89,9 @@ pub(super) fn format(key: &FlowKey, mask: Option<&FlowKey>, style: Style<'_>) ->
     let mut list = List { attrs: Vec::new(), is_masked: mask.is_some(), style };
     metadata(&mut list, key, masks);
     ethernet(&mut list, key.ethernet, masks.ethernet);
-    list.attrs.extend(from_tag(key, mask, (&key.vlans, mask.map(|mask| mask.vlans.as_slice())), style));
+    let inner = from_tag(key, mask, (&key.vlans, mask.map(|mask| mask.vlans.as_slice())), style).join(",");
+    let inner = if list.attrs.is_empty() { &inner } else { inner.trim_start_matches(',') };
+    list.attrs.extend((!inner.is_empty()).then(|| inner.to_owned()));
     let line = list.attrs.join(",");
     // At the beginning it goes without its comma.
     line.strip_prefix("eth(),").map_or_else(|| line.clone(), |rest| format!("eth(){rest}"))
@@ -238,7 +240,9 @@ fn headers(list: &mut List<'_>, key: &FlowKey, mask: Option<&FlowKey>) {
     list.group("icmpv6", key.icmpv6, masks.icmpv6, icmp);
     list.group("nd", key.nd, masks.nd, nd);
     if let (None, Some(mask)) = (key.ether_type, masks.ether_type) {
-        list.attrs.push(format!("eth_type(0/0x{mask:04x})"));
+        // It never goes without its comma.
+        let comma = if list.attrs.is_empty() { "," } else { "" };
+        list.attrs.push(format!("{comma}eth_type(0/0x{mask:04x})"));
     }
 }
 

@@ -21,7 +21,7 @@ fn nsh() -> impl Strategy<Value = Nsh> {
     let context = prop_oneof![
         Just(NshContext::None),
         any::<[u32; 4]>().prop_map(NshContext::Md1),
-        prop::collection::vec(any::<[u8; 4]>(), 0..=62).prop_map(|words| NshContext::Md2(words.concat())),
+        prop::collection::vec(any::<[u8; 4]>(), 0..=61).prop_map(|words| NshContext::Md2(words.concat())),
     ];
     (any::<[u8; 4]>(), any::<u32>(), context).prop_map(
         |([flags, ttl, md_type, next_proto], path, context)| Nsh {
@@ -235,14 +235,22 @@ fn rewrite() -> BoxedStrategy<Rewrite> {
     .boxed()
 }
 
+/// What ovs-vswitchd puts there, and other things.
+fn user_data() -> impl Strategy<Value = Vec<u8>> {
+    let cookie = (1..6_u8, prop::collection::vec(any::<u8>(), 44..=44))
+        .prop_map(|(kind, rest)| [[kind, 0, 0, 0].as_slice(), rest.as_slice()].concat());
+    prop_oneof![prop::collection::vec(any::<u8>(), 0..64), cookie]
+}
+
 fn userspace() -> impl Strategy<Value = Userspace> {
-    (any::<u32>(), of(prop::collection::vec(any::<u8>(), 0..64)), any::<Option<u32>>(), any::<bool>())
-        .prop_map(|(port_id, user_data, egress_tunnel_port, has_actions)| Userspace {
+    (any::<u32>(), of(user_data()), any::<Option<u32>>(), any::<bool>()).prop_map(
+        |(port_id, user_data, egress_tunnel_port, has_actions)| Userspace {
             port_id,
             user_data,
             egress_tunnel_port,
             has_actions,
-        })
+        },
+    )
 }
 
 fn address() -> impl Strategy<Value = IpAddr> {
