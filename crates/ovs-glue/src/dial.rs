@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,21 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Bytes of the longest answer to what is asked here.
 const ANSWER_BYTES: usize = 64;
 
+/// Where the switch is, and how long it is waited for.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) path: PathBuf,
+    pub(crate) wait: Duration,
+}
+
+impl Place {
+    /// As the environment says.
+    pub(crate) fn of_environment() -> Self {
+        let path = std::env::var_os("LASTHOP_DATAPATH").map_or_else(|| PATH.into(), PathBuf::from);
+        Self { path, wait: WAIT }
+    }
+}
+
 /// What a connection is told to be.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
@@ -27,14 +43,13 @@ pub(crate) struct Wanted {
 }
 
 /// Connects, waiting for a switch process that is not there. Returns the port id, too.
-pub(crate) fn connect(wanted: &Wanted) -> Result<(OwnedFd, u32), Errno> {
-    let path = std::env::var_os("LASTHOP_DATAPATH").unwrap_or_else(|| PATH.into());
-    let deadline = Instant::now() + WAIT;
+pub(crate) fn connect(place: &Place, wanted: &Wanted) -> Result<(OwnedFd, u32), Errno> {
+    let deadline = Instant::now() + place.wait;
     loop {
-        match attempt(&path, wanted) {
+        match attempt(&place.path, wanted) {
             Ok(connected) => return Ok(connected),
             Err(errno) if Instant::now() >= deadline => {
-                complain(&path.to_string_lossy(), errno);
+                complain(&place.path, errno);
                 return Err(Errno::CONNREFUSED);
             }
             Err(_) => std::thread::sleep(PAUSE),
@@ -43,19 +58,20 @@ pub(crate) fn connect(wanted: &Wanted) -> Result<(OwnedFd, u32), Errno> {
 }
 
 /// Once: the program goes on to say its own.
-fn complain(path: &str, errno: Errno) {
+fn complain(path: &Path, errno: Errno) {
     static IS_SAID: AtomicBool = AtomicBool::new(false);
     if IS_SAID.swap(true, Ordering::Relaxed) {
         return;
     }
     let sentence = format!(
-        "lasthop: no switch answers at {path} ({errno}); start one with `lasthop run`, or name its socket in LASTHOP_DATAPATH\n"
+        "lasthop: no switch answers at {} ({errno}); start one with `lasthop run`, or name its socket in LASTHOP_DATAPATH\n",
+        path.display(),
     );
     // A program without standard error cannot be told.
     let _ = std::io::stderr().write_all(sentence.as_bytes());
 }
 
-fn attempt(path: &std::ffi::OsStr, wanted: &Wanted) -> Result<(OwnedFd, u32), Errno> {
+fn attempt(path: &Path, wanted: &Wanted) -> Result<(OwnedFd, u32), Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
@@ -80,7 +96,7 @@ fn ask(socket: impl AsFd, request: &[u8], kind: u16) -> Result<(u32, bool), Errn
     let (mut answer, mut was_skipping) = (None, false);
     loop {
         let mut buffer = [0; ANSWER_BYTES];
-        let ((), message) = ((), receive(&socket, &mut buffer)?);
+        let message = receive(&socket, &mut buffer)?;
         match message.map(|message| (message.header.kind, decode_number(&message, kind))) {
             // HELLO has no END: it comes before there are requests.
             Some((HELLO, Some(number))) => return Ok((number, false)),

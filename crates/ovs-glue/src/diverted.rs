@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use lasthop_control::private::{JOIN, LEAVE, LISTEN, number};
 use rustix::io::Errno;
 
-use crate::dial::{self, Wanted};
+use crate::dial::{self, Place, Wanted};
 use crate::sys;
 
 /// linux/netlink.h: options of a socket.
@@ -30,6 +30,7 @@ pub(crate) enum Datagram {
 #[derive(Debug)]
 pub(crate) struct Diverted {
     fd: RawFd,
+    place: Place,
     protocol: u32,
     port_id: AtomicU32,
     groups: Mutex<Vec<u32>>,
@@ -40,9 +41,10 @@ pub(crate) struct Diverted {
 }
 
 impl Diverted {
-    pub(crate) fn new(fd: RawFd, protocol: u32, port_id: u32) -> Self {
+    pub(crate) fn new(fd: RawFd, place: Place, protocol: u32, port_id: u32) -> Self {
         Self {
             fd,
+            place,
             protocol,
             port_id: AtomicU32::new(port_id),
             groups: Mutex::default(),
@@ -121,7 +123,7 @@ impl Diverted {
     fn connect_again(&self) -> Result<(), Errno> {
         let groups = self.groups.lock().map(|groups| groups.clone()).unwrap_or_default();
         let wanted = Wanted { protocol: self.protocol, port_id: self.port_id(), groups };
-        let (socket, port_id) = dial::connect(&wanted)?;
+        let (socket, port_id) = dial::connect(&self.place, &wanted)?;
         sys::replace(self.fd, &socket)?;
         self.port_id.store(port_id, Ordering::Relaxed);
         let has_missed = self.missing.swap(0, Ordering::Relaxed) > 0 || !wanted.groups.is_empty();
@@ -129,3 +131,10 @@ impl Diverted {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "../tests/stock/rig.rs"]
+#[expect(dead_code, reason = "programs are for the other tests")]
+mod rig;
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use std::sync::{Arc, RwLock};
 
 use rustix::io::Errno;
 
-use crate::dial::{self, Wanted};
+use crate::dial::{self, Place, Wanted};
 use crate::diverted::Diverted;
 
 /// linux/netlink.h: protocols.
@@ -31,9 +31,10 @@ pub(crate) fn open(protocol: i32) -> Option<Result<RawFd, Errno>> {
 }
 
 fn divert(protocol: u32) -> Result<RawFd, Errno> {
-    let (socket, port_id) = dial::connect(&Wanted { protocol, port_id: 0, groups: Vec::new() })?;
+    let place = Place::of_environment();
+    let (socket, port_id) = dial::connect(&place, &Wanted { protocol, port_id: 0, groups: Vec::new() })?;
     let fd = socket.into_raw_fd();
-    insert(fd, Socket::Diverted(Arc::new(Diverted::new(fd, protocol, port_id))));
+    insert(fd, Socket::Diverted(Arc::new(Diverted::new(fd, place, protocol, port_id))));
     Ok(fd)
 }
 

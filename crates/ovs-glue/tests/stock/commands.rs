@@ -39,7 +39,7 @@ fn flows_come_change_and_go() {
     assert!(rig.dpctl_refused(&["del-flow", "dp0", FLOW]).contains("No such file"));
     rig.dpctl(&["add-flow", "dp0", FLOW, "1"]);
     rig.dpctl(&["del-flows", "dp0"]);
-    assert_eq!(rig.end().flow_count(FIRST), 0);
+    assert_eq!(rig.end().1.flow_count(FIRST), 0);
 }
 
 #[test]

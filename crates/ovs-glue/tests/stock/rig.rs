@@ -1,5 +1,6 @@
 //! A server in a thread, and programs that are made to talk to it.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,7 +8,7 @@ use std::thread::JoinHandle;
 
 use lasthop_control::datapath::{DatapathId, FlowInstall};
 use lasthop_control::memory::MemoryDatapath;
-use lasthop_control::server::Server;
+use lasthop_control::server::{DatapathRecord, Server};
 use lasthop_control::socket::{Access, Connections};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -18,18 +19,18 @@ const DPCTL: &str = "ovs-dpctl";
 pub(crate) fn has_dpctl() -> bool {
     let is_there = Command::new(DPCTL).arg("--version").output().is_ok_and(|output| output.status.success());
     if !is_there {
-        skipped();
+        skipped(&format!("{DPCTL} is not installed (apt-get install openvswitch-switch)"));
     }
     is_there
 }
 
 #[expect(clippy::print_stdout, reason = "tests say what they leave out")]
-fn skipped() {
-    println!("skipped: {DPCTL} is not installed (apt-get install openvswitch-switch)");
+pub(crate) fn skipped(why: &str) {
+    println!("skipped: {why}");
 }
 
 /// The library, which cargo builds before its tests.
-fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let directory = test.parent().and_then(Path::parent).expect("below target");
     let library = directory.join("liblasthop_ovs_glue.so");
@@ -37,11 +38,14 @@ fn library() -> PathBuf {
     library
 }
 
+/// Datapaths and ports as clients made them.
+pub(crate) type Records = BTreeMap<DatapathId, DatapathRecord>;
+
 /// A datapath in memory behind a socket, until it is dropped.
 pub(crate) struct Rig {
     directory: tempfile::TempDir,
     stop: Option<OwnedFd>,
-    thread: Option<JoinHandle<MemoryDatapath>>,
+    thread: Option<JoinHandle<(Records, MemoryDatapath)>>,
 }
 
 impl Rig {
@@ -64,9 +68,19 @@ impl Rig {
         let _ = std::fs::remove_file(self.socket());
         rustix::net::bind(&listener, &SocketAddrUnix::new(self.socket()).expect("short")).expect("free");
         rustix::net::listen(&listener, 16).expect("bound");
-        let (stop, stopped) = rustix::pipe::pipe().expect("a pipe");
+        let (stop, stopped) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
         self.stop = Some(stopped);
         self.thread = Some(std::thread::spawn(move || serve(&listener, &stop, server, datapath, flows)));
+    }
+
+    /// The server process is another one, with what the old one knew of datapaths and ports. Between them there is none for
+    /// as long as `meanwhile` takes.
+    pub(crate) fn restart_after(&mut self, meanwhile: impl FnOnce()) {
+        let (records, _) = self.end();
+        meanwhile();
+        let (mut server, mut datapath) = (Server::new(), MemoryDatapath::new());
+        assert_eq!(server.restore(records, &mut datapath), Vec::<String>::new());
+        self.start(server, datapath, Vec::new());
     }
 
     /// The server process is another one, with what the old one knew of datapaths and ports.
@@ -75,8 +89,8 @@ impl Rig {
         self.start(server, datapath, flows);
     }
 
-    /// The datapath as it was at last.
-    pub(crate) fn end(&mut self) -> MemoryDatapath {
+    /// What was there at last.
+    pub(crate) fn end(&mut self) -> (Records, MemoryDatapath) {
         self.stop = None;
         self.thread.take().expect("it runs").join().expect("it does not panic")
     }
@@ -121,7 +135,7 @@ fn serve(
     server: Server,
     mut datapath: MemoryDatapath,
     flows: Vec<FlowInstall>,
-) -> MemoryDatapath {
+) -> (Records, MemoryDatapath) {
     use lasthop_control::datapath::Datapath;
     for flow in flows {
         datapath.flow_install(FIRST, flow).expect("another one");
@@ -132,7 +146,7 @@ fn serve(
         let mut fds = [&listener_fd, &set, &stop_fd].map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
         poll(&mut fds, None).expect("three descriptors");
         if !fds[2].revents().is_empty() {
-            return datapath;
+            return (connections.server().records().clone(), datapath);
         }
         while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
             connections.add(socket).expect("one of ours");
