@@ -58,6 +58,10 @@ impl World {
             }
             1 => self.miss(client),
             2 => self.read(client, usize::from(input.u8())),
+            3 => {
+                self.datapath.is_counting = client == 0;
+                self.server.settle(&mut self.datapath);
+            }
             _ => {
                 let len = usize::from(input.u16());
                 self.send(client, input.bytes(len));
@@ -96,6 +100,9 @@ impl World {
     }
 
     fn check(&mut self) {
+        self.datapath.is_counting = false;
+        self.server.settle(&mut self.datapath);
+        assert!(!self.server.is_settling() && self.datapath.removed_count() == 0, "a removal is not told");
         let records = self.server.records();
         if let Some(record) = records.get(&FIRST).filter(|record| record.name == "dp0") {
             assert!(self.told + record.lost <= self.misses, "a miss is told or lost");

@@ -84,6 +84,31 @@ impl Flow {
     }
 }
 
+/// A flow as it is shown in a dump.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowView<'a> {
+    /// Its name, if it has one.
+    pub ufid: Option<Ufid>,
+    /// As it was installed.
+    pub matches: &'a Match,
+    /// What is done.
+    pub actions: &'a [Action],
+    /// What happened so far.
+    pub stats: FlowStats,
+}
+
+impl Flow {
+    /// The same, without owning it.
+    #[must_use]
+    pub fn view(&self) -> FlowView<'_> {
+        FlowView { ufid: self.ufid, matches: &self.matches, actions: &self.actions, stats: self.stats }
+    }
+}
+
+/// A flow that was taken out, whose last packets may still be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RemovalId(pub u64);
+
 /// A packet of the control plane's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Execute {
@@ -171,8 +196,20 @@ pub trait Datapath {
     ) -> Result<(), Refusal>;
     /// One flow.
     fn flow(&self, id: DatapathId, name: &FlowName) -> Option<Flow>;
-    /// Takes flows out, and returns each as it was at last; `None` for those that are not there.
-    fn flows_remove(&mut self, id: DatapathId, names: &[FlowName]) -> Vec<Option<Flow>>;
+    /// Takes a flow out: no packet that comes from now on meets it. If somebody wants to see it as it was at last, a number is
+    /// returned to ask for that, since workers may still count packets that they have.
+    ///
+    /// # Errors
+    /// ENOENT.
+    fn flow_remove(
+        &mut self,
+        id: DatapathId,
+        name: &FlowName,
+        wants_last: bool,
+    ) -> Result<Option<RemovalId>, Refusal>;
+    /// The flow as it was at last, once; `None` while its last packets are under way. Asked until it is told, so that a
+    /// datagram of many removals waits but once.
+    fn flow_removed(&mut self, removal: RemovalId) -> Option<Flow>;
     /// Takes all flows out.
     fn flows_flush(&mut self, id: DatapathId);
     /// Shows flows from `cursor` on (0 is the first) until `visit` breaks. Returns where to go on: at the flow that was
@@ -181,7 +218,7 @@ pub trait Datapath {
         &self,
         id: DatapathId,
         cursor: u64,
-        visit: &mut dyn FnMut(&Flow) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
     ) -> Option<u64>;
 
     /// Does something with a packet, or says whether it could.

@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
 
 use crate::datapath::{
-    Datapath, DatapathId, Execute, Flow, FlowInstall, FlowName, Meter, MeterFeatures, Port, PortView,
+    Datapath, DatapathId, Execute, Flow, FlowInstall, FlowName, FlowView, Meter, MeterFeatures, Port,
+    PortView, RemovalId,
 };
 use crate::family::{DatapathStats, MegaflowStats};
 use crate::refusal::{Errno, Refusal};
@@ -25,6 +26,10 @@ pub struct MemoryDatapath {
     pub devices: Option<BTreeSet<String>>,
     /// Packets that were to be executed, the last ones.
     pub executed: VecDeque<(DatapathId, Execute)>,
+    /// Flows that are taken out have packets under way until this is false again.
+    pub is_counting: bool,
+    removed: BTreeMap<RemovalId, Flow>,
+    last_removal: u64,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +89,12 @@ impl MemoryDatapath {
     #[must_use]
     pub fn flow_count(&self, id: DatapathId) -> usize {
         self.tables.get(&id).map_or(0, |table| table.flows.len())
+    }
+
+    /// Flows that were taken out and not asked for.
+    #[must_use]
+    pub fn removed_count(&self) -> usize {
+        self.removed.len()
     }
 
     fn table(&mut self, id: DatapathId) -> Result<&mut Table, Refusal> {
@@ -178,9 +189,25 @@ impl Datapath for MemoryDatapath {
         table.flows.get(&table.find(name)?).cloned()
     }
 
-    fn flows_remove(&mut self, id: DatapathId, names: &[FlowName]) -> Vec<Option<Flow>> {
-        let Ok(table) = self.table(id) else { return vec![None; names.len()] };
-        names.iter().map(|name| table.find(name).and_then(|number| table.remove(number))).collect()
+    fn flow_remove(
+        &mut self,
+        id: DatapathId,
+        name: &FlowName,
+        wants_last: bool,
+    ) -> Result<Option<RemovalId>, Refusal> {
+        let table = self.table(id)?;
+        let number = table.find(name).ok_or(no_flow())?;
+        let flow = table.remove(number).ok_or(no_flow())?;
+        if !wants_last {
+            return Ok(None);
+        }
+        self.last_removal += 1;
+        self.removed.insert(RemovalId(self.last_removal), flow);
+        Ok(Some(RemovalId(self.last_removal)))
+    }
+
+    fn flow_removed(&mut self, removal: RemovalId) -> Option<Flow> {
+        if self.is_counting { None } else { self.removed.remove(&removal) }
     }
 
     fn flows_flush(&mut self, id: DatapathId) {
@@ -194,11 +221,11 @@ impl Datapath for MemoryDatapath {
         &self,
         id: DatapathId,
         cursor: u64,
-        visit: &mut dyn FnMut(&Flow) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
     ) -> Option<u64> {
         let table = self.tables.get(&id)?;
         let mut flows = table.flows.range(cursor..);
-        flows.find(|(_, flow)| visit(flow).is_break()).map(|(number, _)| *number)
+        flows.find(|(_, flow)| visit(flow.view()).is_break()).map(|(number, _)| *number)
     }
 
     fn execute(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {

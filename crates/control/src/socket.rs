@@ -157,6 +157,14 @@ impl Connections {
         Ok(closed)
     }
 
+    /// Tells of flows that were taken out, once workers have finished what they were at; returns whether somebody waits for
+    /// more of them.
+    pub fn settle(&mut self, datapath: &mut dyn Datapath) -> bool {
+        self.server.settle(datapath);
+        self.flush(datapath);
+        self.server.is_settling()
+    }
+
     /// Tells the control plane of a packet, or counts that it could not be told.
     pub fn upcall(&mut self, upcall: Upcall, datapath: &mut dyn Datapath) {
         if self.server.upcall(upcall) == Upcalled::Queued {

@@ -23,6 +23,7 @@ mod netfilter;
 mod packets;
 mod peer;
 mod private;
+mod removals;
 mod request;
 mod state;
 mod upcall;
@@ -36,14 +37,14 @@ pub use state::DatapathRecord;
 pub use upcall::{Upcall, UpcallKind, Upcalled};
 
 use crate::bounds::QUEUED_BYTES_MAX;
-use crate::datapath::{Datapath, DatapathId};
+use crate::datapath::{Datapath, DatapathId, RemovalId};
 use crate::family::FamilyMessage;
 use crate::message::{self, Header, Message, Messages};
 use crate::private as private_messages;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{ctrl, nlm, protocol};
 use dump::Dump;
-use peer::Peer;
+use peer::{Peer, Removal};
 use request::{Outcome, Request};
 use state::State;
 
@@ -72,7 +73,13 @@ pub struct Server {
     port_ids: BTreeMap<u32, PeerId>,
     last_port_id: u32,
     told: BTreeSet<PeerId>,
+    /// Clients who wait for the last of flows that were taken out.
+    settling: BTreeSet<PeerId>,
+    /// Flows that were taken out by clients who are gone.
+    orphans: Vec<RemovalId>,
     queued_bytes: usize,
+    /// Somebody is a member of the flows' group, which OVS never is.
+    has_flow_members: bool,
 }
 
 impl Server {
@@ -122,7 +129,9 @@ impl Server {
     /// The datagram was sent. What waited for room goes on.
     pub fn sent(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
         if let Some(peer) = self.peers.get_mut(&id) {
-            self.queued_bytes -= peer.pop();
+            let before = peer.output_bytes();
+            peer.pop();
+            self.queued_bytes -= before - peer.output_bytes();
             self.advance(id, datapath);
         }
     }
@@ -137,6 +146,9 @@ impl Server {
         if let Some(peer) = self.peers.remove(&id) {
             self.queued_bytes -= peer.output_bytes();
             self.port_ids.remove(&peer.port_id);
+            self.orphans.extend(peer.removals().map(|removal| removal.removal));
+            self.settling.remove(&id);
+            self.look_for_flow_members();
         }
     }
 
@@ -227,7 +239,7 @@ impl Server {
     ) -> Result<(), Refusal> {
         if self.peers.get(&id).is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
             let what = netfilter::serve(message.header)?;
-            return self.finish(id, message.header, what);
+            return self.finish(id, message.header, what, datapath);
         }
         if message.header.kind == ctrl::FAMILY_ID {
             return self.tell_family(id, message);
@@ -235,19 +247,26 @@ impl Server {
         let family =
             Family::of(message.header.kind).ok_or(Refusal::new(Errno::ENOENT, "there is no such family"))?;
         let request = Request::decode(message)?;
+        let is_told = self.is_told(request.header.flags);
         let state = &mut self.state;
         let outcome = match family {
             Family::Datapath => datapaths::serve(state, datapath, &request),
             Family::Vport => vports::serve(state, datapath, &request),
-            Family::Flow => flows::serve(state, datapath, &request),
+            Family::Flow => flows::serve(state, datapath, &request, is_told),
             Family::Packet => packets::serve(state, datapath, &request),
             Family::Meter => meters::serve(state, datapath, &request),
             Family::CtLimit => meters::serve_ct_limits(datapath, &request),
         }?;
-        self.finish(id, request.header, outcome)
+        self.finish(id, request.header, outcome, datapath)
     }
 
-    fn finish(&mut self, id: PeerId, request: Header, outcome: Outcome) -> Result<(), Refusal> {
+    fn finish(
+        &mut self,
+        id: PeerId,
+        request: Header,
+        outcome: Outcome,
+        datapath: &mut dyn Datapath,
+    ) -> Result<(), Refusal> {
         match outcome {
             Outcome::Done => {}
             Outcome::Told { answer, command } => self.push(id, answer.message(request, command, 0)?),
@@ -257,6 +276,10 @@ impl Server {
                 if request.has(nlm::ECHO) {
                     self.push(id, bytes);
                 }
+            }
+            Outcome::Removed { id: datapath_id, removal, omitted } => {
+                let removal = Removal { header: request, id: datapath_id, removal, omitted };
+                self.push_removal(id, removal, datapath);
             }
             Outcome::Dump(what) => {
                 if let Some(peer) = self.peers.get_mut(&id) {
@@ -281,6 +304,12 @@ impl Server {
         Ok(())
     }
 
+    fn look_for_flow_members(&mut self) {
+        let group = Family::Flow.group();
+        self.has_flow_members =
+            self.peers.values().any(|peer| peer.groups.iter().any(|one| Some(*one) == group));
+    }
+
     /// To every member of the family's group but who caused it.
     fn notify(&mut self, cause: PeerId, family: Family, bytes: &[u8]) {
         let Some(group) = family.group() else { return };
@@ -298,16 +327,21 @@ impl Server {
         }
     }
 
+    /// Whether a miss or a notification has room; it counts as lost if not.
+    fn has_room(&mut self, id: PeerId, len_bytes: usize) -> bool {
+        let has_room_for_all = self.queued_bytes + len_bytes <= QUEUED_BYTES_MAX;
+        let Some(peer) = self.peers.get_mut(&id) else { return false };
+        let has_room = has_room_for_all && peer.has_room_for_upcall(len_bytes);
+        peer.lost += u64::from(!has_room);
+        has_room
+    }
+
     /// Without room it is lost.
     fn push_droppable(&mut self, id: PeerId, datagram: Vec<u8>) -> bool {
-        let has_room_for_all = self.queued_bytes + datagram.len() <= QUEUED_BYTES_MAX;
-        let Some(peer) = self.peers.get_mut(&id) else { return false };
-        let has_room = has_room_for_all && peer.has_room_for_upcall(datagram.len());
+        let has_room = self.has_room(id, datagram.len());
         if has_room {
             self.push(id, datagram);
             self.told.insert(id);
-        } else {
-            peer.lost += 1;
         }
         has_room
     }

@@ -51,6 +51,7 @@ impl Server {
             Some(argument) => change(peer, kind, argument),
             None => Errno::EINVAL.0,
         };
+        self.look_for_flow_members();
         self.push(id, number(kind, message.header.seq, errno.unsigned_abs()));
         true
     }

@@ -4,7 +4,7 @@ use super::answer::Answer;
 use super::dump::What;
 use super::families::Family;
 use crate::attr::Attrs;
-use crate::datapath::DatapathId;
+use crate::datapath::{DatapathId, RemovalId};
 use crate::message::{Header, Message};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, nlm};
@@ -39,7 +39,9 @@ pub(super) enum Outcome {
     Told { answer: Answer, command: u8 },
     /// An object for who wants to see what became of it (NLM_F_ECHO), and for its family's group.
     Changed { answer: Answer, command: u8, family: Family },
-    /// Several flows, of which each is told to who wants to see it.
+    /// A flow that was taken out, to be told once its last packets are counted.
+    Removed { id: DatapathId, removal: RemovalId, omitted: u32 },
+    /// Several objects, for who asked for them.
     Dump(What),
 }
 

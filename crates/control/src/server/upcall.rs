@@ -70,6 +70,10 @@ impl Server {
             UpcallKind::Miss => packet::MISS,
             UpcallKind::Action { .. } => packet::ACTION,
         };
+        // Before the packet is copied: a flood of misses is to cost those little who lose them.
+        if !self.has_room(id, upcall.message.packet.len()) {
+            return false;
+        }
         let header = Header { kind: Family::Packet.id(), ..Header::default() };
         let message = Answer::Packet(Box::new(upcall.message)).message(header, command, 0);
         // A packet of more than 65531 bytes cannot be told.

@@ -164,6 +164,52 @@ fn flows_are_installed_changed_told_and_removed() {
 }
 
 #[test]
+fn removed_flows_are_told_in_order_when_their_last_packets_are_counted() {
+    let mut wire = Wire::new();
+    let id = wire.client();
+    wire.port_id(id);
+    for request in [
+        new_datapath("dp0", 9),
+        flow_request(NEW, CREATE, &flow(1, Vec::new())),
+        flow_request(NEW, CREATE, &flow(2, Vec::new())),
+    ] {
+        wire.ask(id, request);
+    }
+    wire.datapath.is_counting = true;
+    let both =
+        [flow_request(DEL, ECHO, &flow(1, Vec::new())), flow_request(DEL, ECHO | ACK, &flow(2, Vec::new()))];
+    wire.server.received(id, both.concat(), &mut wire.datapath).expect("in turn");
+    assert_eq!(wire.next(id), None, "workers may have packets of it");
+    assert!(wire.server.is_settling());
+    wire.server.settle(&mut wire.datapath);
+    assert_eq!(wire.next(id), None);
+    wire.datapath.is_counting = false;
+    wire.server.settle(&mut wire.datapath);
+    assert!(!wire.server.is_settling() && wire.server.take_told().contains(&id));
+    let kinds: Vec<_> = std::iter::from_fn(|| wire.next(id))
+        .map(|datagram| Messages::new(&datagram).next().expect("a message").header.kind)
+        .collect();
+    const ERROR: u16 = 2;
+    assert_eq!(kinds, [Family::Flow.id(), Family::Flow.id(), ERROR, lasthop_control::private::END]);
+}
+
+#[test]
+fn flows_removed_by_who_is_gone_are_forgotten() {
+    let mut wire = Wire::new();
+    let id = wire.client();
+    wire.ask(id, new_datapath("dp0", 9));
+    wire.ask(id, flow_request(NEW, CREATE, &flow(1, Vec::new())));
+    wire.datapath.is_counting = true;
+    let remove = flow_request(DEL, ECHO, &flow(1, Vec::new()));
+    wire.server.received(id, remove, &mut wire.datapath).expect("in turn");
+    wire.server.disconnected(id);
+    assert!(wire.server.is_settling());
+    wire.datapath.is_counting = false;
+    wire.server.settle(&mut wire.datapath);
+    assert_eq!((wire.server.is_settling(), wire.datapath.removed_count()), (false, 0));
+}
+
+#[test]
 fn what_is_omitted_is_not_told() {
     let mut wire = Wire::new();
     let id = wire.client();
