@@ -121,14 +121,14 @@ class Switch(Process):
     With `default_dir`, where the switch should go by itself, it is not told a directory.
     """
 
-    def __init__(self, directory, ports, module="bridge", default_dir=None, program=None, prefix=(), env=None):
+    def __init__(self, directory, ports, module="bridge", default_dir=None, program=None, prefix=(), env=None, words=()):
         self.directory = pathlib.Path(directory)
         self.run_dir = pathlib.Path(default_dir or self.directory / "run")
         self.ports = ports
         self.program = program or binary()
         where = [] if default_dir else ["--dir", self.run_dir]
         vnics = [word for port in ports for word in ("--vnic", port)]
-        command = [*prefix, self.program, "run", *where, "--module", module, *vnics]
+        command = [*prefix, self.program, "run", *where, "--module", module, *vnics, *words]
         super().__init__(self.directory / "switch.log", command, env=env)
 
     def __enter__(self):

@@ -15,6 +15,9 @@ use crate::port::{PortConfig, PortRecord, PortTable};
 pub struct PortDevice {
     port: PortId,
     offer: Offer,
+    /// Virtio and protocol features as acknowledged.
+    features: u64,
+    protocol_features: u64,
     /// The guest's memory, for its control ring.
     map: Arc<MemoryMap>,
     crew: Arc<Crew>,
@@ -34,8 +37,14 @@ impl PortDevice {
             queue_pairs: config.queue_pairs,
             mac: config.mac.map(|mac| mac.0),
             mtu: config.mtu,
+            private: features::private(config),
         };
-        Self { port, offer, map: Arc::default(), crew, ports }
+        Self { port, offer, features: 0, protocol_features: 0, map: Arc::default(), crew, ports }
+    }
+
+    fn use_features(&mut self) {
+        let capabilities = features::capabilities(self.features, self.protocol_features);
+        let _ = self.crew.set_capabilities(self.port, capabilities);
     }
 
     fn table(&self) -> MutexGuard<'_, PortTable> {
@@ -60,8 +69,13 @@ impl Device for PortDevice {
 
     fn set_features(&mut self, features: u64) {
         self.record(|record| record.features = features);
-        let (port, capabilities) = (self.port, features::capabilities(features));
-        let _ = self.crew.set_capabilities(port, capabilities);
+        self.features = features;
+        self.use_features();
+    }
+
+    fn set_protocol_features(&mut self, features: u64) {
+        self.protocol_features = features;
+        self.use_features();
     }
 
     fn set_memory(&mut self, map: Arc<MemoryMap>) {

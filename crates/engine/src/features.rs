@@ -1,6 +1,7 @@
 use lasthop_fabric::Capabilities;
+use lasthop_verdict::PortKind;
 use lasthop_vhost::features as virtio;
-use lasthop_wire::vnet;
+use lasthop_wire::{hash, vnet};
 
 use crate::PortConfig;
 
@@ -52,10 +53,19 @@ pub(crate) fn offered(config: &PortConfig) -> u64 {
     features
 }
 
+/// The private protocol features offered: hashes are told by the switch's own driver, which serves uplinks, and by nobody
+/// else.
+pub(crate) fn private(config: &PortConfig) -> u64 {
+    if config.kind == PortKind::Inside { 0 } else { virtio::protocol::PACKET_HASH }
+}
+
 /// What negotiated features mean for packets.
-pub(crate) fn capabilities(features: u64) -> Capabilities {
+pub(crate) fn capabilities(features: u64, protocol_features: u64) -> Capabilities {
     let has = |bit| features & bit != 0;
     let modern = has(virtio::VERSION_1) || has(virtio::MRG_RXBUF);
+    let header_bytes = if modern { vnet::HEADER_BYTES } else { vnet::HEADER_BYTES_LEGACY };
+    // Behind the long header only: a guest without VERSION_1 tells no hashes, whatever it acknowledged.
+    let tells_hashes = modern && protocol_features & virtio::protocol::PACKET_HASH != 0;
     Capabilities {
         mergeable: has(virtio::MRG_RXBUF),
         csum: has(virtio::GUEST_CSUM),
@@ -63,7 +73,8 @@ pub(crate) fn capabilities(features: u64) -> Capabilities {
         tso6: has(virtio::GUEST_TSO6),
         ecn: has(virtio::GUEST_ECN),
         uso: has(virtio::GUEST_USO4) && has(virtio::GUEST_USO6),
-        header_bytes: if modern { vnet::HEADER_BYTES } else { vnet::HEADER_BYTES_LEGACY },
+        header_bytes,
+        sent_header_bytes: if tells_hashes { hash::HEADER_BYTES } else { header_bytes },
     }
 }
 
@@ -134,7 +145,9 @@ mod tests {
     fn every_choice_of_a_guest_means_what_it_says() {
         for features in choices() {
             let has = |bit| features & bit != 0;
-            let Capabilities { mergeable, csum, tso4, tso6, ecn, uso, header_bytes } = capabilities(features);
+            let Capabilities { mergeable, csum, tso4, tso6, ecn, uso, header_bytes, sent_header_bytes } =
+                capabilities(features, !virtio::protocol::PACKET_HASH);
+            assert_eq!(sent_header_bytes, header_bytes);
             assert_eq!(
                 (mergeable, csum, tso4, tso6, ecn),
                 (
@@ -152,8 +165,18 @@ mod tests {
 
     #[test]
     fn legacy_guests_have_the_short_header() {
-        assert_eq!(capabilities(0).header_bytes, 10);
-        assert_eq!(capabilities(virtio::MRG_RXBUF).header_bytes, 12);
-        assert_eq!(capabilities(virtio::VERSION_1).header_bytes, 12);
+        assert_eq!(capabilities(0, 0).header_bytes, 10);
+        assert_eq!(capabilities(virtio::MRG_RXBUF, 0).header_bytes, 12);
+        assert_eq!(capabilities(virtio::VERSION_1, 0).header_bytes, 12);
+    }
+
+    #[test]
+    fn hashes_are_told_behind_the_long_header_by_uplinks_alone() {
+        let told = |features| capabilities(features, virtio::protocol::PACKET_HASH).sent_header_bytes;
+        assert_eq!((told(0), told(virtio::VERSION_1)), (10, 20));
+        assert_eq!(capabilities(virtio::VERSION_1, virtio::protocol::PACKET_HASH).header_bytes, 12);
+        for (kind, bits) in [(PortKind::Inside, 0), (PortKind::Uplink, virtio::protocol::PACKET_HASH)] {
+            assert_eq!(private(&PortConfig { kind, ..PortConfig::default() }), bits);
+        }
     }
 }

@@ -196,7 +196,7 @@ impl Engine {
     /// attaches (address, MTU, features), the next one is told.
     ///
     /// # Errors
-    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs, VLANs or isolation, and by the module, which change
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs, VLANs, isolation or kind, and by the module, which change
     /// nothing;
     /// [`EngineError::NoAnswer`].
     pub fn change_port(&self, port: PortId, config: PortConfig) -> Result<(), EngineError> {
@@ -206,8 +206,12 @@ impl Engine {
             let why = format!("the number of queue pairs of \"{}\" cannot change; add it anew", old.name);
             return Err(EngineError::Refused(why));
         }
-        if (&config.vlans, config.is_isolated) != (&old.vlans, old.is_isolated) {
-            let why = format!("the VLANs and the isolation of \"{}\" cannot change; add it anew", old.name);
+        let company = |config: &PortConfig| (config.vlans.clone(), config.is_isolated, config.kind);
+        if company(&config) != company(&old) {
+            let why = format!(
+                "the VLANs, the isolation and the kind of \"{}\" cannot change; add it anew",
+                old.name
+            );
             return Err(EngineError::Refused(why));
         }
         self.module.port_changed(port, &settings(config.clone())).map_err(EngineError::Refused)?;
@@ -313,8 +317,8 @@ impl Engine {
 
 /// What the module is told of a port.
 fn settings(config: PortConfig) -> PortSettings {
-    let PortConfig { name, switch, mac, storm, vlans, is_isolated, .. } = config;
-    PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated }
+    let PortConfig { name, switch, mac, storm, vlans, is_isolated, kind, .. } = config;
+    PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated, kind }
 }
 
 /// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers

@@ -1,6 +1,6 @@
 use std::fmt;
 
-use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortVlans, StormLimits, SwitchId};
+use lasthop_verdict::{Mac, PORTS_MAX, PortId, PortKind, PortVlans, StormLimits, SwitchId};
 
 use crate::EngineError;
 
@@ -27,6 +27,8 @@ pub struct PortConfig {
     pub vlans: PortVlans,
     /// Isolated ports talk to others only.
     pub is_isolated: bool,
+    /// What the port leads to.
+    pub kind: PortKind,
 }
 
 impl Default for PortConfig {
@@ -42,6 +44,7 @@ impl Default for PortConfig {
             link_up: true,
             vlans: PortVlans::Any,
             is_isolated: false,
+            kind: PortKind::Inside,
         }
     }
 }

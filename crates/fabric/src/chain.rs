@@ -2,6 +2,8 @@
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
 use lasthop_verdict::{DropReason, Header, IMAGE_FETCH_BYTES};
+use lasthop_wire::PacketHash;
+use lasthop_wire::hash::HASH_BYTES;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
@@ -48,18 +50,23 @@ pub(crate) fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain
     read_offload(header, &vnet)
 }
 
-/// As [`read_one_piece`], for a chain in pieces.
+/// As [`read_one_piece`], for a chain in pieces or a header of another length; with a hash, if that is long enough for one.
 #[inline(never)]
 pub(crate) fn read_pieces(
     (map, segments): (&MemoryMap, &[Segment]),
-    header: &mut Header,
+    (header, hash): (&mut Header, &mut PacketHash),
     chain: &Chain,
     vnet_bytes: usize,
 ) -> Result<(), DropReason> {
     let frame_len = chain.frame_bytes(vnet_bytes)?;
     let mut cursor = Cursor::new(map, segments);
     let mut vnet = [0; HEADER_BYTES];
-    cursor.read(&mut vnet[..vnet_bytes]).map_err(|_| DropReason::Recalled)?;
+    cursor.read(&mut vnet[..vnet_bytes.min(HEADER_BYTES)]).map_err(|_| DropReason::Recalled)?;
+    if vnet_bytes > HEADER_BYTES {
+        let mut bytes = [0; HASH_BYTES];
+        cursor.read(&mut bytes).map_err(|_| DropReason::Recalled)?;
+        *hash = PacketHash::parse(&bytes);
+    }
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;
     read_offload(header, &vnet)

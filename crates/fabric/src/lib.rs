@@ -91,12 +91,23 @@ pub struct Capabilities {
     pub uso: bool,
     /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF.
     pub header_bytes: usize,
+    /// The same of the packets that it sends: 8 more if they tell their hashes.
+    pub sent_header_bytes: usize,
 }
 
 impl Default for Capabilities {
     fn default() -> Self {
         let header_bytes = lasthop_wire::vnet::HEADER_BYTES;
-        Self { mergeable: false, csum: false, tso4: false, tso6: false, ecn: false, uso: false, header_bytes }
+        Self {
+            mergeable: false,
+            csum: false,
+            tso4: false,
+            tso6: false,
+            ecn: false,
+            uso: false,
+            header_bytes,
+            sent_header_bytes: header_bytes,
+        }
     }
 }
 
@@ -207,7 +218,8 @@ impl Fabric {
     fn switch(&mut self, port: PortId, now_ns: u64) {
         self.verdicts.clear();
         let headers = &self.fetched.headers[..self.fetched.len];
-        self.module.decide(&Batch { port, headers }, now_ns, &mut self.verdicts);
+        let hashes = self.fetched.hashes();
+        self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
         if let Some(destination) = self.common_destination() {
             self.forward_all(destination, now_ns);
             return;

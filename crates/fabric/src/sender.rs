@@ -7,6 +7,7 @@ use lasthop_ring::{
 };
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
+use lasthop_wire::{PacketHash, hash};
 
 use crate::board::Board;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LENT_PACKETS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
@@ -99,6 +100,9 @@ pub(crate) struct Fetched {
     /// The chains as taken, before frames that are none are left out.
     pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
+    /// Of the packets, if their sender tells them.
+    hashes: Box<[PacketHash; BATCH_PACKETS_MAX]>,
+    tells_hashes: bool,
 }
 
 impl Default for Fetched {
@@ -111,11 +115,19 @@ impl Default for Fetched {
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
+            hashes: Box::new([PacketHash::default(); BATCH_PACKETS_MAX]),
+            tells_hashes: false,
         }
     }
 }
 
 impl Fetched {
+    /// The hashes of the packets; none if their sender does not tell them.
+    #[inline]
+    pub(crate) fn hashes(&self) -> &[PacketHash] {
+        if self.tells_hashes { &self.hashes[..self.len] } else { &[] }
+    }
+
     /// Puts the images that the module made where outputs look for them.
     #[inline]
     pub(crate) fn add_images(&mut self, made: &[Header]) {
@@ -288,7 +300,7 @@ impl Senders {
     pub(crate) fn source(&self, packet: PacketRef) -> Option<Source<'_>> {
         let sender = self.get(packet.port())?;
         let chains = sender.chains.get(usize::from(packet.queue))?.as_deref()?;
-        Some(Source { map: &sender.map, chains, vnet_bytes: sender.capabilities.header_bytes })
+        Some(Source { map: &sender.map, chains, vnet_bytes: sender.capabilities.sent_header_bytes })
     }
 
     /// As `settle_all`, for one attempt.
@@ -524,7 +536,8 @@ impl Sender {
         (home, discard): (u8, Option<DropReason>),
     ) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
-        let vnet_bytes = self.capabilities.header_bytes;
+        let vnet_bytes = self.capabilities.sent_header_bytes;
+        fetched.tells_hashes = vnet_bytes == hash::HEADER_BYTES;
         let packet = PacketRef { port: ring.port.0, queue: ring.queue, head: 0, home, epoch: self.epoch };
         let (mut bytes, mut gso_packets) = (0, 0);
         for chain in &fetched.chains[..taken] {
@@ -534,7 +547,8 @@ impl Sender {
             } else {
                 let chains = queue.table.chains();
                 let segments = chains.segments(chain.head, self.epoch, &mut fetched.segments);
-                read_pieces((&self.map, segments.unwrap_or_default()), header, chain, vnet_bytes)
+                let hash = &mut fetched.hashes[fetched.len];
+                read_pieces((&self.map, segments.unwrap_or_default()), (header, hash), chain, vnet_bytes)
             };
             if read.is_ok() {
                 bytes += u64::from(header.frame_len_bytes());

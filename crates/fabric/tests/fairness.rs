@@ -282,7 +282,7 @@ fn descriptors_cost_what_they_cause() {
     assert_eq!(cost_in_pieces(&crumbs, &[2048], everything()), whole + 61 * PIECE_COST);
     assert_eq!(cost_in_pieces(&[], &[1; 212], everything()), whole + 211 * PIECE_COST);
     assert_eq!(cost_in_pieces(&[50], &[100, 112], everything()), whole + 3 * PIECE_COST);
-    let legacy = Capabilities { header_bytes: 10, mergeable: false, ..everything() };
+    let legacy = Capabilities { header_bytes: 10, sent_header_bytes: 10, mergeable: false, ..everything() };
     assert_eq!(cost_in_pieces(&[], &[2048], legacy), whole, "another way, no more pieces");
 }
 

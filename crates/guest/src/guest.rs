@@ -8,6 +8,7 @@ use lasthop_ring::{DriverRing, RingMemory};
 use lasthop_vhost::features;
 use lasthop_vhost::front::FrontEnd;
 use lasthop_wire::vnet::Offload;
+use lasthop_wire::{PacketHash, hash};
 
 use crate::bells::Bells;
 use crate::handshake::{Agreement, RingSetup, enable_rings, negotiate, share_memory, start_ring};
@@ -83,8 +84,8 @@ impl Guest {
     /// The whole conversation with a back end that knows nothing yet.
     fn introduce(&mut self) -> Result<(), GuestError> {
         self.front.set_owner()?;
-        self.agreement = negotiate(&mut self.front, &self.options)?;
-        share_memory(&mut self.front, &self.memory, &self.layout, self.options.regions)?;
+        self.agreement = negotiate(&mut self.front, self.options.wishes())?;
+        share_memory(&mut self.front, &self.memory, &self.layout.regions(self.options.regions))?;
         self.start_fresh()
     }
 
@@ -114,7 +115,7 @@ impl Guest {
         let options = GuestOptions { regions, ..self.options.clone() };
         options.check()?;
         self.options = options;
-        share_memory(&mut self.front, &self.memory, &self.layout, regions)
+        share_memory(&mut self.front, &self.memory, &self.layout.regions(regions))
     }
 
     /// Stops all rings; the positions at which they would go on, for [`Self::start`].
@@ -162,6 +163,7 @@ impl Guest {
     fn queue_pair(&self, pair: u16) -> Result<QueuePair, GuestError> {
         let slots = &self.layout.pairs[usize::from(pair)];
         let header_bytes = self.agreement.header_bytes();
+        let sent_header_bytes = self.agreement.sent_header_bytes();
         let shape = RxShape {
             header_bytes,
             mergeable: self.agreement.has(features::MRG_RXBUF),
@@ -173,7 +175,7 @@ impl Guest {
         rx.fill_guard(&self.memory.map)?;
         let indirect = self.options.indirect && self.agreement.has(features::INDIRECT_DESC);
         let tx_ring = self.ring(2 * pair + 1)?;
-        let tx = TxQueue::new(2 * pair + 1, tx_ring, Bells::new()?, slots, (header_bytes, indirect));
+        let tx = TxQueue::new(2 * pair + 1, tx_ring, Bells::new()?, slots, (sent_header_bytes, indirect));
         Ok(QueuePair { rx, tx })
     }
 
@@ -226,7 +228,28 @@ impl Guest {
     #[inline]
     pub fn send(&mut self, queue: u16, frame: &[u8], offload: Offload) -> Result<bool, GuestError> {
         let (map, pair) = self.pair(queue)?;
-        pair.tx.send(map, frame, offload, &[])
+        pair.tx.send(map, frame, (offload, PacketHash::default()), &[])
+    }
+
+    /// As [`Self::send`], and tells the packet's hash, if the back end takes them (see [`Self::tells_hashes`]).
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub fn send_hashed(
+        &mut self,
+        queue: u16,
+        frame: &[u8],
+        offload: Offload,
+        hash: PacketHash,
+    ) -> Result<bool, GuestError> {
+        let (map, pair) = self.pair(queue)?;
+        pair.tx.send(map, frame, (offload, hash), &[])
+    }
+
+    /// Whether hashes are told: they are wanted (PACKET_HASH among the options' protocol features) and taken.
+    #[must_use]
+    pub fn tells_hashes(&self) -> bool {
+        self.agreement.sent_header_bytes() == hash::HEADER_BYTES
     }
 
     /// As [`Self::send`], in several descriptors: `cuts` are the bytes of all but the last one, the virtio-net header
@@ -242,7 +265,7 @@ impl Guest {
         cuts: &[u32],
     ) -> Result<bool, GuestError> {
         let (map, pair) = self.pair(queue)?;
-        pair.tx.send(map, frame, offload, cuts)
+        pair.tx.send(map, frame, (offload, PacketHash::default()), cuts)
     }
 
     /// Shows the back end what was put into the transmit ring of a queue since the last time, and kicks it if it wants

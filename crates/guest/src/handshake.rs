@@ -1,16 +1,17 @@
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use lasthop_ring::RingAddresses;
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 use lasthop_vhost::message::RingAddressMessage;
+use lasthop_wire::hash;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 
+use crate::GuestError;
 use crate::bells::Bells;
 use crate::config::DeviceConfig;
-use crate::layout::Layout;
 use crate::memory::{Memory, region_message};
-use crate::{GuestError, GuestOptions};
 
 /// ACKNOWLEDGE, DRIVER, DRIVER_OK, FEATURES_OK (virtio 1.2, 2.1).
 const STATUS_RUNNING: u8 = 0x0f;
@@ -33,6 +34,12 @@ impl Agreement {
         self.features & feature != 0
     }
 
+    /// Bytes of the virtio-net header of packets to be sent: with their hash, if that was agreed upon.
+    pub(crate) fn sent_header_bytes(&self) -> usize {
+        let tells_hashes = self.protocol & protocol::PACKET_HASH != 0 && self.header_bytes() == HEADER_BYTES;
+        if tells_hashes { hash::HEADER_BYTES } else { self.header_bytes() }
+    }
+
     /// Bytes of the virtio-net header (virtio 1.2, 5.1.6.1).
     pub(crate) fn header_bytes(&self) -> usize {
         let long = self.has(features::VERSION_1 | features::MRG_RXBUF);
@@ -40,19 +47,30 @@ impl Agreement {
     }
 }
 
+/// What a front end asks for; what is not offered is gone without.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wishes {
+    /// Virtio features.
+    pub(crate) features: u64,
+    /// Protocol features.
+    pub(crate) protocol: u64,
+    /// Not gone without.
+    pub(crate) queue_pairs: u16,
+}
+
 /// Agrees upon features.
-pub(crate) fn negotiate(front: &mut FrontEnd, options: &GuestOptions) -> Result<Agreement, GuestError> {
+pub(crate) fn negotiate(front: &mut FrontEnd, wishes: Wishes) -> Result<Agreement, GuestError> {
     let offered = front.get_features()?;
     let mut agreement = Agreement {
-        features: offered & options.features & !features::PROTOCOL_FEATURES,
+        features: offered & wishes.features & !features::PROTOCOL_FEATURES,
         has_protocol: offered & features::PROTOCOL_FEATURES != 0,
         ..Agreement::default()
     };
     if agreement.has_protocol {
-        agreement.protocol = front.get_protocol_features()? & options.protocol_features;
+        agreement.protocol = front.get_protocol_features()? & wishes.protocol;
         front.set_protocol_features(agreement.protocol)?;
     }
-    check_queues(front, options.queue_pairs, agreement.protocol)?;
+    check_queues(front, wishes.queue_pairs, agreement.protocol)?;
     let protocol_bit = offered & features::PROTOCOL_FEATURES;
     front.set_features(agreement.features | protocol_bit)?;
     agreement.config = read_config(front, agreement.protocol)?;
@@ -74,14 +92,13 @@ fn read_config(front: &mut FrontEnd, protocol: u64) -> Result<DeviceConfig, Gues
     Ok(bytes.map_or_else(|_| DeviceConfig::default(), |bytes| DeviceConfig::parse(&bytes)))
 }
 
-/// Hands over memory: as one table.
+/// Hands over ranges of memory: as one table.
 pub(crate) fn share_memory(
     front: &mut FrontEnd,
     memory: &Memory,
-    layout: &Layout,
-    regions: u16,
+    ranges: &[Range<u64>],
 ) -> Result<(), GuestError> {
-    let regions: Vec<_> = layout.regions(regions).iter().map(region_message).collect();
+    let regions: Vec<_> = ranges.iter().map(region_message).collect();
     let fds: Vec<BorrowedFd<'_>> = regions.iter().map(|_| memory.file.as_fd()).collect();
     Ok(front.set_mem_table(&regions, &fds)?)
 }

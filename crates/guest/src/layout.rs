@@ -53,6 +53,35 @@ pub(crate) struct PairSlots {
     pub(crate) tables: Slots,
 }
 
+/// Gives out guest memory in whole pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Plan {
+    end: u64,
+}
+
+impl Plan {
+    /// Offset of the next area.
+    pub(crate) fn area(&mut self, len_bytes: u64) -> u64 {
+        let at = self.end;
+        self.end += len_bytes.next_multiple_of(PAGE_BYTES);
+        at
+    }
+
+    pub(crate) fn ring(&mut self, entries: u16) -> RingAddresses {
+        let entries = u64::from(entries);
+        RingAddresses {
+            descriptors: USER_ADDR + self.area(u64::from(Descriptor::BYTES) * entries),
+            available: USER_ADDR + self.area(6 + 2 * entries),
+            used: USER_ADDR + self.area(6 + 8 * entries),
+        }
+    }
+
+    /// Bytes given out.
+    pub(crate) fn len_bytes(self) -> u64 {
+        self.end
+    }
+}
+
 /// What lies where in guest memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
@@ -65,24 +94,13 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn new(options: &GuestOptions) -> Self {
-        let mut end = 0;
-        let mut area = |len_bytes: u64| {
-            let at = end;
-            end += len_bytes.next_multiple_of(PAGE_BYTES);
-            at
-        };
-        let entries = u64::from(options.ring_entries);
-        let rings = (0..2 * options.queue_pairs)
-            .map(|_| RingAddresses {
-                descriptors: USER_ADDR + area(u64::from(Descriptor::BYTES) * entries),
-                available: USER_ADDR + area(6 + 2 * entries),
-                used: USER_ADDR + area(6 + 8 * entries),
-            })
-            .collect();
-        let buffers_at = area(0);
+        let mut plan = Plan::default();
+        let entries = options.ring_entries;
+        let rings = (0..2 * options.queue_pairs).map(|_| plan.ring(entries)).collect();
+        let buffers_at = plan.area(0);
         let mut slots = |len_bytes: u32| {
             let stride_bytes = len_bytes.next_multiple_of(LINE_BYTES);
-            Slots { first: area(u64::from(stride_bytes) * entries), stride_bytes, len_bytes }
+            Slots { first: plan.area(u64::from(stride_bytes) * u64::from(entries)), stride_bytes, len_bytes }
         };
         let pairs = (0..options.queue_pairs)
             .map(|_| PairSlots {
@@ -91,7 +109,7 @@ impl Layout {
                 tables: slots(PARTS_MAX as u32 * Descriptor::BYTES),
             })
             .collect();
-        Self { rings, pairs, buffers_at, len_bytes: end }
+        Self { rings, pairs, buffers_at, len_bytes: plan.len_bytes() }
     }
 
     /// The memory in `count` regions of whole pages; rings are all in the first.

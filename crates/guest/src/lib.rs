@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** [`Guest`] plays both the VMM (vhost-user front end, memory, eventfds) and the driver inside the guest
 //! (rings, buffers, packet headers), so that a process can send and receive frames as a virtual machine does. For tests and
-//! benchmarks of back ends, and for processes that attach to the switch as a machine would.
+//! benchmarks of back ends, and for processes that attach to the switch as a machine would. [`Vnic`] is the card alone, for
+//! those whose buffers are their own affair.
 //!
 //! **Contract.** Frames go out in the order of [`Guest::send`] once [`Guest::flush`] published them, and are received
 //! whole, with their offload metadata; buffers are given back to the back end as soon as they were read. Memory is laid out
@@ -41,6 +42,7 @@ mod sleep;
 #[cfg(test)]
 mod tests;
 mod tx;
+mod vnic;
 
 pub use burst::{BurstGuest, ReadDepth, START_BYTES};
 pub use config::DeviceConfig;
@@ -49,3 +51,4 @@ pub use guest::{Counters, Guest};
 pub use listener::GuestListener;
 pub use options::{ALL_FEATURES, GuestOptions, PARTS_MAX, QUEUE_PAIRS_MAX, SLOT_BYTES_MAX};
 pub use rx::ReceivedFrame;
+pub use vnic::{Vnic, VnicOptions, VnicPair, VnicRing};

@@ -3,6 +3,7 @@ use lasthop_vhost::features::{self, protocol};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::GuestError;
+use crate::handshake::Wishes;
 
 /// Queue pairs of one guest: vhost-user numbers rings in 8 bits.
 pub const QUEUE_PAIRS_MAX: u16 = 128;
@@ -101,6 +102,11 @@ impl GuestOptions {
     pub fn without(mut self, features: u64) -> Self {
         self.features &= !features;
         self
+    }
+
+    pub(crate) fn wishes(&self) -> Wishes {
+        let Self { features, protocol_features: protocol, queue_pairs, .. } = *self;
+        Wishes { features, protocol, queue_pairs }
     }
 
     pub(crate) fn check(&self) -> Result<(), GuestError> {

@@ -1,6 +1,7 @@
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DriverRing, write_table};
-use lasthop_wire::vnet::Offload;
+use lasthop_wire::PacketHash;
+use lasthop_wire::vnet::{HEADER_BYTES, Offload};
 
 use crate::bells::Bells;
 use crate::layout::{PairSlots, Slots};
@@ -79,19 +80,28 @@ impl TxQueue {
         &mut self,
         map: &MemoryMap,
         frame: &[u8],
-        offload: Offload,
+        told: (Offload, PacketHash),
         cuts: &[u32],
     ) -> Result<bool, GuestError> {
         let Some(slot) = self.ring.next_head().map(u32::from) else { return Ok(false) };
-        self.fill(map, slot, frame, offload)?;
+        self.fill(map, slot, frame, told)?;
         self.send_slot(map, slot, frame.len(), cuts)
     }
 
     #[inline]
-    fn fill(&self, map: &MemoryMap, slot: u32, frame: &[u8], offload: Offload) -> Result<(), GuestError> {
+    fn fill(
+        &self,
+        map: &MemoryMap,
+        slot: u32,
+        frame: &[u8],
+        (offload, hash): (Offload, PacketHash),
+    ) -> Result<(), GuestError> {
         self.check_fits(frame.len())?;
         let (segment, header) = (self.slots.segment(slot), offload.emit(0));
-        map.write(segment, 0, &header[..self.header_bytes])?;
+        map.write(segment, 0, &header[..self.header_bytes.min(HEADER_BYTES)])?;
+        if self.header_bytes > HEADER_BYTES {
+            map.write(segment, HEADER_BYTES as u32, &hash.emit())?;
+        }
         Ok(map.write(segment, self.header_bytes as u32, frame)?)
     }
 

@@ -256,16 +256,19 @@ impl MemoryMap {
             return Err(StaleSegment);
         }
         let out = self.host(target, 0, len)?.as_ptr();
-        if rest.len > 0 {
-            let source = rest.map.host(rest.segment, rest.skip, rest.len)?.as_ptr();
-            // SAFETY: host checked both ranges. They are of two guests, or of one, which may have them overlap: `copy`
-            // allows that.
-            unsafe { std::ptr::copy(source, out.add(N + image.len()), rest.len) };
-        }
+        let source = match rest.len {
+            0 => std::ptr::null_mut(),
+            len => rest.map.host(rest.segment, rest.skip, len)?.as_ptr(),
+        };
         // SAFETY: host checked the target; header and image are ours.
         unsafe {
             std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
             copy_short(image.as_ptr(), out.add(N), image.len());
+        }
+        if rest.len > 0 {
+            // SAFETY: host checked both ranges. They are of two guests, or of one, which may have them overlap: `copy`
+            // allows that.
+            unsafe { std::ptr::copy(source, out.add(N + image.len()), rest.len) };
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{fcntl_get_seals, fstat};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 #[cfg(not(miri))]
 use rustix::mm::{mmap_anonymous, munmap};
 use thiserror::Error;
@@ -117,6 +117,9 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
         let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, fd, aligned)? };
+        // SAFETY: the advice changes what a core file has of the range, and nothing else. Where it is not taken, guests' secrets
+        // may be in one, as they would be anyway.
+        let _ = unsafe { madvise(base, mapped_bytes, Advice::LinuxDontDump) };
         let mut mapping = Self::adopt(base, mapped_bytes, lead, len as usize, Some(range));
         let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
         mapping.backing = Backing::of(fd);

@@ -14,6 +14,9 @@
 //! mac = "02:00:00:00:00:01"
 //! vlan = 5
 //!
+//! [[port]]
+//! name = "eth1"
+//!
 //! [[fdb]]
 //! mac = "02:00:00:00:00:02"
 //! vnic = "vm1"
@@ -36,7 +39,10 @@ use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
+use crate::hysteresis::Hysteresis;
 use crate::names;
+use crate::port::PortSpec;
+use crate::sandbox;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
@@ -51,6 +57,8 @@ pub(crate) struct SwitchSettings {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Workers,
+    pub(crate) hysteresis: Hysteresis,
+    pub(crate) sandbox: sandbox::Mode,
 }
 
 impl SwitchSettings {
@@ -95,9 +103,13 @@ pub(crate) struct Config {
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
     pub(crate) workers: Option<Workers>,
+    pub(crate) hysteresis: Option<Hysteresis>,
+    pub(crate) sandbox: Option<sandbox::Mode>,
     /// Those that were named, beside the default one.
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
+    /// Device ports.
+    pub(crate) ports: Vec<PortSpec>,
     /// Static entries of the forwarding table.
     pub(crate) fdb: Vec<StaticEntry>,
 }
@@ -109,6 +121,11 @@ impl Config {
         let default = SwitchSpec::default_of(module, self.fdb_entries);
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
     }
+
+    /// All that is a vnic to the switch: device ports, too.
+    pub(crate) fn all_vnics(&self) -> Vec<VnicSpec> {
+        self.vnics.iter().cloned().chain(self.ports.iter().map(PortSpec::vnic)).collect()
+    }
 }
 
 #[derive(Deserialize)]
@@ -119,10 +136,15 @@ struct File {
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
     workers: Option<Workers>,
+    #[serde(rename = "hysteresis-us")]
+    hysteresis: Option<Hysteresis>,
+    sandbox: Option<sandbox::Mode>,
     #[serde(default)]
     switch: Vec<Spanned<SwitchSpec>>,
     #[serde(default)]
     vnic: Vec<Spanned<VnicSpec>>,
+    #[serde(default)]
+    port: Vec<Spanned<PortSpec>>,
     #[serde(default)]
     fdb: Vec<StaticEntry>,
 }
@@ -207,8 +229,26 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         sense::check(vnic.get_ref(), &vnics).map_err(|fault| Mistake::new(line..=line, fault.message))?;
         vnics.push(vnic.into_inner());
     }
-    let File { module, cpus, fdb_entries, workers, fdb, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, switches, vnics, fdb })
+    let ports = distinct_ports(text, file.port, &vnics)?;
+    let File { module, cpus, fdb_entries, workers, hysteresis, sandbox, fdb, .. } = file;
+    Ok(Config { module, cpus, fdb_entries, workers, hysteresis, sandbox, switches, vnics, ports, fdb })
+}
+
+/// The device ports, or the first one that cannot be beside the others and the vnics.
+fn distinct_ports(
+    text: &str,
+    ports: Vec<Spanned<PortSpec>>,
+    vnics: &[VnicSpec],
+) -> Result<Vec<PortSpec>, Mistake> {
+    let (mut distinct, mut vnics) = (Vec::with_capacity(ports.len()), vnics.to_vec());
+    for port in ports {
+        let line = line_of(text, port.span().start);
+        sense::check_port(port.get_ref(), &distinct, &vnics)
+            .map_err(|fault| Mistake::new(line..=line, fault.message))?;
+        vnics.push(port.get_ref().vnic());
+        distinct.push(port.into_inner());
+    }
+    Ok(distinct)
 }
 
 /// The switches, or the second one with a name.
@@ -240,7 +280,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\n[[switch]]\nname = \"red\"\n\
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
@@ -248,7 +288,8 @@ mod tests {
         assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
         assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
-        assert_eq!(config.workers, Some(Workers(2)));
+        assert_eq!((config.workers, config.hysteresis), (Some(Workers(2)), Some(Hysteresis(20))));
+        assert_eq!(config.sandbox, Some(sandbox::Mode::Strict));
         let specs: Vec<VnicSpec> = [
             "a",
             "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",
@@ -273,6 +314,22 @@ mod tests {
     }
 
     #[test]
+    fn device_ports_are_understood() {
+        let text = "[[port]]\nname = \"out\"\ndevice = \"eth1\"\nbackend = \"af_packet\"\nqueues = 2\nhost = \"off\"\ntransit = true\n\
+                    link-tracking = true\nqdisc-bypass = true\ntrunk = [5]\n\
+                    [[port]]\nname = \"br0\"\ntap = \"br0\"\naddress = [\"192.0.2.1/24\", \"2001:db8::1/64\"]\nmtu = 9000\n\
+                    [[fdb]]\nmac = \"02:00:00:00:00:07\"\nvnic = \"out\"\n";
+        let config = parse(text).expect("a good file");
+        let specs = [
+            "out,device=eth1,backend=af_packet,queues=2,host=off,transit=true,link-tracking=true,qdisc-bypass=true,trunk=5",
+            "br0,tap=br0,address=192.0.2.1/24+2001:db8::1/64,mtu=9000",
+        ]
+        .map(|text| text.parse().expect("a port"));
+        assert_eq!(config.ports, specs);
+        assert_eq!(config.all_vnics().len(), 2);
+    }
+
+    #[test]
     fn an_empty_file_says_nothing() {
         assert_eq!(parse(""), Ok(Config::default()));
     }
@@ -287,7 +344,10 @@ mod tests {
             ("fdb-entries = -1", 1, "64 to 1048576"),
             ("fdb_entries = 100", 1, "did you mean \"fdb-entries\""),
             ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
+            ("sandbox = \"on\"", 1, "none of auto, strict, off"),
             ("worker = 2", 1, "did you mean \"workers\""),
+            ("hysteresis-us = -1", 1, "hysteresis-us must be a whole number of microseconds"),
+            ("hysteresis = 1", 1, "did you mean \"hysteresis-us\""),
             ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
             ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),
@@ -314,6 +374,19 @@ mod tests {
             ("[[vnic]]\nname = \"a\"\nnative = 70000", 3, "1 to 4094"),
             ("\n[[vnic]]\nname = \"a\"\nvlan = 5\ntrunk = [6]", 2, "both vlan and trunk"),
             ("[[vnic]]\nname = \"a\"\nisolated = 1", 3, "isolated"),
+            ("[[port]]\ndevice = \"eth1\"", 1, "name"),
+            ("[[port]]\nname = \"eth1\"\nhosts = \"off\"", 3, "did you mean \"host\""),
+            ("[[port]]\nname = \"eth1\"\nhost = \"of\"", 3, "did you mean \"off\""),
+            ("[[port]]\nname = \"eth1\"\nbackend = \"af-packet\"", 3, "did you mean \"af_packet\""),
+            ("[[port]]\nname = \"eth1\"\nqueues = 33", 3, "1 to 32"),
+            ("[[port]]\nname = \"eth1\"\naddress = [\"192.0.2.1/24\"]", 1, "address is for taps"),
+            ("[[port]]\nname = \"b\"\ntap = \"b\"\naddress = [\"192.0.2.1\"]", 4, "write it as"),
+            ("[[vnic]]\nname = \"a\"\n[[port]]\nname = \"a\"", 3, "\"a\" already"),
+            (
+                "[[port]]\nname = \"a\"\n[[port]]\nname = \"b\"\ndevice = \"a\"",
+                3,
+                "the device \"a\" is that of port \"a\"",
+            ),
             ("[[fdb]]\nmac = \"03:00:00:00:00:01\"\nvnic = \"a\"", 2, "unicast"),
             ("[[fdb]]\nmac = \"02:00:00:00:00:01\"\nport = \"a\"", 3, "unknown key \"port\""),
             ("[[fdb]]\nmac = \"02:00:00:00:00:01\"", 1, "vnic"),

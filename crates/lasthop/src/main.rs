@@ -17,7 +17,7 @@
 //!   guest (VMM)  ──connects──► NAME.sock ──────────┘                              ▲
 //!         └───────────────────────── vhost-user over the passed socket ───────────┘
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // sandbox/sys.rs alone may have some
 
 mod capture;
 mod cli;
@@ -26,19 +26,24 @@ mod config;
 mod cpus;
 mod descriptors;
 mod doctor;
+mod driver;
 mod fault;
 mod fdb;
+mod hysteresis;
 mod ipc;
+mod links;
 mod log;
 mod names;
 mod orders;
 mod output;
 mod plan;
 mod poller;
+mod port;
 mod rates;
 mod report;
 mod rpc;
 mod rundir;
+mod sandbox;
 mod show;
 mod signals;
 mod supervisor;

@@ -6,7 +6,9 @@ use crate::capture::CaptureSpec;
 use crate::doctor::facts::Inspection;
 use crate::fault::Fault;
 use crate::fdb::{Flush, StaticEntry};
+use crate::port::Leads;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
+use crate::sandbox::{ForbiddenCall, Layer};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
@@ -27,9 +29,9 @@ pub(crate) enum Order {
     /// What each switch knows.
     Switches,
     /// Make a port; its guest may come later.
-    AddPort(VnicSpec),
+    AddPort(SwitchPort),
     /// Change a port, whose guest may be attached.
-    ChangePort(VnicSpec),
+    ChangePort(SwitchPort),
     /// Forget a port and hang up on its guest.
     RemovePort { name: String },
     /// The attached descriptor is a connection to the port's guest. Answered by [`Report::Detached`] when it ends,
@@ -53,6 +55,14 @@ pub(crate) enum Order {
     End,
 }
 
+/// What the switch is told of a port.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SwitchPort {
+    pub(crate) vnic: VnicSpec,
+    /// Whom it talks to.
+    pub(crate) leads: Leads,
+}
+
 /// From the switch.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
@@ -62,6 +72,10 @@ pub(crate) enum Report {
     Detached { name: String, attachment: u64, why: String },
     /// A guest's VMM was refused something, and the connection goes on.
     Refused { name: String, why: String },
+    /// What the switch could give up, before it met any guest.
+    Sandbox(Vec<Layer>),
+    /// The switch made a system call that its sandbox does not allow, and ends.
+    Forbidden(ForbiddenCall),
     /// The switch cannot go on and ends.
     Failed { why: String },
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::fdb::StaticEntry;
+use crate::port::PortSpec;
 use crate::report::ConfigReport;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::{Change, When, changes};
@@ -23,6 +24,15 @@ pub(crate) enum Step {
     Anew { vnic: VnicSpec, changes: Vec<Change> },
     /// A vnic comes.
     Add { vnic: VnicSpec },
+    /// A device port goes.
+    #[serde(rename = "remove_port")]
+    RemovePort { name: Name },
+    /// A device port goes and comes again as another one.
+    #[serde(rename = "anew_port")]
+    AnewPort { port: PortSpec, changes: Vec<Change> },
+    /// A device port comes.
+    #[serde(rename = "add_port")]
+    AddPort { port: PortSpec },
     /// A switch goes; its vnics went before.
     #[serde(rename = "remove_switch")]
     RemoveSwitch { name: SwitchName },
@@ -55,12 +65,13 @@ impl Plan {
         let changed = new.values().filter_map(|vnic| change(old.get(&vnic.name)?, vnic));
         let added = new.values().filter(|vnic| !old.contains_key(&vnic.name));
         let added = added.map(|vnic| Step::Add { vnic: vnic.clone() });
-        let vnics: Vec<Step> = removed.chain(changed).chain(added).collect();
+        let vnics: Vec<Step> = removed.chain(changed).chain(added).chain(ports(running, wanted)).collect();
         // What goes takes its entries along.
         let is_gone = |vnic: &Name| {
             vnics.iter().any(|step| match step {
-                Step::Remove { name } => name == vnic,
+                Step::Remove { name } | Step::RemovePort { name } => name == vnic,
                 Step::Anew { vnic: spec, .. } => spec.name == *vnic,
+                Step::AnewPort { port, .. } => port.name == *vnic,
                 _ => false,
             })
         };
@@ -116,6 +127,21 @@ fn change(old: &VnicSpec, new: &VnicSpec) -> Option<Step> {
     }
 }
 
+/// Device ports that go, come, or are made anew: none of their keys changes while they exist.
+fn ports(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
+    let find = |all: &[PortSpec], name: &Name| all.iter().find(|port| port.name == *name).cloned();
+    let removed = running.ports.iter().filter(|port| find(&wanted.ports, &port.name).is_none());
+    let removed = removed.map(|port| Step::RemovePort { name: port.name.clone() });
+    let others = wanted.ports.iter().cloned().filter_map(|port| match find(&running.ports, &port.name) {
+        None => Some(Step::AddPort { port }),
+        Some(old) => {
+            let changes = changes(&old, &port);
+            (!changes.is_empty()).then_some(Step::AnewPort { port, changes })
+        }
+    });
+    removed.chain(others).collect()
+}
+
 /// Switches that go, come, or are set up in another way, which takes a restart.
 fn switches(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
     let (old, new) = (&running.switches, &wanted.switches);
@@ -150,11 +176,10 @@ fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Ite
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::SettingsReport;
 
     fn report(vnics: &[&str]) -> ConfigReport {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
-        ConfigReport { settings: SettingsReport::default(), switches: Vec::new(), vnics, fdb: Vec::new() }
+        ConfigReport { vnics, ..ConfigReport::default() }
     }
 
     fn plan(old: &[&str], new: &[&str]) -> Plan {
@@ -204,6 +229,26 @@ mod tests {
             Step::AddSwitch { switch: switch("d") },
         ];
         assert_eq!(plan.steps, expected);
+    }
+
+    #[test]
+    fn device_ports_come_and_go_and_are_made_anew() {
+        let with = |ports: &[&str]| ConfigReport {
+            ports: ports.iter().map(|port| port.parse().expect("a port")).collect(),
+            ..ConfigReport::default()
+        };
+        let plan = Plan::new(&with(&["a", "b", "c,vlan=5"]), &with(&["b", "c,vlan=6", "d"]));
+        let words: Vec<String> = plan
+            .steps
+            .iter()
+            .map(|step| match step {
+                Step::RemovePort { name } => format!("- {name}"),
+                Step::AnewPort { port, changes } => format!("! {} {}", port.name, changes[0].text()),
+                Step::AddPort { port } => format!("+ {}", port.name),
+                other => format!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(words, ["- a", "! c vlan: 5 -> 6", "+ d"]);
     }
 
     #[test]

@@ -7,6 +7,8 @@ use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;
+use crate::port::PortSpec;
+use crate::sandbox::{self, Layer};
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
 use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
@@ -240,6 +242,9 @@ pub(crate) struct VnicReport {
     pub(crate) isolated: bool,
     #[serde(default)]
     pub(crate) link: Link,
+    /// Its link is down since no uplink that its switch depends on has one.
+    #[serde(default)]
+    pub(crate) uplinks_down: bool,
     #[serde(default)]
     pub(crate) socket_mode: Option<SocketMode>,
     #[serde(default)]
@@ -279,6 +284,7 @@ impl VnicReport {
             native: spec.native,
             isolated: spec.isolated,
             link: spec.link,
+            uplinks_down: false,
             socket_mode: spec.socket_mode,
             socket_owner: spec.socket_owner.clone(),
             socket_group: spec.socket_group.clone(),
@@ -346,6 +352,8 @@ pub(crate) struct ConfigReport {
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
     #[serde(default)]
+    pub(crate) ports: Vec<PortSpec>,
+    #[serde(default)]
     pub(crate) fdb: Vec<StaticEntry>,
 }
 
@@ -356,6 +364,9 @@ pub(crate) struct SettingsReport {
     pub(crate) cpus: Option<String>,
     pub(crate) fdb_entries: Option<usize>,
     pub(crate) workers: Option<usize>,
+    #[serde(default)]
+    pub(crate) hysteresis_us: Option<u32>,
+    pub(crate) sandbox: Option<sandbox::Mode>,
 }
 
 /// Which program is running.
@@ -364,4 +375,20 @@ pub(crate) struct VersionReport {
     pub(crate) version: String,
     pub(crate) pid: u32,
     pub(crate) module: String,
+    /// The driver process, if there is one.
+    #[serde(default)]
+    pub(crate) driver_pid: Option<u32>,
+    #[serde(default)]
+    pub(crate) sandboxes: Vec<SandboxReport>,
+}
+
+/// The sandbox of one of the inner processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SandboxReport {
+    /// Which one: `switch` or `driver`.
+    pub(crate) process: String,
+    /// What was asked for.
+    pub(crate) mode: sandbox::Mode,
+    /// None at all if it has no sandbox.
+    pub(crate) layers: Vec<Layer>,
 }

@@ -112,7 +112,7 @@ fn a_vnic_that_the_switch_refuses_ends_the_start() {
 
 #[test]
 fn mistakes_on_the_command_line_and_in_the_file_are_named() {
-    assert!(failed(base(), &["--vnic", "a", "--vnic", "a"]).contains("two vnics \"a\""));
+    assert!(failed(base(), &["--vnic", "a", "--vnic", "a"]).contains("two vnics or ports \"a\""));
     assert!(failed(base(), &["--cpus", "8191"]).contains("CPU 8191 cannot be used by this process"));
     let base = base();
     let file = base.path().join("lasthop.toml");

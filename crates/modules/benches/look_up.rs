@@ -41,7 +41,7 @@ fn bridge(macs: u32) -> Bridge {
     for number in 0..=macs {
         let port = if number == 0 { SENDER } else { PortId(2 + (number % u32::from(RECEIVERS)) as u16) };
         let headers = [header(mac(number), mac(0))];
-        bridge.decide(&Batch { port, headers: &headers }, NOW_NS, &mut verdicts);
+        bridge.decide(&Batch { port, headers: &headers, hashes: &[] }, NOW_NS, &mut verdicts);
         verdicts.clear();
     }
     bridge
@@ -74,7 +74,11 @@ fn decide(
         bencher.iter(|| {
             verdicts.clear();
             let headers = turns.next().unwrap();
-            module.decide(&Batch { port: SENDER, headers: black_box(headers) }, NOW_NS, &mut verdicts);
+            module.decide(
+                &Batch { port: SENDER, headers: black_box(headers), hashes: &[] },
+                NOW_NS,
+                &mut verdicts,
+            );
             assert_eq!(verdicts.outputs().len(), outputs_expected);
         });
     });

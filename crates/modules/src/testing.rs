@@ -56,7 +56,7 @@ impl<M: Module> Lab<M> {
         let header = |frame: &Vec<u8>| Header::new(frame, frame.len() as u32, Offload::default());
         let headers: Vec<_> = frames.iter().map(header).collect();
         self.verdicts.clear();
-        let batch = Batch { port: PortId(port), headers: &headers };
+        let batch = Batch { port: PortId(port), headers: &headers, hashes: &[] };
         self.module.decide(&batch, self.now_ns, &mut self.verdicts);
         (0..frames.len()).map(|packet| self.fate(packet as u16)).collect()
     }

@@ -44,6 +44,7 @@ drop_reasons! {
     VlanNotCarried = "vlan_not_carried", "The frame's VLAN is none of those that its port carries.";
     VlanNested = "vlan_nested", "Without its VLAN tag, a second tag in the frame would pass for the first.";
     Isolated = "isolated", "Sender and destination are isolated ports, which talk to others only.";
+    NoTransit = "no_transit", "Sender and destination are uplinks, of which at least one is not to carry others' frames (transit).";
     PortGone = "port_gone", "The destination port no longer exists.";
     PortDown = "port_down", "The destination port has no running guest.";
     LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";

@@ -31,6 +31,8 @@ pub use vlan::{PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;
 
+use lasthop_wire::PacketHash;
+
 /// Packets that a worker takes from one ring at a time.
 pub const BATCH_PACKETS_MAX: usize = 32;
 /// Ports of one switch, `internal` included.
@@ -116,6 +118,17 @@ pub struct Batch<'a> {
     pub port: PortId,
     /// One header image per packet.
     pub headers: &'a [Header],
+    /// The hash of each packet as its sender tells it; of none, unless the port is one that tells. See [`Self::hash`].
+    pub hashes: &'a [PacketHash],
+}
+
+impl Batch<'_> {
+    /// The hash of packet `index`, if its sender knows one: an untrusted hint, good for where to look and nothing else.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self, index: usize) -> Option<PacketHash> {
+        self.hashes.get(index).copied().filter(PacketHash::is_known)
+    }
 }
 
 /// Frames per second that are taken from one port to be flooded; 0 is no limit. Up to a tenth of that, and at least a
@@ -135,6 +148,18 @@ impl StormLimits {
     pub const RATE_MAX: u32 = 10_000_000;
 }
 
+/// What a port leads to, which decides whom it may talk to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PortKind {
+    /// A guest, or the host itself.
+    #[default]
+    Inside,
+    /// A wire. Nothing goes from one wire to another, so that no loop is made by connecting two.
+    Uplink,
+    /// A wire whose frames may go to other wires that allow it, too.
+    TransitUplink,
+}
+
 /// What a module is told of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSettings {
@@ -152,6 +177,8 @@ pub struct PortSettings {
     pub vlans: PortVlans,
     /// Frames between two isolated ports are dropped.
     pub is_isolated: bool,
+    /// What it leads to.
+    pub kind: PortKind,
 }
 
 /// One line of a forwarding table.

@@ -24,6 +24,9 @@ pub trait Device {
     /// [`PROTOCOL_FEATURES`](features::PROTOCOL_FEATURES), which is the session's own. No ring runs if they changed.
     fn set_features(&mut self, features: u64);
 
+    /// The front end has acknowledged these protocol features. Rings do not run.
+    fn set_protocol_features(&mut self, _features: u64) {}
+
     /// The guest's memory from now on. No ring runs.
     fn set_memory(&mut self, map: Arc<MemoryMap>);
 
@@ -59,6 +62,8 @@ pub struct Offer {
     pub mac: Option<[u8; 6]>,
     /// MTU in bytes that the guest is to use.
     pub mtu: Option<u16>,
+    /// Protocol features beside those that every session offers: private ones.
+    pub private: u64,
 }
 
 impl Offer {

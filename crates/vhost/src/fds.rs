@@ -3,9 +3,10 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::cmsg_space;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink, readlinkat};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -76,9 +77,22 @@ pub(crate) fn is_unix_socket(fd: BorrowedFd<'_>) -> bool {
     rustix::net::sockopt::socket_domain(fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
 }
 
+/// Where the kernel tells what descriptors are, for a process that can open no path.
+static NAMES: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Keeps `directory`, which is /proc/self/fd, to look descriptors up in it: for a process that is about to lose all paths.
+/// The first one is kept.
+pub fn keep_descriptor_names(directory: OwnedFd) {
+    let _ = NAMES.set(directory);
+}
+
 fn what_is(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
-    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    Some(readlink(path, Vec::new()).ok()?.into_bytes())
+    let number = fd.as_raw_fd();
+    let name = match NAMES.get() {
+        Some(names) => readlinkat(names, number.to_string(), Vec::new()),
+        None => readlink(format!("/proc/self/fd/{number}"), Vec::new()),
+    };
+    Some(name.ok()?.into_bytes())
 }
 
 /// Makes reads and writes of a descriptor return at once.

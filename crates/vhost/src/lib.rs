@@ -47,6 +47,7 @@ mod state;
 
 pub use device::{Device, Offer, RingStart};
 pub use error::{ProtocolError, Refusal, SessionEnd};
+pub use fds::keep_descriptor_names;
 pub use message::{MemoryRegionMessage, RingAddressMessage};
 pub use rings::RingView;
 pub use session::Session;

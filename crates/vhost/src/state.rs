@@ -174,7 +174,7 @@ impl<D: Device> Protocol<D> {
     fn serve(&mut self, message: &Message, fds: Vec<OwnedFd>) -> Result<Served, SessionEnd> {
         match message.request {
             request::GET_FEATURES => return Ok(Served::word(self.offered_features())),
-            request::GET_PROTOCOL_FEATURES => return Ok(Served::word(protocol::OFFERED)),
+            request::GET_PROTOCOL_FEATURES => return Ok(Served::word(self.offered_protocol_features())),
             request::GET_QUEUE_NUM => return Ok(Served::word(u64::from(self.offer.queue_pairs) * 2)),
             request::GET_MAX_MEM_SLOTS => return Ok(Served::word(MEMORY_SLOTS_MAX as u64)),
             request::GET_STATUS => return Ok(Served::word(u64::from(self.status))),
@@ -210,6 +210,10 @@ impl<D: Device> Protocol<D> {
         self.offer.features | PROTOCOL_FEATURES
     }
 
+    fn offered_protocol_features(&self) -> u64 {
+        protocol::OFFERED | self.offer.private
+    }
+
     fn set_features(&mut self, acked: u64) -> Result<(), Refusal> {
         let surplus = acked & !self.offered_features();
         if surplus != 0 {
@@ -229,12 +233,19 @@ impl<D: Device> Protocol<D> {
     }
 
     fn set_protocol_features(&mut self, acked: u64) -> Result<(), Refusal> {
-        let surplus = acked & !protocol::OFFERED;
+        let surplus = acked & !self.offered_protocol_features();
         if surplus != 0 {
             return Err(Refusal::NotOffered(protocol::names(surplus)));
         }
+        if (acked ^ self.protocol_features) & self.offer.private == 0 {
+            self.protocol_features = acked;
+            return Ok(());
+        }
+        // What is private is about packets: rings were started without it.
+        self.rings.stop_all(&mut self.device);
         self.protocol_features = acked;
-        Ok(())
+        self.device.set_protocol_features(acked);
+        self.rings.start_all(&mut self.device, &self.shared)
     }
 
     fn set_mtu(&mut self, mtu: u64) -> Result<(), Refusal> {

@@ -29,11 +29,13 @@
 pub mod checksum;
 pub mod flow;
 pub mod gso;
+pub mod hash;
 pub mod headers;
 pub mod vnet;
 
 pub use checksum::{Sum, check_partial};
 pub use flow::flow_hash;
 pub use gso::{GsoError, Segmentation};
+pub use hash::PacketHash;
 pub use headers::{HeaderError, Layers, Network};
 pub use vnet::Offload;

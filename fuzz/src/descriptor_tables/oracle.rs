@@ -25,7 +25,9 @@ pub(super) fn packets(chain: &[u8], header_bytes: usize, receiver: Capabilities)
     let Some((header, frame)) = chain.split_at_checked(header_bytes) else { return Vec::new() };
     let lengths = FRAME_BYTES_MIN as usize..=FRAME_BYTES_MAX as usize;
     let mut vnet = [0; HEADER_BYTES];
-    vnet[..header_bytes].copy_from_slice(header);
+    // Behind the long header there may be a hash, which nobody is told of.
+    let header = &header[..header_bytes.min(HEADER_BYTES)];
+    vnet[..header.len()].copy_from_slice(header);
     let mut offload = Offload::parse(&vnet);
     let head = &frame[..frame.len().min(IMAGE_BYTES)];
     if !lengths.contains(&frame.len())

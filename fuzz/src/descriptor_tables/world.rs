@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, RingId};
 use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_wire::hash;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 
 use crate::input::Input;
@@ -61,6 +62,9 @@ impl Module for Flood {
 
 fn capabilities(bits: u8) -> Capabilities {
     let mergeable = bits & 1 != 0;
+    // Only a legacy guest without mergeable buffers has the short header.
+    let header_bytes = if bits & 32 != 0 && !mergeable { HEADER_BYTES_LEGACY } else { HEADER_BYTES };
+    let tells_hashes = bits & 128 != 0 && header_bytes == HEADER_BYTES;
     Capabilities {
         mergeable,
         csum: bits & 2 != 0,
@@ -68,8 +72,8 @@ fn capabilities(bits: u8) -> Capabilities {
         tso6: bits & 8 != 0,
         ecn: bits & 16 != 0,
         uso: bits & 64 != 0,
-        // Only a legacy guest without mergeable buffers has the short header.
-        header_bytes: if bits & 32 != 0 && !mergeable { HEADER_BYTES_LEGACY } else { HEADER_BYTES },
+        header_bytes,
+        sent_header_bytes: if tells_hashes { hash::HEADER_BYTES } else { header_bytes },
     }
 }
 
@@ -173,8 +177,10 @@ impl World {
     fn send(&mut self, place: Place, frame: FrameSpec, pieces: u16) {
         let ring = 2 * usize::from(self.ring_id(place).queue) + 1;
         let port = self.port(place.port);
-        let header = &frame.offload().emit(0)[..port.capabilities.header_bytes];
-        let bytes = [header, &frame.frame()].concat();
+        let Capabilities { header_bytes, sent_header_bytes, .. } = port.capabilities;
+        let header = &frame.offload().emit(0)[..header_bytes];
+        let hash = &[0xa5; hash::HASH_BYTES][..sent_header_bytes - header_bytes];
+        let bytes = [header, hash, &frame.frame()].concat();
         let head = port.rings[ring].available % port.entries;
         let slot = usize::from(head) % 16;
         let buffer = BUFFERS + slot * BUFFER_BYTES;
@@ -288,7 +294,7 @@ impl World {
             .filter(|buffers| buffers.iter().map(|raw| raw.len as usize).sum::<usize>() <= COMPARED_BYTES_MAX)
             .map(|buffers| oracle::gather(memory, buffers))
             .collect();
-        let header_bytes = sender.capabilities.header_bytes;
+        let header_bytes = sender.capabilities.sent_header_bytes;
         self.compared += compare(&mut self.ports[1 - from], &chains, header_bytes);
     }
 

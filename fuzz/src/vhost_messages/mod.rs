@@ -51,6 +51,7 @@ fn play(input: &mut Input<'_>) {
         queue_pairs: 1 + u16::from(two_pairs),
         mac: Some([0x52, 0x54, 0, 1, 2, 3]),
         mtu: Some(9000),
+        private: 0,
     };
     let recorder = Recorder::new(offer);
     let mut files = Files::default();

@@ -82,7 +82,7 @@ impl Port {
 
 impl Device for Port {
     fn offer(&self) -> Offer {
-        Offer { features: FEATURES, queue_pairs: 1, mac: None, mtu: None }
+        Offer { features: FEATURES, queue_pairs: 1, mac: None, mtu: None, private: 0 }
     }
 
     fn set_features(&mut self, features: u64) {

@@ -228,7 +228,7 @@ fn module(plan: &Plan) -> Arc<dyn Module> {
     for port in receivers().filter(|_| plan.decider == Decider::Bridge) {
         let hello = support::frame(SENDER.0 as u8, port.0 as u8, 64);
         let headers = [Header::new(&hello, 64, Offload::default())];
-        module.decide(&Batch { port, headers: &headers }, 1 << 40, &mut Verdicts::default());
+        module.decide(&Batch { port, headers: &headers, hashes: &[] }, 1 << 40, &mut Verdicts::default());
     }
     module
 }

@@ -35,7 +35,7 @@ impl Offloads {
 
     pub(crate) fn capabilities(self, mergeable: bool, header_bytes: usize) -> Capabilities {
         let Self { csum, tso4, tso6, ecn, uso } = self;
-        Capabilities { mergeable, csum, tso4, tso6, ecn, uso, header_bytes }
+        Capabilities { mergeable, csum, tso4, tso6, ecn, uso, header_bytes, sent_header_bytes: header_bytes }
     }
 
     /// Whether a packet may be handed over to be segmented.

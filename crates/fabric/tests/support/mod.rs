@@ -28,6 +28,7 @@ pub fn everything() -> Capabilities {
         ecn: true,
         uso: true,
         header_bytes: HEADER_BYTES,
+        sent_header_bytes: HEADER_BYTES,
     }
 }
 

@@ -105,6 +105,7 @@ impl Crew {
                 ecn: false,
                 uso: false,
                 header_bytes: HEADER_BYTES,
+                sent_header_bytes: HEADER_BYTES,
             };
             let map = memory(usize::from(count));
             for fabric in &mut fabrics {

@@ -184,7 +184,7 @@ pub(crate) fn spawn(stream: UnixStream, offered: u64, queue_pairs: u16) -> JoinH
     std::thread::spawn(move || {
         let mut rings = Vec::new();
         rings.resize_with(usize::from(2 * queue_pairs), || None);
-        let offer = Offer { features: offered, queue_pairs, mac: Some(MAC), mtu: Some(1400) };
+        let offer = Offer { features: offered, queue_pairs, mac: Some(MAC), mtu: Some(1400), private: 0 };
         let (features, map, seen) = Default::default();
         let mut session = Session::new(stream.into(), Echo { offer, features, map, rings, seen }).unwrap();
         while session.ready().is_ok() {

@@ -1,6 +1,7 @@
 //! A guest on a back end that sends every frame back.
 
 mod backend;
+mod card;
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;

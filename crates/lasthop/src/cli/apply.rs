@@ -51,7 +51,8 @@ fn located(file: &Path, mistake: &Mistake) -> String {
 /// What is wrong with the file's switches and with what its vnics are to them. `run` may be told of more switches by flags.
 fn wrong_switches(config: &Config) -> Vec<Fault> {
     let all = config.all_switches();
-    let members = config.vnics.iter().filter_map(|vnic| switches::check_members(&all, [vnic]).err());
+    let vnics = config.all_vnics();
+    let members = vnics.iter().filter_map(|vnic| switches::check_members(&all, [vnic]).err());
     switches::check_all(&all).err().into_iter().chain(members).collect()
 }
 
@@ -59,7 +60,10 @@ fn wrong_switches(config: &Config) -> Vec<Fault> {
 fn wrong_entries(config: &Config) -> Vec<Fault> {
     match check_count(&config.fdb) {
         Err(fault) => vec![fault],
-        Ok(()) => config.fdb.iter().filter_map(|entry| check_vnic_of(entry, &config.vnics).err()).collect(),
+        Ok(()) => {
+            let vnics = config.all_vnics();
+            config.fdb.iter().filter_map(|entry| check_vnic_of(entry, &vnics).err()).collect()
+        }
     }
 }
 
@@ -110,6 +114,8 @@ impl Asking {
             match step {
                 Step::Remove { name } => self.remove(name)?,
                 Step::Anew { vnic, .. } => self.remove(&vnic.name)?,
+                Step::RemovePort { name } => self.remove_port(name)?,
+                Step::AnewPort { port, .. } => self.remove_port(&port.name)?,
                 _ => {}
             }
         }
@@ -128,6 +134,9 @@ impl Asking {
             match step {
                 Step::Change { name, changes } => self.order("vnic.set", &keys(name, changes))?,
                 Step::Anew { vnic, .. } | Step::Add { vnic } => self.order("vnic.add", &json!(vnic))?,
+                Step::AnewPort { port, .. } | Step::AddPort { port } => {
+                    self.order("port.add", &json!(port))?
+                }
                 _ => {}
             }
         }
@@ -141,6 +150,10 @@ impl Asking {
 
     fn remove(&self, name: &Name) -> Result<(), Fault> {
         self.order("vnic.del", &json!({"name": name}))
+    }
+
+    fn remove_port(&self, name: &Name) -> Result<(), Fault> {
+        self.order("port.del", &json!({"name": name}))
     }
 
     fn order(&self, method: &str, params: &Value) -> Result<(), Fault> {
@@ -167,9 +180,11 @@ fn wanted(config: Config, dir: &Path) -> ConfigReport {
         cpus: config.cpus.map(|cpus| cpus.to_string()),
         fdb_entries: config.fdb_entries.map(|entries| entries.0),
         workers: config.workers.map(|workers| workers.0),
+        hysteresis_us: config.hysteresis.map(|hysteresis| hysteresis.0),
+        sandbox: config.sandbox,
     };
     let vnics = config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect();
-    ConfigReport { settings, switches: config.switches, vnics, fdb: config.fdb }
+    ConfigReport { settings, switches: config.switches, vnics, ports: config.ports, fdb: config.fdb }
 }
 
 /// Without a path that it has by default.

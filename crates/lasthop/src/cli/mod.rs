@@ -7,6 +7,7 @@ mod capture;
 mod client;
 mod generate;
 mod paste;
+mod port;
 mod run;
 mod switch;
 mod watch;
@@ -21,13 +22,19 @@ use crate::config::{FdbEntries, ModuleName, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::{StaticEntry, unicast};
+use crate::hysteresis::Hysteresis;
+use crate::port::PortSpec;
 use crate::rundir;
+use crate::sandbox;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::{Name, VnicSpec};
 use crate::workers::Workers;
 
 /// The word for the inner role of the binary: `lasthop run` starts it.
 pub(crate) const SWITCH_ROLE: &str = "switch-process";
+
+/// Likewise for the process that serves device ports.
+pub(crate) const DRIVER_ROLE: &str = "driver-process";
 
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
 /// from the sender's memory to the receiver's.
@@ -51,6 +58,9 @@ enum Command {
     /// Make, change, remove and show virtual network interfaces
     #[command(subcommand)]
     Vnic(VnicCommand),
+    /// Make, remove and show ports over network devices and taps
+    #[command(subcommand)]
+    Port(PortCommand),
     /// Make, remove and list switches: vnics of different switches never exchange a frame
     #[command(subcommand)]
     Switch(SwitchCommand),
@@ -131,6 +141,18 @@ enum Command {
         fdb_entries: Option<FdbEntries>,
         #[arg(long, default_value = "1")]
         workers: Workers,
+        #[arg(long = "hysteresis-us", default_value_t)]
+        hysteresis: Hysteresis,
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::Mode,
+    },
+    /// The process that serves device ports (for `lasthop run` only)
+    #[command(hide = true, name = DRIVER_ROLE)]
+    DriverProcess {
+        #[arg(long = "hysteresis-us", default_value_t)]
+        hysteresis: Hysteresis,
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::Mode,
     },
 }
 
@@ -149,6 +171,13 @@ struct RunArgs {
     /// [,socket-owner=USER][,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
     vnics: Vec<VnicSpec>,
+    /// A network device as a port: DEVICE[,backend=auto|af_packet|af_xdp][,queues=N][,host=shared|off|port] [,transit=true]
+    /// [,link-tracking=true][,qdisc-bypass=true][,uplink=false], and keys of a vnic (may be repeated)
+    #[arg(long = "uplink", value_name = "DEVICE[,KEY=VALUE]...", value_parser = crate::port::uplink)]
+    uplinks: Vec<PortSpec>,
+    /// A port for the host itself, with addresses: NAME=ADDRESS/LEN[+ADDRESS/LEN][,KEY=VALUE]... (may be repeated)
+    #[arg(long = "host-port", value_name = "NAME[=ADDRESS/LEN]...", value_parser = crate::port::host_port)]
+    host_ports: Vec<PortSpec>,
     /// What decides where packets of the switch "default" go: bridge or dummy [default: bridge]
     #[arg(long)]
     module: Option<ModuleName>,
@@ -162,6 +191,14 @@ struct RunArgs {
     /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     workers: Option<Workers>,
+    /// Microseconds for which a thread that moves packets looks for more before it sleeps, 0 to 10000: more saves wake-ups of
+    /// requests that follow each other, and takes that much of a core [default: 50]
+    #[arg(long = "hysteresis-us", value_name = "N")]
+    hysteresis: Option<Hysteresis>,
+    /// What the switch process gives up before it meets a guest, so that who takes it over is nowhere: as much as this kernel
+    /// allows (auto), all or no start (strict), nothing (off) [default: auto]
+    #[arg(long, value_name = "auto|strict|off")]
+    sandbox: Option<sandbox::Mode>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -200,6 +237,33 @@ enum VnicCommand {
         name: Name,
         #[command(flatten)]
         paste: paste::Paste,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum PortCommand {
+    /// Make a port over a network device or a tap
+    Add {
+        /// Its name, and options: device=DEVICE [default: NAME] or tap=TAP (made if it is not there),
+        /// backend=auto|af_packet|af_xdp|tap, queues=N, host=shared|off|port (who else sees the device's frames),
+        /// transit=true (frames may go to other uplinks that say so), link-tracking=true (guests have a link only while an
+        /// uplink has one), qdisc-bypass=true, uplink=false (no wire, but another VMM's tap), address=ADDRESS/LEN+ADDRESS/LEN,
+        /// mac=ADDRESS and mtu=BYTES (of a tap); as for a vnic: switch, features-off, vlan, trunk, native, isolated,
+        /// storm-broadcast, storm-multicast, storm-unknown
+        #[arg(value_name = "NAME[,KEY=VALUE]...")]
+        port: PortSpec,
+    },
+    /// Remove a port; its device is left as it is, a tap that the switch made goes
+    Del {
+        /// The port
+        name: Name,
+    },
+    /// List all ports over devices and taps
+    List,
+    /// Show a port: its device, its back end and why it was chosen, its counters
+    Show {
+        /// The port
+        name: Name,
     },
 }
 
@@ -276,9 +340,12 @@ enum VlanCommand {
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
-    if let Command::SwitchProcess { module, cpus, fdb_entries, workers } = command {
-        let settings = SwitchSettings { module, cpus, fdb_entries, workers };
+    if let Command::SwitchProcess { module, cpus, fdb_entries, workers, hysteresis, sandbox } = command {
+        let settings = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
         return crate::switch::run(&settings).map(|()| ExitCode::SUCCESS);
+    }
+    if let Command::DriverProcess { hysteresis, sandbox } = command {
+        return crate::driver::run(hysteresis, sandbox).map(|()| ExitCode::SUCCESS);
     }
     match command {
         Command::Bench(args) => bench::run(args, json),
@@ -301,6 +368,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
         Command::Apply { config, dry_run } => question.apply(&config, dry_run),
         Command::Vnic(command) => question.vnic(command),
+        Command::Port(command) => question.port(command),
         Command::Switch(command) => question.switch(command),
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),

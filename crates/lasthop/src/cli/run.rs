@@ -6,6 +6,7 @@ use crate::config::{self, Config, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::check_entries;
+use crate::port::{self, PortSpec};
 use crate::supervisor::{self, RunSettings};
 use crate::switches;
 use crate::vnic::check_unique;
@@ -19,8 +20,22 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let RunArgs { module, cpus, fdb_entries, workers, switches, .. } = args;
-    let flags = Config { module, cpus, fdb_entries, workers, switches, vnics: flags, fdb: Vec::new() };
+    let RunArgs {
+        module,
+        cpus,
+        fdb_entries,
+        workers,
+        hysteresis,
+        sandbox,
+        switches,
+        uplinks,
+        host_ports,
+        ..
+    } = args;
+    let ports = uplinks.into_iter().chain(host_ports).collect();
+    let (vnics, fdb) = (flags, Vec::new());
+    let flags =
+        Config { module, cpus, fdb_entries, workers, hysteresis, sandbox, switches, vnics, ports, fdb };
     supervisor::run(settings(dir, file, flags)?)
 }
 
@@ -30,15 +45,20 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     let (cpus, fdb_entries) = (flags.cpus.or(file.cpus), flags.fdb_entries.or(file.fdb_entries));
     cpus.as_ref().map_or(Ok(()), CpuList::check)?;
     let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
-    let switch = SwitchSettings { module, cpus, fdb_entries, workers };
+    let sandbox = flags.sandbox.or(file.sandbox).unwrap_or_default();
+    let hysteresis = flags.hysteresis.or(file.hysteresis).unwrap_or_default();
+    let switch = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
     switches::check_all(&switches)?;
     let vnics: Vec<_> = file.vnics.into_iter().chain(flags.vnics).collect();
-    check_unique(&vnics)?;
-    switches::check_members(&switches, &vnics)?;
-    check_entries(&file.fdb, &vnics)?;
-    Ok(RunSettings { dir, switch, switches, vnics, fdb: file.fdb })
+    let ports: Vec<_> = file.ports.into_iter().chain(flags.ports).collect();
+    let all: Vec<_> = vnics.iter().cloned().chain(ports.iter().map(PortSpec::vnic)).collect();
+    check_unique(&all)?;
+    (1..ports.len()).try_for_each(|at| port::check_beside(&ports[at], &ports[..at]))?;
+    switches::check_members(&switches, &all)?;
+    check_entries(&file.fdb, &all)?;
+    Ok(RunSettings { dir, switch, switches, vnics, ports, fdb: file.fdb })
 }
 
 #[cfg(test)]
@@ -95,6 +115,6 @@ mod tests {
     #[test]
     fn a_name_twice_is_refused() {
         let fault = together(config(None, &["a"]), config(None, &["a"])).expect_err("twice");
-        assert!(fault.message.contains("two vnics \"a\""), "{fault}");
+        assert!(fault.message.contains("two vnics or ports \"a\""), "{fault}");
     }
 }

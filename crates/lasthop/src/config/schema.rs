@@ -10,6 +10,7 @@ mod tests {
 
     use super::SCHEMA;
     use crate::config::parse;
+    use crate::port::PortSpec;
     use crate::vnic::VnicSpec;
 
     fn schema() -> Value {
@@ -30,6 +31,13 @@ mod tests {
 
     fn in_switch(key: &str, value: &str) -> String {
         in_vnic(key, value).replace("[[vnic]]", "[[switch]]")
+    }
+
+    /// A device port, or a tap for keys of taps.
+    fn in_port(key: &str, value: &str) -> String {
+        let is_of_tap = matches!(key, "address" | "mac" | "mtu") || value == "\"tap\"";
+        let tap = if is_of_tap { "tap = \"a\"\n" } else { "" };
+        in_vnic(key, value).replace("[[vnic]]\n", &format!("[[port]]\n{tap}"))
     }
 
     fn in_fdb(key: &str, value: &str) -> String {
@@ -80,8 +88,9 @@ mod tests {
     #[test]
     fn schema_and_parser_agree() {
         let schema = schema();
-        for (key, property) in
-            properties(&schema).iter().filter(|(key, _)| !matches!(key.as_str(), "switch" | "vnic" | "fdb"))
+        for (key, property) in properties(&schema)
+            .iter()
+            .filter(|(key, _)| !matches!(key.as_str(), "switch" | "vnic" | "port" | "fdb"))
         {
             check(at_top, key, property);
         }
@@ -90,6 +99,9 @@ mod tests {
         }
         for (key, property) in properties(&schema["$defs"]["vnic"]) {
             check(in_vnic, key, property);
+        }
+        for (key, property) in properties(&schema["$defs"]["port"]) {
+            check(in_port, key, property);
         }
         for (key, property) in properties(&schema["$defs"]["fdb"]) {
             check(in_fdb, key, property);
@@ -120,12 +132,13 @@ mod tests {
             sorted(switch.keys()),
             sorted(&known.map(|key| key.replace('_', "-")).collect::<Vec<_>>())
         );
-        let vnic = properties(&schema["$defs"]["vnic"]);
-        let name = ["name".to_owned()];
-        let keys: Vec<String> = VnicSpec::KEYS.iter().map(|key| (*key).to_owned()).collect();
-        assert_eq!(sorted(vnic.keys()), sorted(keys.iter().chain(&name)));
-        let known =
-            known_keys("[[vnic]]\nname = \"a\"\nzzzzzz = 1").into_iter().map(|key| key.replace('_', "-"));
-        assert_eq!(sorted(vnic.keys()), sorted(&known.collect::<Vec<_>>()));
+        for (kind, keys) in [("vnic", VnicSpec::KEYS), ("port", PortSpec::KEYS)] {
+            let in_schema = properties(&schema["$defs"][kind]);
+            let keys: Vec<String> = keys.iter().chain(&["name"]).map(|key| (*key).to_owned()).collect();
+            assert_eq!(sorted(in_schema.keys()), sorted(&keys));
+            let known = known_keys(&format!("[[{kind}]]\nname = \"a\"\nzzzzzz = 1")).into_iter();
+            let known: Vec<String> = known.map(|key| key.replace('_', "-")).collect();
+            assert_eq!(sorted(in_schema.keys()), sorted(&known));
+        }
     }
 }

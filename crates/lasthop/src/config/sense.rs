@@ -3,6 +3,7 @@
 use lasthop_verdict::PortVlans;
 
 use crate::fault::Fault;
+use crate::port::{self, PortSpec};
 use crate::switches::{self, SwitchSpec};
 use crate::vnic::VnicSpec;
 
@@ -13,7 +14,9 @@ pub(super) fn check(vnic: &VnicSpec, earlier: &[VnicSpec]) -> Result<(), Fault> 
     for other in earlier {
         let other_name = &other.name;
         if other_name == name {
-            return Err(Fault::params(format!("there is a vnic \"{name}\" already; give one another name")));
+            return Err(Fault::params(format!(
+                "there is a vnic or port \"{name}\" already; give one another name"
+            )));
         }
         if let Some(mac) = vnic.mac.filter(|mac| other.mac == Some(*mac) && share_addresses(vnic, other)) {
             let why =
@@ -27,6 +30,13 @@ pub(super) fn check(vnic: &VnicSpec, earlier: &[VnicSpec]) -> Result<(), Fault> 
         }
     }
     Ok(())
+}
+
+/// Refuses a device port that cannot be beside the others, or beside the vnics of its file, which those others are among.
+pub(super) fn check_port(port: &PortSpec, earlier: &[PortSpec], vnics: &[VnicSpec]) -> Result<(), Fault> {
+    port.check()?;
+    port::check_beside(port, earlier)?;
+    check(&port.vnic(), vnics)
 }
 
 /// Refuses a switch that cannot be beside the others of its file.

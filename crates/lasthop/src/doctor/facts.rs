@@ -2,13 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::{FdbLine, PortReport, VnicReport};
+use crate::port::DevicePortReport;
+use crate::report::{FdbLine, PortReport, SandboxReport, VnicReport};
 
 /// The answer to "doctor": facts of one moment, no judgement.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) switch: SwitchFacts,
     pub(crate) vnics: Vec<VnicFacts>,
+    /// Ports over devices and taps, without their counters in the switch.
+    #[serde(default)]
+    pub(crate) ports: Vec<DevicePortReport>,
     pub(crate) fdb: Vec<FdbLine>,
     pub(crate) moves: Vec<MoveFacts>,
 }
@@ -29,6 +33,9 @@ pub(crate) struct SwitchFacts {
     pub(crate) module: String,
     pub(crate) workers: usize,
     pub(crate) cpus: Option<String>,
+    /// What the inner processes have given up.
+    #[serde(default)]
+    pub(crate) sandboxes: Vec<SandboxReport>,
 }
 
 /// Something that is over.

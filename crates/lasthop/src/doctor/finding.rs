@@ -54,6 +54,10 @@ pub(crate) enum Link {
     Learning,
     /// Packets lost.
     Drops,
+    /// The network device of a port.
+    Device,
+    /// The process that serves it.
+    Driver,
 }
 
 impl Link {
@@ -81,6 +85,8 @@ impl Link {
             Self::Cable => "link",
             Self::Learning => "learning",
             Self::Drops => "drops",
+            Self::Device => "device",
+            Self::Driver => "driver",
         }
     }
 }

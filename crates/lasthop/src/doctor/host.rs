@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cpus;
 use crate::fault::{Fault, Kind};
+use crate::report::SandboxReport;
 use crate::rundir::{control_socket, option};
+use crate::sandbox::{Mode, summary};
 
 use super::facts::{Facts, SwitchFacts};
 use super::finding::{Finding, Link, Verdict};
@@ -100,8 +102,9 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let switch = &facts.switch;
     let host = [descriptors(switch), processors(switch)].into_iter().flatten();
     let mut findings = vec![process(switch).about(None, Link::Switch)];
+    findings.extend(switch.sandboxes.iter().map(|sandbox| confinement(sandbox).about(None, Link::Switch)));
     findings.extend(host.map(|verdict| verdict.about(None, Link::Host)));
-    if facts.vnics.is_empty() {
+    if facts.vnics.is_empty() && facts.ports.is_empty() {
         let none = Verdict::broken("the switch has no vnics", "make one: lasthop vnic add NAME");
         findings.push(none.about(None, Link::Switch));
     }
@@ -137,6 +140,22 @@ fn process(switch: &SwitchFacts) -> Verdict {
         count(switch.workers, "worker"),
         time(up_ms)
     ))
+}
+
+/// What a process could still do to its host if a guest took it over.
+fn confinement(sandbox: &SandboxReport) -> Verdict {
+    let SandboxReport { process, mode, layers } = sandbox;
+    let text = format!("sandbox of the {process} process: {}", summary(layers));
+    let is_filtered = layers.iter().any(|layer| layer.on && layer.name == "system calls");
+    match mode {
+        Mode::Off => Verdict::warning(
+            text,
+            "who takes that process over has its user's rights: run without --sandbox=off",
+        ),
+        _ if !is_filtered => Verdict::warning(text, "use a kernel with seccomp (CONFIG_SECCOMP_FILTER)"),
+        // What else a kernel or container does not have is no fault of this switch.
+        _ => Verdict::ok(text),
+    }
 }
 
 /// Open files of the switch process against its limit (proc(5): limits, fd).

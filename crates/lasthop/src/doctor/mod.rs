@@ -13,6 +13,7 @@ pub(crate) mod facts;
 mod finding;
 mod host;
 mod link;
+mod ports;
 mod processes;
 mod show;
 mod words;
@@ -82,6 +83,9 @@ fn judge(before: &Facts, now: Facts, name: Option<&str>, processes: &[Process]) 
         let case = Case { before, now: vnic, facts: &now, processes, sockets: &sockets };
         findings.extend(link::chain(&case));
     }
+    for port in now.ports.iter().filter(|port| name.is_none_or(|name| port.name == name)) {
+        findings.extend(ports::chain(port));
+    }
     let ok = findings.iter().all(|finding| finding.state != State::NotOk);
     Diagnosis { ok, findings, facts: Some(now) }
 }
@@ -99,7 +103,7 @@ impl Diagnosis {
     fn address(&mut self, dir: &Path) {
         let option = rundir::option(dir);
         for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
-            for command in ["vnic", "stats"] {
+            for command in ["vnic", "port", "stats"] {
                 *remedy =
                     remedy.replace(&format!("lasthop {command}"), &format!("lasthop{option} {command}"));
             }

@@ -15,7 +15,7 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::frames::{FRAME_FDS_MAX, FrameReader, FrameWriter};
+use super::frames::{Arrived, FRAME_FDS_MAX, FrameReader, FrameWriter};
 
 /// Read at a time, in bytes.
 const READ_BYTES: usize = 64 * 1024;
@@ -30,7 +30,7 @@ pub(crate) struct Channel<Out, In> {
     socket: OwnedFd,
     reader: FrameReader,
     writer: FrameWriter,
-    arrived: VecDeque<(In, Option<OwnedFd>)>,
+    arrived: VecDeque<(In, Option<Vec<OwnedFd>>)>,
     out: PhantomData<Out>,
 }
 
@@ -42,11 +42,11 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
         Ok(Self { socket, reader, writer, arrived: VecDeque::new(), out: PhantomData })
     }
 
-    /// Queues a message and sends what goes out at once. A message that is too long is an error of kind
-    /// `InvalidInput`, and the channel goes on.
-    pub(crate) fn send(&mut self, message: &Out, fd: Option<OwnedFd>) -> io::Result<()> {
+    /// Queues a message with descriptors and sends what goes out at once. A message that is too long, or has too many
+    /// descriptors, is an error of kind `InvalidInput`, and the channel goes on.
+    pub(crate) fn send(&mut self, message: &Out, fds: impl IntoIterator<Item = OwnedFd>) -> io::Result<()> {
         let payload = serde_json::to_vec(message)?;
-        let fds = fd.into_iter().collect();
+        let fds = fds.into_iter().collect();
         self.writer
             .push(&payload, fds)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -92,14 +92,14 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
     }
 
     fn decode(&mut self) -> io::Result<()> {
-        while let Some(mut frame) = self.reader.next().map_err(io::Error::other)? {
-            self.arrived.push_back((serde_json::from_slice(&frame.payload)?, frame.fds.pop().flatten()));
+        while let Some(frame) = self.reader.next().map_err(io::Error::other)? {
+            self.arrived.push_back((serde_json::from_slice(&frame.payload)?, frame.fds));
         }
         Ok(())
     }
 
-    /// The next message that has arrived.
-    pub(crate) fn take(&mut self) -> Option<(In, Option<OwnedFd>)> {
+    /// The next message that has arrived, with its descriptors; none if this process had no room for all of them.
+    pub(crate) fn take(&mut self) -> Option<(In, Option<Vec<OwnedFd>>)> {
         self.arrived.pop_front()
     }
 }
@@ -123,20 +123,19 @@ fn send_part(socket: &OwnedFd, bytes: &[u8], fds: &[OwnedFd]) -> rustix::io::Res
 
 /// One read brings the descriptors of one frame at most (unix(7)). Of those that it should have brought and for which this
 /// process has no room, the system tells that there were some.
-fn receive_part(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Vec<Option<OwnedFd>>)> {
+fn receive_part(socket: &OwnedFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<Arrived>)> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
     let mut fds = Vec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights.map(Some));
+            fds.extend(rights);
         }
     }
-    if received.flags.contains(ReturnFlags::CTRUNC) {
-        fds.resize_with(FRAME_FDS_MAX, || None);
-    }
-    Ok((received.bytes, fds))
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
+    let arrived = (is_cut || !fds.is_empty()).then_some(Arrived { fds, is_cut });
+    Ok((received.bytes, arrived))
 }
 
 #[cfg(test)]
@@ -160,8 +159,8 @@ mod tests {
         one.send(&"a".to_owned(), None).expect("sent");
         one.send(&"b".to_owned(), Some(far.into())).expect("sent");
         assert!(other.receive().expect("received"));
-        assert!(matches!(other.take(), Some((text, None)) if text == "a"));
-        let Some((_, Some(fd))) = other.take() else { panic!("the descriptor is missing") };
+        assert!(matches!(other.take(), Some((text, Some(fds))) if text == "a" && fds.is_empty()));
+        let fd = other.take().and_then(|(_, fds)| fds?.pop()).expect("a descriptor");
         UnixStream::from(fd).write_all(b"x").expect("written");
         let mut byte = [0];
         near.read_exact(&mut byte).expect("read");

@@ -7,8 +7,9 @@ use thiserror::Error;
 
 /// Largest frame, in bytes: all counters of 1024 ports, or a full forwarding table of 16384 addresses, several times.
 pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
-/// Descriptors with one frame: a guest's connection.
-pub(crate) const FRAME_FDS_MAX: usize = 1;
+/// Descriptors with one frame: a guest's connection; or a port's and up to three for each of its 32 queues. The system allows
+/// 253 (unix(7), SCM_MAX_FD).
+pub(crate) const FRAME_FDS_MAX: usize = 128;
 /// Length and number of descriptors.
 const HEADER_BYTES: usize = 8;
 
@@ -21,7 +22,7 @@ pub(crate) enum FrameError {
     TooManyFds(usize),
     #[error("a frame without the descriptors that it announces")]
     FdsMissing,
-    #[error("a descriptor that belongs to no frame")]
+    #[error("descriptors that belong to no frame")]
     FdsLeft,
 }
 
@@ -29,20 +30,28 @@ pub(crate) enum FrameError {
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
-    /// None in the place of one that was lost: the process that was to get it had no room for more.
-    pub(crate) fds: Vec<Option<OwnedFd>>,
+    /// All that were sent with it. None if some were lost: the process that was to get them had no room for more.
+    pub(crate) fds: Option<Vec<OwnedFd>>,
+}
+
+/// Descriptors that came with one read, which are those of one frame.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) fds: Vec<OwnedFd>,
+    /// There were more, which are lost.
+    pub(crate) is_cut: bool,
 }
 
 /// Puts frames together from what a socket brings.
 #[derive(Debug, Default)]
 pub(crate) struct FrameReader {
     bytes: Vec<u8>,
-    fds: VecDeque<Option<OwnedFd>>,
+    fds: VecDeque<Arrived>,
 }
 
 impl FrameReader {
-    /// Takes what one read brought. A lost descriptor keeps its place, or a frame would get that of the next one.
-    pub(crate) fn push(&mut self, bytes: &[u8], fds: impl IntoIterator<Item = Option<OwnedFd>>) {
+    /// Takes what one read brought. Lost descriptors keep their place, or a frame would get those of the next one.
+    pub(crate) fn push(&mut self, bytes: &[u8], fds: Option<Arrived>) {
         self.bytes.extend_from_slice(bytes);
         self.fds.extend(fds);
     }
@@ -50,18 +59,28 @@ impl FrameReader {
     /// The next whole frame, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
         let Some((length, fds)) = self.header() else {
-            return if self.fds.len() > FRAME_FDS_MAX { Err(FrameError::FdsLeft) } else { Ok(None) };
+            return if self.fds.len() > 1 { Err(FrameError::FdsLeft) } else { Ok(None) };
         };
         check(length, fds)?;
         if self.bytes.len() < HEADER_BYTES + length {
             return Ok(None);
         }
-        if self.fds.len() < fds {
-            return Err(FrameError::FdsMissing);
-        }
+        let fds = self.fds_of_frame(fds)?;
         let payload = self.bytes[HEADER_BYTES..HEADER_BYTES + length].to_vec();
         self.bytes.drain(..HEADER_BYTES + length);
-        Ok(Some(Frame { payload, fds: self.fds.drain(..fds).collect() }))
+        Ok(Some(Frame { payload, fds }))
+    }
+
+    /// The `count` descriptors that the next frame announces.
+    fn fds_of_frame(&mut self, count: usize) -> Result<Option<Vec<OwnedFd>>, FrameError> {
+        if count == 0 {
+            return Ok(Some(Vec::new()));
+        }
+        match self.fds.pop_front() {
+            Some(Arrived { is_cut: true, .. }) => Ok(None),
+            Some(Arrived { fds, .. }) if fds.len() == count => Ok(Some(fds)),
+            _ => Err(FrameError::FdsMissing),
+        }
     }
 
     fn header(&self) -> Option<(usize, usize)> {
@@ -87,11 +106,7 @@ struct Outgoing {
 impl FrameWriter {
     /// Adds a frame behind the others.
     pub(crate) fn push(&mut self, payload: &[u8], fds: Vec<OwnedFd>) -> Result<(), FrameError> {
-        check(payload.len(), fds.len())?;
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + payload.len());
-        bytes.extend_from_slice(&(payload.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&(fds.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(payload);
+        let bytes = frame(payload, fds.len())?;
         self.frames.push_back(Outgoing { bytes, sent: 0, fds });
         Ok(())
     }
@@ -116,6 +131,13 @@ impl FrameWriter {
     }
 }
 
+/// The bytes of a frame that goes with `fds` descriptors.
+pub(crate) fn frame(payload: &[u8], fds: usize) -> Result<Vec<u8>, FrameError> {
+    check(payload.len(), fds)?;
+    let header = [payload.len() as u32, fds as u32].map(u32::to_le_bytes);
+    Ok([header.as_flattened(), payload].concat())
+}
+
 fn check(length: usize, fds: usize) -> Result<(), FrameError> {
     match () {
         () if length > FRAME_BYTES_MAX => Err(FrameError::TooLong(length)),
@@ -138,48 +160,62 @@ mod tests {
         [length.to_le_bytes(), fds.to_le_bytes()].concat()
     }
 
+    fn whole(fds: Vec<OwnedFd>) -> Option<Arrived> {
+        (!fds.is_empty()).then_some(Arrived { fds, is_cut: false })
+    }
+
+    fn count(frame: &Frame) -> Option<usize> {
+        frame.fds.as_ref().map(Vec::len)
+    }
+
     #[test]
-    fn a_descriptor_comes_out_with_its_frame_only() {
+    fn descriptors_come_out_with_their_frame_only() {
         let mut writer = FrameWriter::default();
         writer.push(b"first", vec![]).expect("small");
-        writer.push(b"second", vec![fd()]).expect("small");
+        writer.push(b"second", vec![fd(), fd(), fd()]).expect("small");
         let mut reader = FrameReader::default();
         while let Some((bytes, fds)) = writer.front() {
             let count = bytes.len().min(3);
-            let fds: Vec<_> = fds.iter().map(|fd| Some(fd.try_clone().expect("a copy"))).collect();
-            reader.push(&bytes[..count], fds);
+            let fds: Vec<_> = fds.iter().map(|fd| fd.try_clone().expect("a copy")).collect();
+            reader.push(&bytes[..count], whole(fds));
             writer.advance(count);
         }
         let first = reader.next().expect("valid").expect("whole");
-        assert_eq!((first.payload.as_slice(), first.fds.len()), (b"first".as_slice(), 0));
+        assert_eq!((first.payload.as_slice(), count(&first)), (b"first".as_slice(), Some(0)));
         let second = reader.next().expect("valid").expect("whole");
-        assert_eq!((second.payload.as_slice(), second.fds.len()), (b"second".as_slice(), 1));
+        assert_eq!((second.payload.as_slice(), count(&second)), (b"second".as_slice(), Some(3)));
         assert!(reader.next().expect("valid").is_none());
     }
 
     #[test]
-    fn a_lost_descriptor_is_not_taken_for_that_of_the_next_frame() {
+    fn lost_descriptors_are_not_taken_for_those_of_the_next_frame() {
         let mut reader = FrameReader::default();
-        reader.push(&header(0, 1), [None]);
-        reader.push(&header(0, 1), [Some(fd())]);
-        let mut arrived = || reader.next().expect("valid").expect("whole").fds.pop().flatten().is_some();
-        assert_eq!([arrived(), arrived()], [false, true]);
+        reader.push(&header(0, 2), Some(Arrived { fds: vec![fd()], is_cut: true }));
+        reader.push(&header(0, 1), whole(vec![fd()]));
+        let mut arrived = || count(&reader.next().expect("valid").expect("whole"));
+        assert_eq!([arrived(), arrived()], [None, Some(1)]);
     }
 
     #[test]
     fn what_breaks_the_rules_is_an_error() {
         let result = |bytes: &[u8], fds: Vec<OwnedFd>| {
             let mut reader = FrameReader::default();
-            reader.push(bytes, fds.into_iter().map(Some));
+            reader.push(bytes, whole(fds));
             reader.next().map(|frame| frame.is_some())
         };
         let too_long = FRAME_BYTES_MAX + 1;
         assert_eq!(result(&header(too_long as u32, 0), vec![]), Err(FrameError::TooLong(too_long)));
-        assert_eq!(result(&header(0, 2), vec![]), Err(FrameError::TooManyFds(2)));
+        let too_many = FRAME_FDS_MAX + 1;
+        assert_eq!(result(&header(0, too_many as u32), vec![]), Err(FrameError::TooManyFds(too_many)));
         assert_eq!(result(&header(0, 1), vec![]), Err(FrameError::FdsMissing));
-        assert_eq!(result(b"", vec![fd(), fd()]), Err(FrameError::FdsLeft));
+        assert_eq!(result(&header(0, 2), vec![fd()]), Err(FrameError::FdsMissing));
+        let mut reader = FrameReader::default();
+        reader.push(b"", whole(vec![fd()]));
+        reader.push(b"", whole(vec![fd()]));
+        assert_eq!(reader.next().map(|frame| frame.is_some()), Err(FrameError::FdsLeft));
         assert_eq!(result(&header(0, 0), vec![]), Ok(true));
-        assert_eq!(FrameWriter::default().push(b"", vec![fd(), fd()]), Err(FrameError::TooManyFds(2)));
+        let fds = (0..too_many).map(|_| fd()).collect();
+        assert_eq!(FrameWriter::default().push(b"", fds), Err(FrameError::TooManyFds(too_many)));
     }
 
     proptest! {
@@ -196,7 +232,7 @@ mod tests {
             let mut arrived = Vec::new();
             while let Some((bytes, _)) = writer.front() {
                 let count = bytes.len().min(cut);
-                reader.push(&bytes[..count], []);
+                reader.push(&bytes[..count], None);
                 writer.advance(count);
                 while let Some(frame) = reader.next().expect("valid") {
                     arrived.push(frame.payload);
@@ -208,7 +244,7 @@ mod tests {
         #[test]
         fn any_bytes_are_frames_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let mut reader = FrameReader::default();
-            reader.push(&bytes, []);
+            reader.push(&bytes, None);
             while let Ok(Some(_)) = reader.next() {}
         }
     }

@@ -10,3 +10,24 @@ mod channel;
 mod frames;
 
 pub(crate) use channel::Channel;
+pub(crate) use frames::frame;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::fault::{Fault, Kind};
+
+/// The channel of a process that the supervisor started: it is our standard input.
+pub(crate) fn take_channel<Out: Serialize, In: DeserializeOwned>() -> Result<Channel<Out, In>, Fault> {
+    let failed = |error: &dyn std::fmt::Display| {
+        Fault::new(
+            Kind::Internal,
+            format!("this command is for lasthop's own use: standard input is no channel: {error}"),
+        )
+    };
+    let fd: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
+    rustix::net::sockopt::socket_type(&fd).map_err(|error| failed(&error))?;
+    Channel::new(fd).map_err(|error| failed(&error))
+}

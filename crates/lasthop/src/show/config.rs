@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value};
 
+use crate::port::PortSpec;
 use crate::report::ConfigReport;
+use crate::vnic::VnicSpec;
 use crate::vnic::change;
 
 /// A file that `lasthop run -c` takes: keys that are as by default are left out.
@@ -12,7 +14,12 @@ pub(crate) fn config(config: &ConfigReport) -> String {
         _ => String::new(),
     };
     let vnics = config.vnics.iter().map(|vnic| {
-        format!("\n[[vnic]]\nname = {}\n{}", toml_text(vnic.name.as_str()), lines(&change::not_default(vnic)))
+        let keys = change::not_default(vnic, &VnicSpec::named(vnic.name.clone()));
+        format!("\n[[vnic]]\nname = {}\n{}", toml_text(vnic.name.as_str()), lines(&keys))
+    });
+    let ports = config.ports.iter().map(|port| {
+        let keys = change::not_default(port, &PortSpec::named(port.name.clone()));
+        format!("\n[[port]]\nname = {}\n{}", toml_text(port.name.as_str()), lines(&keys))
     });
     let switches = config.switches.iter().map(|switch| match serde_json::to_value(switch) {
         Ok(Value::Object(keys)) => format!("\n[[switch]]\n{}", lines(&keys)),
@@ -22,7 +29,7 @@ pub(crate) fn config(config: &ConfigReport) -> String {
         Ok(Value::Object(entry)) => format!("\n[[fdb]]\n{}", lines(&entry)),
         _ => String::new(),
     });
-    settings + &switches.chain(vnics).chain(entries).collect::<String>()
+    settings + &switches.chain(vnics).chain(ports).chain(entries).collect::<String>()
 }
 
 fn lines(object: &Map<String, Value>) -> String {

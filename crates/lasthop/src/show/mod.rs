@@ -6,6 +6,7 @@ mod config;
 mod libvirt;
 mod mac;
 mod plan;
+mod port;
 mod qemu;
 mod rates;
 mod shell;
@@ -21,6 +22,7 @@ pub(crate) use cloud_hypervisor::{cloud_hypervisor, cloud_hypervisor_hint};
 pub(crate) use config::config;
 pub(crate) use libvirt::libvirt;
 pub(crate) use plan::{plan, plan_sum};
+pub(crate) use port::{port, port_added, port_list};
 pub(crate) use qemu::{qemu, qemu_hint};
 pub(crate) use rates::rates;
 pub(crate) use stats::{conservation, stats, workers};
@@ -29,13 +31,19 @@ pub(crate) use testpmd::{TESTPMD_HINT, testpmd};
 pub(crate) use vlan::{fdb, vlans};
 pub(crate) use vnic::{vnic, vnic_added, vnic_list};
 
-use crate::report::VersionReport;
+use crate::report::{SandboxReport, VersionReport};
+use crate::sandbox::summary;
 
 /// This program and the running switch.
 pub(crate) fn version(own: &str, running: Option<&VersionReport>) -> String {
     match running {
-        Some(VersionReport { version, pid, module }) => {
-            format!("lasthop {own}\nrunning: {version} (process {pid}, module {module})")
+        Some(VersionReport { version, pid, module, driver_pid, sandboxes }) => {
+            let driver = driver_pid.map_or_else(String::new, |pid| format!(", driver process {pid}"));
+            let sandbox = |one: &SandboxReport| {
+                format!("\nsandbox of the {} process: {}", one.process, summary(&one.layers))
+            };
+            let sandboxes: String = sandboxes.iter().map(sandbox).collect();
+            format!("lasthop {own}\nrunning: {version} (process {pid}, module {module}{driver}){sandboxes}")
         }
         None => format!("lasthop {own}\nrunning: none"),
     }

@@ -25,6 +25,12 @@ fn step(step: &Step) -> String {
                 format!("~ vnic {} {} (made anew: its guest attaches again)\n", vnic.name, change.text())
             })
             .collect(),
+        Step::RemovePort { name } => format!("- port {name}\n"),
+        Step::AddPort { port } => format!("+ port {}\n", port.name),
+        Step::AnewPort { port, changes } => changes
+            .iter()
+            .map(|change| format!("~ port {} {} (made anew)\n", port.name, change.text()))
+            .collect(),
         Step::Forget { entry } => format!("- fdb {}\n", entry_text(entry)),
         Step::Enter { entry } => format!("+ fdb {}\n", entry_text(entry)),
         Step::Restart { key, from, to } => {
@@ -48,9 +54,16 @@ fn effect(change: &Change) -> &'static str {
 /// How many came, went and changed.
 pub(crate) fn plan_sum(plan: &Plan) -> String {
     let count = |is: fn(&Step) -> bool| plan.steps.iter().filter(|step| is(step)).count();
-    let added = count(|step| matches!(step, Step::Add { .. } | Step::AddSwitch { .. } | Step::Enter { .. }));
-    let removed =
-        count(|step| matches!(step, Step::Remove { .. } | Step::RemoveSwitch { .. } | Step::Forget { .. }));
-    let changed = count(|step| matches!(step, Step::Change { .. } | Step::Anew { .. }));
+    let added = count(|step| {
+        matches!(step, Step::Add { .. } | Step::AddPort { .. } | Step::AddSwitch { .. } | Step::Enter { .. })
+    });
+    let removed = count(|step| {
+        matches!(
+            step,
+            Step::Remove { .. } | Step::RemovePort { .. } | Step::RemoveSwitch { .. } | Step::Forget { .. }
+        )
+    });
+    let changed =
+        count(|step| matches!(step, Step::Change { .. } | Step::Anew { .. } | Step::AnewPort { .. }));
     format!("{added} added, {removed} removed, {changed} changed")
 }

@@ -1,5 +1,7 @@
 //! Vnics, one or all.
 
+use lasthop_verdict::{Vid, VlanSet};
+
 use crate::report::{RingReport, VnicList, VnicReport};
 use crate::vnic::Mode;
 
@@ -30,7 +32,11 @@ pub(crate) fn vnic_list(list: &VnicList) -> String {
 }
 
 fn state_text(vnic: &VnicReport) -> String {
-    if vnic.link.is_up() { vnic.state.clone() } else { format!("{}, link down", vnic.state) }
+    match (vnic.link.is_up(), vnic.uplinks_down) {
+        (true, false) => vnic.state.clone(),
+        (true, true) => format!("{}, link down with its uplinks", vnic.state),
+        (false, _) => format!("{}, link down", vnic.state),
+    }
 }
 
 fn warning_lines(vnic: &VnicReport) -> String {
@@ -51,7 +57,7 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     line("mac", vnic.mac.map_or_else(|| "any (learned)".to_owned(), |mac| format!("{mac} (static)")));
     line("queues", vnic.queues.to_string());
     line("mtu", or_dash(vnic.mtu));
-    line("vlans", vlans_text(vnic));
+    line("vlans", vlans_text(vnic.vlan, vnic.trunk.as_ref(), vnic.native));
     if vnic.isolated {
         line("isolated", "yes: talks to vnics that are not".to_owned());
     }
@@ -80,12 +86,13 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     text
 }
 
-fn vlans_text(vnic: &VnicReport) -> String {
-    let native = vnic.native.map_or_else(String::new, |vid| format!(", native {vid} (untagged)"));
-    match (vnic.vlan, &vnic.trunk) {
+/// Which VLANs a vnic carries.
+pub(super) fn vlans_text(vlan: Option<Vid>, trunk: Option<&VlanSet>, native: Option<Vid>) -> String {
+    let with_native = native.map_or_else(String::new, |vid| format!(", native {vid} (untagged)"));
+    match (vlan, trunk) {
         (Some(vid), _) => format!("{vid} (access: untagged)"),
-        (None, Some(set)) => format!("{set} (trunk: tagged){native}"),
-        (None, None) if vnic.native.is_some() => format!("all (trunk: tagged){native}"),
+        (None, Some(set)) => format!("{set} (trunk: tagged){with_native}"),
+        (None, None) if native.is_some() => format!("all (trunk: tagged){with_native}"),
         (None, None) => "all (frames pass as they are)".to_owned(),
     }
 }

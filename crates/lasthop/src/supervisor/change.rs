@@ -25,7 +25,7 @@ impl Supervisor {
     /// Changes some keys of a vnic. What the switch refuses changes nothing.
     pub(super) fn vnic_set(&mut self, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         let (name, keys) = name_and_keys(params)?;
-        let number = self.find(&name)?;
+        let number = self.find_vnic(&name)?;
         let Some(port) = self.ports.get_mut(&number) else { return Ok(None) };
         let to = change::with_keys(&port.spec, keys)?;
         check_absolute(&to)?;
@@ -45,7 +45,7 @@ impl Supervisor {
             let _ = port.set_access(&to, &port.spec);
         })?;
         port.is_changing = true;
-        let order = Order::ChangePort(to.clone());
+        let order = Order::ChangePort(port.as_told(&to));
         self.order(order, What::Changed(Changing { port: number, to, changes }), Some(asker.clone()));
         Ok(None)
     }
@@ -61,6 +61,7 @@ impl Supervisor {
             return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being changed"));
         };
         port.is_changing = false;
+        self.tracking_is_late = true;
         match result {
             Ok(answer) => {
                 let what = changes.iter().map(Change::text).collect::<Vec<_>>().join(", ");

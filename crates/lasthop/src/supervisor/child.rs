@@ -1,56 +1,117 @@
-//! The switch process: started, and started again when it ends.
+//! A child process: started, and started again when it ends.
 
+use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cli::SWITCH_ROLE;
+use libc::SIGSYS;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::cli::{DRIVER_ROLE, SWITCH_ROLE};
 use crate::clock::Pause;
 use crate::config::SwitchSettings;
+use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
-use crate::orders::{Report, Request};
+use crate::poller::{Interest, Poller};
+use crate::sandbox::Layer;
 
-/// Pause before a switch that died is started again; doubles.
+/// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A switch that lived this long had no trouble with its start.
+/// A process that lived this long had no trouble with its start.
 const SOUND_LIFE: Duration = Duration::from_secs(10);
 
-/// A running switch process.
-#[derive(Debug)]
-pub(crate) struct Switch {
-    child: Child,
-    started: Instant,
-    pub(crate) channel: Channel<Request, Report>,
-    /// What it said when it could not go on.
-    pub(crate) last_words: Option<String>,
+/// What makes a process one of its kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Role {
+    /// For the log: "the switch process".
+    pub(crate) name: &'static str,
+    /// The hidden subcommand and its options.
+    pub(crate) words: Vec<OsString>,
 }
 
-impl Switch {
+impl Role {
+    /// The process that moves packets between guests.
+    pub(crate) fn switch(settings: &SwitchSettings) -> Self {
+        let workers = settings.workers.0.to_string();
+        let mut words: Vec<String> =
+            [SWITCH_ROLE, "--module", settings.module.as_str(), "--workers", &workers]
+                .map(str::to_owned)
+                .into();
+        if let Some(cpus) = &settings.cpus {
+            words.extend(["--cpus".to_owned(), cpus.to_string()]);
+        }
+        if let Some(entries) = &settings.fdb_entries {
+            words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
+        }
+        words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
+        words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
+        Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
+    }
+
+    /// The process that moves packets between the switch and devices.
+    pub(crate) fn driver(settings: &SwitchSettings) -> Self {
+        let hysteresis = settings.hysteresis.to_string();
+        let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
+        Self { name: "the driver process", words: words.map(OsString::from).into() }
+    }
+}
+
+/// A running process, which is told `Out` and tells `In`.
+#[derive(Debug)]
+pub(crate) struct Process<Out, In> {
+    child: Child,
+    started: Instant,
+    pub(crate) channel: Channel<Out, In>,
+    /// The channel is watched for room as well.
+    is_full: bool,
+    /// What it said when it could not go on.
+    pub(crate) last_words: Option<String>,
+    /// What it has given up, once it said so.
+    pub(crate) sandbox: Option<Vec<Layer>>,
+}
+
+impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
     /// Starts it, with one end of a socket pair as its standard input.
-    pub(crate) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
-        let failed = |error| Fault::internal("start the switch process", error);
+    fn start(role: &Role) -> Result<Self, Fault> {
+        let failed = |error| Fault::internal(&format!("start {}", role.name), error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let channel = Channel::new(ours.into()).map_err(failed)?;
         // The file of this very program, also if another one took its path since.
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("lasthop").arg(SWITCH_ROLE).arg("--module").arg(settings.module.as_str());
-        command.arg("--workers").arg(settings.workers.0.to_string());
-        if let Some(cpus) = &settings.cpus {
-            command.arg("--cpus").arg(cpus.to_string());
-        }
-        if let Some(entries) = &settings.fdb_entries {
-            command.arg("--fdb-entries").arg(entries.0.to_string());
-        }
-        // A group of its own: Ctrl-C is for the supervisor, which ends the switch in order.
+        command.arg0("lasthop").args(&role.words);
+        // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
         let command = command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
-        Ok(Self { child, started: Instant::now(), channel, last_words: None })
+        Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None, sandbox: None })
     }
 
+    /// What it has said; whether the channel is at its end.
+    pub(crate) fn hear(&mut self) -> (Vec<In>, std::io::Result<bool>) {
+        let _ = self.channel.flush();
+        let is_open = self.channel.receive();
+        let heard = std::iter::from_fn(|| self.channel.take()).map(|(message, _)| message).collect();
+        (heard, is_open.map(|is_open| !is_open))
+    }
+
+    /// Watches the channel, under the number `source`, for room while something waits for it.
+    pub(crate) fn watch(&mut self, poller: &Poller, source: u64) {
+        let write = self.channel.wants_write();
+        // Fails only without memory; the next turn tries again.
+        if write != self.is_full
+            && poller.modify(&self.channel, source, Interest { read: true, write }).is_ok()
+        {
+            self.is_full = write;
+        }
+    }
+}
+
+impl<Out, In> Process<Out, In> {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -67,7 +128,7 @@ impl Switch {
     }
 }
 
-impl Drop for Switch {
+impl<Out, In> Drop for Process<Out, In> {
     fn drop(&mut self) {
         self.end();
     }
@@ -75,17 +136,19 @@ impl Drop for Switch {
 
 fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
+        // The system call is told by the process itself, as a rule.
+        (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, Some(code)) => format!("ended with status {code}"),
         (None, None) => "ended".to_owned(),
     }
 }
 
-/// The switch process over all its lives.
+/// A process over all its lives.
 #[derive(Debug)]
-pub(crate) struct Lives {
-    settings: SwitchSettings,
-    current: Option<Switch>,
+pub(crate) struct Lives<Out, In> {
+    role: Role,
+    current: Option<Process<Out, In>>,
     /// When the next one is started, if there is none.
     next: Option<Instant>,
     pause: Pause,
@@ -94,10 +157,10 @@ pub(crate) struct Lives {
     last_end: Option<(String, Instant)>,
 }
 
-impl Lives {
-    pub(crate) fn new(settings: SwitchSettings) -> Self {
+impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
+    pub(crate) fn new(role: Role) -> Self {
         Self {
-            settings,
+            role,
             current: None,
             next: None,
             pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
@@ -108,12 +171,17 @@ impl Lives {
 
     /// The process that runs now.
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.current.as_ref().map(Switch::pid)
+        self.current.as_ref().map(Process::pid)
     }
 
     /// For how long it has been running.
     pub(crate) fn up(&self) -> Option<Duration> {
-        self.current.as_ref().map(|switch| switch.started.elapsed())
+        self.current.as_ref().map(|process| process.started.elapsed())
+    }
+
+    /// The sandbox of the process that runs now.
+    pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
+        self.current.as_ref()?.sandbox.as_deref()
     }
 
     /// Times that it was started again.
@@ -122,15 +190,15 @@ impl Lives {
     }
 
     /// How the last one ended, and how long ago.
-    pub(crate) fn last_end(&self) -> Option<(String, Duration)> {
-        self.last_end.as_ref().map(|(how, when)| (how.clone(), when.elapsed()))
+    pub(crate) fn last_end(&self) -> Option<Ended> {
+        let told = |(how, when): &(String, Instant)| Ended {
+            why: how.clone(),
+            ago_ms: when.elapsed().as_millis() as u64,
+        };
+        self.last_end.as_ref().map(told)
     }
 
-    pub(crate) fn settings(&self) -> &SwitchSettings {
-        &self.settings
-    }
-
-    pub(crate) fn current(&mut self) -> Option<&mut Switch> {
+    pub(crate) fn current(&mut self) -> Option<&mut Process<Out, In>> {
         self.current.as_mut()
     }
 
@@ -143,21 +211,23 @@ impl Lives {
         self.next
     }
 
-    /// Starts a switch.
-    pub(crate) fn start(&mut self) -> Result<&mut Switch, Fault> {
+    /// Starts it, and has its channel watched under the number `source`.
+    pub(crate) fn start(&mut self, poller: &Poller, source: u64) -> Result<&mut Process<Out, In>, Fault> {
         self.next = None;
-        let switch = Switch::start(&self.settings)?;
+        let process = Process::start(&self.role)?;
         self.starts += 1;
-        Ok(self.current.insert(switch))
+        let process = self.current.insert(process);
+        poller.add(&process.channel, source, Interest::READ)?;
+        Ok(process)
     }
 
-    /// The switch is gone: says how it ended.
+    /// It is gone: says how it ended.
     pub(crate) fn bury(&mut self) -> String {
-        let Some(mut switch) = self.current.take() else { return "was not running".to_owned() };
-        if switch.started.elapsed() >= SOUND_LIFE {
+        let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
+        if process.started.elapsed() >= SOUND_LIFE {
             self.pause.reset();
         }
-        let how = switch.end();
+        let how = process.end();
         self.last_end = Some((how.clone(), Instant::now()));
         how
     }
@@ -177,6 +247,7 @@ mod tests {
     #[test]
     fn an_end_is_described_by_signal_or_status() {
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
+        assert_eq!(describe(ExitStatus::from_raw(SIGSYS)), "was ended by SIGSYS");
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
     }
 }

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::doctor::facts::{Ended, Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
+use crate::doctor::facts::{Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
 use crate::fault::Fault;
+use crate::port::DevicePortReport;
 use crate::report::{PortReport, StatsReport, VnicReport};
 
 use super::Supervisor;
+use super::driver::Wanted;
 use super::orders::Asker;
 use super::requests::{Question, describe, to_json};
 use super::warnings::Warner;
@@ -19,6 +21,15 @@ impl Supervisor {
         if let Some(name) = &name {
             self.find(name)?;
         }
+        if self.ports.values().any(|port| port.device().is_some()) {
+            self.ask_driver(Wanted::Doctor { name }, asker);
+            return Ok(None);
+        }
+        self.examine(name, asker)
+    }
+
+    /// As `doctor`, when what the driver process counts is known.
+    pub(super) fn examine(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
         if self.lives.is_up() {
             return self.ask(Question::Doctor { name }, asker);
         }
@@ -28,6 +39,10 @@ impl Supervisor {
     /// All facts together.
     pub(super) fn facts(&self, name: Option<&str>, inside: Option<Inspection>) -> Result<Value, Fault> {
         let is_asked = |vnic: &VnicFacts| name.is_none_or(|name| vnic.name() == name);
+        let stats =
+            inside.as_ref().map(|inside| StatsReport { ports: inside.ports.clone(), workers: Vec::new() });
+        let ports = self.device_ports(&stats.unwrap_or_default());
+        let ports = ports.into_iter().map(|port| DevicePortReport { inside: None, ..port }).collect();
         let mut vnics: Vec<VnicFacts> = self.vnic_facts(inside.as_ref());
         // Others' addresses and settings are facts about this one, too: they may be the same.
         if name.is_some() {
@@ -37,24 +52,22 @@ impl Supervisor {
         }
         vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
         let (fdb, moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
-        to_json(&Facts { switch: self.switch_facts(), vnics, fdb, moves })
+        to_json(&Facts { switch: self.switch_facts(), vnics, ports, fdb, moves })
     }
 
     fn switch_facts(&self) -> SwitchFacts {
-        let settings = self.lives.settings();
+        let settings = &self.settings;
         SwitchFacts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             switch_pid: self.lives.pid(),
             up_ms: self.lives.up().map(|up| up.as_millis() as u64),
             restarts: self.lives.restarts(),
-            last_end: self
-                .lives
-                .last_end()
-                .map(|(how, ago)| Ended { why: how, ago_ms: ago.as_millis() as u64 }),
+            last_end: self.lives.last_end(),
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),
+            sandboxes: self.sandboxes(),
         }
     }
 
@@ -65,7 +78,8 @@ impl Supervisor {
         let sessions: HashMap<&str, &SessionFacts> =
             sessions.iter().map(|(name, session)| (name.as_str(), session)).collect();
         let warner = Warner::new(self.ports.values(), &stats);
-        let facts = self.ports.values().map(|port| {
+        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let facts = vnics.map(|port| {
             let name = port.spec.name.as_str();
             // What the session tells is more.
             let bare = |counted: &PortReport| PortReport {

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
-use crate::poller::Interest;
 use crate::rundir;
+use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
+use super::driver::Driver;
 use super::orders::What;
 use super::source::Source;
 
@@ -40,13 +41,12 @@ impl Stage {
 impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
-        let switch = self.lives.start()?;
-        self.is_channel_full = false;
-        self.poller.add(&switch.channel, Source::Switch.into(), Interest::READ)?;
+        self.lives.start(&self.poller, Source::Switch.into())?;
         self.replay_switches();
-        let ports: Vec<_> = self.ports.iter().map(|(number, port)| (*number, port.spec.clone())).collect();
-        for (port, spec) in ports {
-            self.order(Order::AddPort(spec), What::Added { port, is_new: false }, None);
+        let ports: Vec<_> =
+            self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec))).collect();
+        for (port, told) in ports {
+            self.order(Order::AddPort(told), What::Added { port, is_new: false }, None);
         }
         self.restore_entries();
         // Its answer comes after all the others.
@@ -74,6 +74,17 @@ impl Supervisor {
             }
         } else {
             say!("the switch process is running again, as process {pid}");
+        }
+    }
+
+    /// The switch has given up what it could.
+    pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
+        // Those that are started again have the same.
+        if matches!(self.stage, Stage::Starting) {
+            say!("sandbox of the switch process: {}", sandbox::summary(&layers));
+        }
+        if let Some(switch) = self.lives.current() {
+            switch.sandbox = Some(layers);
         }
     }
 
@@ -111,6 +122,7 @@ impl Supervisor {
         say!("ending");
         self.control = None;
         self.ports.clear();
+        self.driver = Driver::new(&self.settings);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

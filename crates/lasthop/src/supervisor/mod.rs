@@ -9,16 +9,22 @@ mod change;
 mod child;
 mod client;
 mod control;
+mod device;
+mod devices;
 mod doctor;
+mod driver;
 mod fdb;
 mod lifecycle;
+mod opening;
 mod orders;
 mod port;
 mod ports;
 mod requests;
+mod showing;
 mod sockets;
 mod source;
 mod switches;
+mod tracking;
 mod warnings;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -32,14 +38,18 @@ use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
+use crate::links::Links;
+use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
+use crate::port::PortSpec;
 use crate::rundir::{RunDir, control_socket};
 use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
-use child::Lives;
+use child::{Lives, Role};
 use control::Control;
+use driver::Driver;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
@@ -53,6 +63,7 @@ pub(crate) struct RunSettings {
     /// The default one first.
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
+    pub(crate) ports: Vec<PortSpec>,
     pub(crate) fdb: Vec<StaticEntry>,
 }
 
@@ -73,6 +84,9 @@ pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
+    for port in settings.ports {
+        supervisor.open_device_port(port)?;
+    }
     supervisor.static_entries = settings.fdb;
     supervisor.start_switch()?;
     supervisor.serve()
@@ -83,9 +97,11 @@ struct Supervisor {
     dir: PathBuf,
     poller: Poller,
     signals: Signals,
-    lives: Lives,
-    /// The channel is watched for room as well.
-    is_channel_full: bool,
+    settings: SwitchSettings,
+    lives: Lives<Request, Report>,
+    driver: Driver,
+    /// None until there is a device port.
+    links: Option<Links>,
     /// The default one first.
     switches: Vec<SwitchSpec>,
     ports: BTreeMap<u32, Port>,
@@ -98,6 +114,8 @@ struct Supervisor {
     answered: VecDeque<u32>,
     waiting: BTreeMap<u64, Waiting>,
     next_request: u64,
+    /// Something has changed that decides whose link depends on uplinks.
+    tracking_is_late: bool,
     stage: Stage,
 }
 
@@ -116,8 +134,10 @@ impl Supervisor {
             dir: dir.to_path_buf(),
             poller,
             signals,
-            lives: Lives::new(settings),
-            is_channel_full: false,
+            lives: Lives::new(Role::switch(&settings)),
+            driver: Driver::new(&settings),
+            settings,
+            links: None,
             switches,
             ports: BTreeMap::new(),
             next_port: 0,
@@ -127,6 +147,7 @@ impl Supervisor {
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
             next_request: 0,
+            tracking_is_late: false,
             stage: Stage::Starting,
         })
     }
@@ -137,8 +158,9 @@ impl Supervisor {
                 self.handle(happening);
             }
             self.on_time(Instant::now());
+            self.track_uplinks();
             self.proceed_with_clients();
-            self.watch_channel();
+            self.watch_channels();
             if let Stage::Over(result) = &self.stage {
                 return result.clone();
             }
@@ -156,6 +178,8 @@ impl Supervisor {
             }
             Some(Source::Listener(number)) => self.advance_port(number),
             Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
+            Some(Source::Driver) => self.hear_driver(),
+            Some(Source::Links) => self.hear_links(),
             Some(Source::Signals) | None => {}
         }
     }
@@ -165,7 +189,7 @@ impl Supervisor {
         let ports = self.ports.values().map(Port::due).fold(None, earlier);
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
         let control = self.control.as_ref().and_then(Control::due);
-        let others = [waiting, control, self.lives.due(), self.stage.due()];
+        let others = [waiting, control, self.lives.due(), self.stage.due(), self.devices_due()];
         others.into_iter().fold(ports, earlier)
     }
 
@@ -179,6 +203,9 @@ impl Supervisor {
             control.expire(now, &self.poller);
         }
         self.give_up_waiting(now);
+        if is_due(self.devices_due()) {
+            self.devices_on_time(now);
+        }
         if is_due(self.lives.due()) {
             self.restart_switch();
         }

@@ -9,7 +9,6 @@ use crate::fault::{Fault, Kind};
 use crate::fdb::StaticEntry;
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
-use crate::poller::Interest;
 use crate::switches::{SwitchName, SwitchSpec};
 
 use super::Supervisor;
@@ -49,6 +48,8 @@ pub(super) enum What {
     /// The port has its new settings.
     Changed(Changing),
     Removed,
+    /// The port's link is what the uplinks' is.
+    Tracked,
     /// An address is in the forwarding table, behind the port with this number, or out of it.
     FdbAdded {
         port: u32,
@@ -107,30 +108,24 @@ impl Supervisor {
         }
     }
 
-    /// Watches the channel for room while something waits for it.
-    pub(super) fn watch_channel(&mut self) {
-        let Some(switch) = self.lives.current() else { return };
-        let write = switch.channel.wants_write();
-        if write != self.is_channel_full {
-            let interest = Interest { read: true, write };
-            // Fails only without memory; the next turn tries again.
-            if self.poller.modify(&switch.channel, Source::Switch.into(), interest).is_ok() {
-                self.is_channel_full = write;
-            }
+    /// Watches the channels for room while something waits for it.
+    pub(super) fn watch_channels(&mut self) {
+        if let Some(switch) = self.lives.current() {
+            switch.watch(&self.poller, Source::Switch.into());
+        }
+        if let Some(driver) = self.driver.lives.current() {
+            driver.watch(&self.poller, Source::Driver.into());
         }
     }
 
     /// Takes what the switch has to say.
     pub(super) fn hear(&mut self) {
         let Some(switch) = self.lives.current() else { return };
-        let _ = switch.channel.flush();
-        let received = switch.channel.receive();
-        let reports: Vec<Report> =
-            std::iter::from_fn(|| switch.channel.take()).map(|(report, _)| report).collect();
+        let (reports, is_over) = switch.hear();
         reports.into_iter().for_each(|report| self.on_report(report));
-        match received {
-            Ok(true) => {}
-            Ok(false) => self.switch_gone(),
+        match is_over {
+            Ok(false) => {}
+            Ok(true) => self.switch_gone(),
             Err(error) => {
                 say!("the switch process said something odd: {error}");
                 self.switch_gone();
@@ -145,6 +140,12 @@ impl Supervisor {
             Report::Failed { why } => {
                 if let Some(switch) = self.lives.current() {
                     switch.last_words = Some(why);
+                }
+            }
+            Report::Sandbox(layers) => self.sandboxed(layers),
+            Report::Forbidden(call) => {
+                if let Some(switch) = self.lives.current() {
+                    switch.last_words = Some(call.to_string());
                 }
             }
             Report::Reply { id, result } => {
@@ -171,7 +172,7 @@ impl Supervisor {
                 self.forget_entry(&entry);
                 Value::Bool(true)
             }),
-            What::Restored => result.map(|_| Value::Null),
+            What::Restored | What::Tracked => result.map(|_| Value::Null),
             What::Started => return self.started(),
             What::Ended => return,
             What::Captured => match result {
@@ -194,7 +195,7 @@ impl Supervisor {
         for (_, waiting) in std::mem::take(&mut self.waiting) {
             let is_removal = matches!(waiting.what, What::Removed | What::SwitchRemoved { .. });
             match waiting.what {
-                What::Added { port, is_new: true } => drop(self.ports.remove(&port)),
+                What::Added { port, is_new: true } => self.forget_port(port),
                 What::SwitchAdded { name, is_new: true } => self.forget_switch(&name),
                 What::Changed(changing) => drop(self.changed(changing, Err(switch_down()))),
                 _ => {}

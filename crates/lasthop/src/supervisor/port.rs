@@ -17,9 +17,12 @@ use crate::clock::{Pause, earlier};
 use crate::doctor::facts::{ConnectionFacts, Ended};
 use crate::fault::Fault;
 use crate::log::say_of_others;
-use crate::vnic::{Mode, VnicSpec};
+use crate::orders::SwitchPort;
+use crate::port::PortSpec;
+use crate::vnic::{Link, Mode, VnicSpec};
 
 use super::access::Access;
+use super::device::DevicePort;
 use super::sockets::{ListenSocket, check_length, connect_to};
 
 /// How long a second connection may wait for the first one's hang-up, which can be on its way.
@@ -64,6 +67,13 @@ enum Role {
         /// The reason for which it waits, as logged last.
         said: Option<Errno>,
     },
+    /// Connections are made to the driver process.
+    Device {
+        device: Box<DevicePort>,
+        /// The next one is not made before.
+        next: Instant,
+        pause: Pause,
+    },
 }
 
 /// A vnic with its socket.
@@ -75,6 +85,8 @@ pub(super) struct Port {
     pub(super) is_watched: bool,
     /// The switch has been told of a change and has not answered yet.
     pub(super) is_changing: bool,
+    /// The uplinks that it depends on have no link, so it has none either, as the switch was told.
+    pub(super) is_cut: bool,
     life: Life,
     role: Role,
     /// What the front end was refused last, until the next one attaches.
@@ -101,11 +113,25 @@ impl Port {
             }
             Mode::Connect => Role::Connect { next: Instant::now(), pause, said: None },
         };
-        Ok(Self {
+        Ok(Self::with_role(spec, path, role))
+    }
+
+    /// A port over a device; its path is that of no file.
+    pub(super) fn over_device(spec: PortSpec, dir: &Path) -> Self {
+        let vnic = spec.vnic();
+        let path = vnic.socket_in(dir);
+        let (next, pause) = (Instant::now(), Pause::new(RETRY_MIN, RETRY_MAX));
+        let role = Role::Device { device: Box::new(DevicePort::new(spec)), next, pause };
+        Self::with_role(vnic, path, role)
+    }
+
+    fn with_role(spec: VnicSpec, path: PathBuf, role: Role) -> Self {
+        Self {
             spec,
             path,
             is_watched: false,
             is_changing: false,
+            is_cut: false,
             life: Life::Down,
             role,
             refusal: None,
@@ -113,13 +139,54 @@ impl Port {
             peer_pid: None,
             refused_guests: 0,
             last_refused: None,
-        })
+        }
+    }
+
+    /// The outside of a device port; none of a vnic.
+    pub(super) fn device(&self) -> Option<&DevicePort> {
+        match &self.role {
+            Role::Device { device, .. } => Some(device),
+            Role::Listen { .. } | Role::Connect { .. } => None,
+        }
+    }
+
+    pub(super) fn device_mut(&mut self) -> Option<&mut DevicePort> {
+        match &mut self.role {
+            Role::Device { device, .. } => Some(device),
+            Role::Listen { .. } | Role::Connect { .. } => None,
+        }
+    }
+
+    /// What the switch is to be told.
+    pub(super) fn as_told(&self, vnic: &VnicSpec) -> SwitchPort {
+        let leads = self.device().map(|device| device.spec.leads()).unwrap_or_default();
+        let link = if self.is_cut { Link::Down } else { vnic.link };
+        SwitchPort { vnic: VnicSpec { link, ..vnic.clone() }, leads }
+    }
+
+    /// Whether the switch waits for a connection that may be made now.
+    pub(super) fn may_join(&self, now: Instant) -> bool {
+        self.life == Life::Idle && matches!(self.role, Role::Device { next, .. } if next <= now)
+    }
+
+    /// What users call it.
+    pub(super) fn kind_word(&self) -> &'static str {
+        if self.device().is_some() { "port" } else { "vnic" }
+    }
+
+    /// Whether the switch has the port.
+    pub(super) fn is_known(&self) -> bool {
+        self.life != Life::Down
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        matches!(self.life, Life::Attached { .. })
     }
 
     /// Gives the socket's file the owner, group and mode of `to` in place of those of `from`.
     pub(super) fn set_access(&self, from: &VnicSpec, to: &VnicSpec) -> Result<(), Fault> {
         let (before, access) = (Access::of(from)?, Access::of(to)?);
-        if access == before || matches!(self.role, Role::Connect { .. }) {
+        if access == before || !matches!(self.role, Role::Listen { .. }) {
             return Ok(());
         }
         access.apply(Some(before), &self.path)
@@ -129,7 +196,7 @@ impl Port {
     pub(super) fn listener(&self) -> Option<BorrowedFd<'_>> {
         match &self.role {
             Role::Listen { socket, .. } => Some(socket.as_fd()),
-            Role::Connect { .. } => None,
+            Role::Connect { .. } | Role::Device { .. } => None,
         }
     }
 
@@ -141,6 +208,9 @@ impl Port {
     /// One line on what a guest has to do.
     pub(super) fn invitation(&self) -> String {
         let path = self.path.display();
+        if let Some(device) = self.device() {
+            return format!("its device is {}", device.spec.device_name());
+        }
         match self.spec.mode {
             Mode::Listen => format!("connect its guest to {path}"),
             Mode::Connect => format!("its guest has to listen at {path}"),
@@ -150,7 +220,7 @@ impl Port {
     /// The switch has the port now.
     pub(super) fn confirm(&mut self) {
         self.life = Life::Idle;
-        if let Role::Connect { next, .. } = &mut self.role {
+        if let Role::Connect { next, .. } | Role::Device { next, .. } = &mut self.role {
             *next = Instant::now();
         }
     }
@@ -231,6 +301,10 @@ impl Port {
             }
             // A pause also here, so that a peer which hangs up at once makes no busy loop.
             Role::Connect { next, pause, .. } => *next = now + pause.take(),
+            Role::Device { next, pause, .. } => {
+                let pause = pause_after(now.saturating_duration_since(since), pause);
+                *next = now + pause.unwrap_or_default();
+            }
         }
         true
     }
@@ -248,6 +322,27 @@ impl Port {
                 }
             }
             Role::Connect { next, .. } => (self.life == Life::Idle).then_some(*next),
+            Role::Device { .. } => None,
+        }
+    }
+
+    /// When a device port has something to do without an event, given a driver process.
+    pub(super) fn device_due(&self) -> Option<Instant> {
+        let Role::Device { device, next, .. } = &self.role else { return None };
+        match self.life {
+            Life::Down => None,
+            Life::Idle => {
+                let joins = device.has_unsent() || device.is_driven;
+                earlier(device.due(), joins.then_some(*next))
+            }
+            Life::Attached { .. } => earlier(device.due(), device.stale()),
+        }
+    }
+
+    /// A connection could not be made: the next one is tried after a pause.
+    pub(super) fn postpone(&mut self, now: Instant) {
+        if let Role::Device { next, pause, .. } = &mut self.role {
+            *next = now + pause.take();
         }
     }
 

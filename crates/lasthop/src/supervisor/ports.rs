@@ -9,7 +9,8 @@ use crate::fault::{Fault, Kind};
 use crate::log::{say, say_of_others};
 use crate::names;
 use crate::poller::Interest;
-use crate::report::VnicReport;
+use crate::port::{self, PortSpec};
+use crate::report::{StatsReport, VnicReport};
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
@@ -32,6 +33,18 @@ impl Supervisor {
         Ok(self.next_port)
     }
 
+    /// Makes a device port. The switch does not know it yet.
+    pub(super) fn open_device_port(&mut self, spec: PortSpec) -> Result<u32, Fault> {
+        let devices = self.ports.values().filter_map(Port::device);
+        port::check_beside(&spec, devices.map(|device| &device.spec))?;
+        self.check_new(&spec.vnic())?;
+        self.watch_links()?;
+        self.next_port += 1;
+        self.ports.insert(self.next_port, Port::over_device(spec, &self.dir));
+        self.see_device(self.next_port);
+        Ok(self.next_port)
+    }
+
     fn check_new(&self, spec: &VnicSpec) -> Result<(), Fault> {
         if self.ports.len() >= VNICS_MAX {
             let why = format!("there are {VNICS_MAX} vnics, and that is the limit; delete one first");
@@ -42,8 +55,9 @@ impl Supervisor {
         for port in self.ports.values() {
             let name = &port.spec.name;
             if *name == spec.name {
+                let kind = port.kind_word();
                 let why =
-                    format!("there is a vnic \"{name}\" already; delete it first, or choose another name");
+                    format!("there is a {kind} \"{name}\" already; delete it first, or choose another name");
                 return Err(Fault::new(Kind::NameTaken, why));
             }
             if port.path == path {
@@ -62,9 +76,36 @@ impl Supervisor {
         found.map(|(number, _)| *number).ok_or_else(|| self.no_such_vnic(name))
     }
 
+    /// As `find`, for what is done with a vnic and not with a device port.
+    pub(super) fn find_vnic(&self, name: &str) -> Result<u32, Fault> {
+        self.find_kind(name, false)
+    }
+
+    /// As `find`, for what is done with a device port.
+    pub(super) fn find_device_port(&self, name: &str) -> Result<u32, Fault> {
+        self.find_kind(name, true)
+    }
+
+    fn find_kind(&self, name: &str, is_device: bool) -> Result<u32, Fault> {
+        let number = self.find(name)?;
+        match self.ports.get(&number) {
+            Some(port) if port.device().is_some() != is_device => {
+                let kind = port.kind_word();
+                let why =
+                    format!("\"{name}\" is a {kind}; use: lasthop {kind} show {name}, {kind} del {name}");
+                Err(Fault::new(Kind::NoSuchVnic, why))
+            }
+            _ => Ok(number),
+        }
+    }
+
     fn no_such_vnic(&self, name: &str) -> Fault {
         let hint = names::hint(name, self.ports.values().map(|port| port.spec.name.as_str()));
-        let remedy = if hint.is_empty() { "; see the list: lasthop vnic list" } else { hint.as_str() };
+        let remedy = match (hint.is_empty(), self.ports.values().any(|port| port.device().is_some())) {
+            (true, false) => "; see the list: lasthop vnic list",
+            (true, true) => "; see the lists: lasthop vnic list, lasthop port list",
+            (false, _) => hint.as_str(),
+        };
         Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\"{remedy}"))
     }
 
@@ -81,14 +122,16 @@ impl Supervisor {
         match result {
             Ok(()) => {
                 port.confirm();
-                say!("vnic {}: {}", port.spec.name, port.invitation());
+                say!("{} {}: {}", port.kind_word(), port.spec.name, port.invitation());
                 let report = VnicReport::new(&port.spec, port.path.clone(), STATE_NEW);
+                let is_device = port.device().is_some();
+                self.tracking_is_late = true;
                 self.advance_port(number);
-                to_json(&report)
+                if is_device { self.describe_port(number, &StatsReport::default()) } else { to_json(&report) }
             }
             Err(fault) => {
                 if is_new {
-                    self.ports.remove(&number);
+                    self.forget_port(number);
                 }
                 Err(fault)
             }
@@ -99,6 +142,9 @@ impl Supervisor {
     pub(super) fn advance_port(&mut self, number: u32) {
         let Some(port) = self.ports.get_mut(&number) else { return };
         let now = Instant::now();
+        if port.device().is_some() {
+            return self.settle_device(number, now);
+        }
         if let Some(fd) = port.advance(now) {
             self.next_attachment += 1;
             let attachment = self.next_attachment;
@@ -133,7 +179,9 @@ impl Supervisor {
     pub(super) fn detached(&mut self, name: &str, attachment: u64, why: &str) {
         let Ok(number) = self.find(name) else { return };
         if self.ports.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
-            say_of_others!("vnic {name}: its guest is gone: {why}");
+            if self.ports.get(&number).is_some_and(|port| port.device().is_none()) {
+                say_of_others!("vnic {name}: its guest is gone: {why}");
+            }
             if let Some(port) = self.ports.get_mut(&number) {
                 port.end(why);
             }
@@ -148,6 +196,15 @@ impl Supervisor {
         if let Some(port) = self.ports.get_mut(&number) {
             port.refused(why);
         }
+    }
+
+    /// Takes a port away, from the driver process, too.
+    pub(super) fn forget_port(&mut self, number: u32) {
+        let Some(port) = self.ports.remove(&number) else { return };
+        if port.device().is_some_and(|device| device.is_driven) {
+            self.detach_from_driver(number);
+        }
+        self.tracking_is_late = true;
     }
 
     /// The switch is gone, and all connections with it.

@@ -7,11 +7,13 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
+use crate::port::PortSpec;
 use crate::report::{
-    ConfigReport, FlushReport, SettingsReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
-    VnicVlans,
+    ConfigReport, FlushReport, SandboxReport, SettingsReport, StatsReport, VersionReport, VlansReport,
+    VnicList, VnicReport, VnicVlans,
 };
 use crate::rpc;
+use crate::sandbox::Layer;
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
@@ -30,6 +32,10 @@ const METHODS: &[&str] = &[
     "vnic.set",
     "vnic.list",
     "vnic.show",
+    "port.add",
+    "port.del",
+    "port.list",
+    "port.show",
     "vlan.show",
     "fdb.show",
     "fdb.add",
@@ -47,13 +53,25 @@ const STATE_DOWN: &str = "the switch process is being started again";
 /// A question that only the switch can answer.
 #[derive(Debug)]
 pub(super) enum Question {
-    Stats { name: Option<String> },
-    Fdb { switch: Option<String> },
+    Stats {
+        name: Option<String>,
+    },
+    Fdb {
+        switch: Option<String>,
+    },
     Flush,
     Switches,
     List,
-    Show { name: String },
-    Doctor { name: Option<String> },
+    Show {
+        name: String,
+    },
+    /// Device ports, one or all.
+    Ports {
+        name: Option<String>,
+    },
+    Doctor {
+        name: Option<String>,
+    },
 }
 
 #[derive(Deserialize)]
@@ -125,6 +143,10 @@ impl Supervisor {
             "vnic.set" => self.vnic_set(params, asker),
             "vnic.list" => rpc::params(params).and_then(|Nothing {}| self.vnic_list(asker)),
             "vnic.show" => self.vnic_show(rpc::params::<Named>(params)?.name, asker),
+            "port.add" => self.port_add(rpc::params(params)?, asker).map(|()| None),
+            "port.del" => self.port_del(&rpc::params::<Named>(params)?.name, asker),
+            "port.list" => rpc::params(params).and_then(|Nothing {}| self.port_list(asker)),
+            "port.show" => self.port_show(rpc::params::<Named>(params)?.name, asker),
             "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.vlan_show().map(Some)),
             "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
             "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
@@ -145,14 +167,39 @@ impl Supervisor {
         if !self.lives.is_up() {
             return Err(switch_down());
         }
-        let port = self.open_port(spec.clone())?;
-        self.order(Order::AddPort(spec), What::Added { port, is_new: true }, Some(asker.clone()));
+        let port = self.open_port(spec)?;
+        self.add_to_switch(port, asker);
+        Ok(())
+    }
+
+    fn add_to_switch(&mut self, number: u32, asker: &Asker) {
+        let Some(port) = self.ports.get(&number) else { return };
+        let order = Order::AddPort(port.as_told(&port.spec));
+        self.order(order, What::Added { port: number, is_new: true }, Some(asker.clone()));
+    }
+
+    fn port_add(&mut self, spec: PortSpec, asker: &Asker) -> Result<(), Fault> {
+        spec.check()?;
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        let port = self.open_device_port(spec)?;
+        self.add_to_switch(port, asker);
         Ok(())
     }
 
     fn vnic_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
-        let number = self.find(name)?;
-        self.ports.remove(&number);
+        let number = self.find_vnic(name)?;
+        self.delete(number, name, asker)
+    }
+
+    fn port_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        let number = self.find_device_port(name)?;
+        self.delete(number, name, asker)
+    }
+
+    fn delete(&mut self, number: u32, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
+        self.forget_port(number);
         self.forget_entries_of(name);
         if !self.lives.is_up() {
             return Ok(Some(Value::Bool(true)));
@@ -170,7 +217,7 @@ impl Supervisor {
     }
 
     fn vnic_show(&mut self, name: String, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.find(&name)?;
+        self.find_vnic(&name)?;
         let question = Question::Show { name };
         if self.lives.is_up() {
             return self.ask(question, asker);
@@ -192,12 +239,14 @@ impl Supervisor {
     }
 
     fn config(&self) -> Result<Value, Fault> {
-        let settings = self.lives.settings();
+        let settings = &self.settings;
         let settings = SettingsReport {
             module: Some(settings.module.as_str().to_owned()),
             cpus: settings.cpus.as_ref().map(ToString::to_string),
             fdb_entries: Some(settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0)),
             workers: Some(settings.workers.0),
+            hysteresis_us: Some(settings.hysteresis.0),
+            sandbox: Some(settings.sandbox),
         };
         let spec = |port: &Port| {
             let mut spec = port.spec.clone();
@@ -205,18 +254,34 @@ impl Supervisor {
             spec.socket = spec.socket.filter(|path| *path != by_default);
             spec
         };
-        let mut vnics: Vec<VnicSpec> = self.ports.values().map(spec).collect();
+        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
+        let mut ports: Vec<PortSpec> =
+            self.ports.values().filter_map(|port| Some(port.device()?.spec.clone())).collect();
+        ports.sort_by(|one, other| one.name.cmp(&other.name));
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
-        to_json(&ConfigReport { settings, switches, vnics, fdb: self.static_entries.clone() })
+        to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.static_entries.clone() })
     }
 
     fn version(&self) -> Result<Value, Fault> {
         to_json(&VersionReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            module: self.lives.settings().module.as_str().to_owned(),
+            module: self.settings.module.as_str().to_owned(),
+            driver_pid: self.driver.lives.pid(),
+            sandboxes: self.sandboxes(),
         })
+    }
+
+    /// What the inner processes that run have given up.
+    pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
+        let told = [("switch", self.lives.sandbox()), ("driver", self.driver.lives.sandbox())];
+        let report = |(process, layers): (&str, Option<&[Layer]>)| {
+            let (process, mode) = (process.to_owned(), self.settings.sandbox);
+            Some(SandboxReport { process, mode, layers: layers?.to_vec() })
+        };
+        told.into_iter().filter_map(report).collect()
     }
 
     pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -245,6 +310,7 @@ impl Supervisor {
                 self.facts(name.as_deref(), Some(inside))
             }
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
+            (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),
             (Question::Show { name }, Answer::Stats(stats)) => {
                 let number = self.find(name)?;
                 let warner = Warner::new(self.ports.values(), &stats);
@@ -258,7 +324,8 @@ impl Supervisor {
 
     fn list(&self, stats: &StatsReport) -> Result<Value, Fault> {
         let warner = Warner::new(self.ports.values(), stats);
-        let mut vnics: Vec<_> = self.ports.values().map(|port| describe(port, stats, &warner)).collect();
+        let vnics = self.ports.values().filter(|port| port.device().is_none());
+        let mut vnics: Vec<_> = vnics.map(|port| describe(port, stats, &warner)).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
         for vnic in &mut vnics {
             vnic.features.clear();
@@ -293,6 +360,7 @@ pub(super) fn describe(port: &Port, stats: &StatsReport, warner: &Warner<'_>) ->
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
     let mut vnic = VnicReport::new(&port.spec, port.path.clone(), state);
     vnic.warnings = warner.warnings(port);
+    vnic.uplinks_down = port.is_cut;
     vnic.last_refusal = port.last_refusal().map(str::to_owned);
     if let Some(inside) = inside {
         vnic.features.clone_from(&inside.features);

@@ -8,6 +8,8 @@ pub(super) enum Source {
     Control,
     Listener(u32),
     Client(u32),
+    Driver,
+    Links,
 }
 
 impl From<Source> for u64 {
@@ -18,6 +20,8 @@ impl From<Source> for u64 {
             Source::Control => (2, 0),
             Source::Listener(port) => (3, port),
             Source::Client(client) => (4, client),
+            Source::Driver => (5, 0),
+            Source::Links => (6, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -33,6 +37,8 @@ impl Source {
             2 => Some(Self::Control),
             3 => Some(Self::Listener(low)),
             4 => Some(Self::Client(low)),
+            5 => Some(Self::Driver),
+            6 => Some(Self::Links),
             _ => None,
         }
     }
@@ -44,9 +50,8 @@ mod tests {
 
     #[test]
     fn numbers_go_both_ways() {
-        for source in
-            [Source::Signals, Source::Switch, Source::Control, Source::Listener(7), Source::Client(u32::MAX)]
-        {
+        let all = [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links];
+        for source in all.into_iter().chain([Source::Listener(7), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }
         assert_eq!(Source::of(9 << 32), None);

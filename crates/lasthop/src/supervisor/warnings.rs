@@ -45,6 +45,9 @@ impl<'a> Warner<'a> {
     }
 
     fn mtu(&self, port: &Port) -> u16 {
+        if let Some(device) = port.device() {
+            return device.mtu_bytes().map_or(MTU_USUAL, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
+        }
         let told = self.inside.get(port.spec.name.as_str()).and_then(|inside| inside.guest_mtu);
         told.or(port.spec.mtu).unwrap_or(MTU_USUAL)
     }

@@ -122,7 +122,7 @@ impl Stream {
     }
 
     fn run(mut self) {
-        let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), NICENESS);
+        let _ = rustix::process::setpriority_process(None, NICENESS);
         while !self.is_over() {
             self.capture.look();
             let any = self.read_frames();

@@ -15,11 +15,12 @@ use crate::config::SwitchSettings;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
+use crate::orders::SwitchPort;
 use crate::report::{
     Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
 use crate::switches::{SwitchName, SwitchSpec};
-use crate::vnic::{VnicSpec, describe_features};
+use crate::vnic::describe_features;
 
 use super::switches::NamedSwitches;
 
@@ -36,7 +37,8 @@ impl Datapath {
     pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
         let switches = NamedSwitches::new(&settings.default_switch())?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
-        let settings = EngineSettings { cpus, workers: settings.workers.0, ..EngineSettings::default() };
+        let settings =
+            EngineSettings { cpus, workers: settings.workers.0, hysteresis_us: settings.hysteresis.0 };
         let engine = Engine::start(switches.module(), &settings).map_err(refused)?;
         Ok(Self { engine, switches, ports: BTreeMap::new() })
     }
@@ -62,16 +64,16 @@ impl Datapath {
         self.switches.describe(&addresses)
     }
 
-    pub(super) fn add(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
-        let port = self.engine.add_port(self.port_config(spec)?).map_err(refused)?;
-        self.ports.insert(spec.name.to_string(), (port, spec.switch.clone()));
+    pub(super) fn add(&mut self, port: &SwitchPort) -> Result<(), Fault> {
+        let (number, vnic) = (self.engine.add_port(self.port_config(port)?).map_err(refused)?, &port.vnic);
+        self.ports.insert(vnic.name.to_string(), (number, vnic.switch.clone()));
         Ok(())
     }
 
     /// Changes a port while packets pass.
-    pub(super) fn change(&mut self, spec: &VnicSpec) -> Result<(), Fault> {
-        let port = self.find(spec.name.as_str())?;
-        self.engine.change_port(port, self.port_config(spec)?).map_err(refused)
+    pub(super) fn change(&mut self, port: &SwitchPort) -> Result<(), Fault> {
+        let number = self.find(port.vnic.name.as_str())?;
+        self.engine.change_port(number, self.port_config(port)?).map_err(refused)
     }
 
     /// Forgets a port. Its session has ended before.
@@ -141,7 +143,7 @@ impl Datapath {
         self.engine.fdb_flush(port, flush.vlan).map_err(refused)
     }
 
-    fn port_config(&self, spec: &VnicSpec) -> Result<PortConfig, Fault> {
+    fn port_config(&self, SwitchPort { vnic: spec, leads }: &SwitchPort) -> Result<PortConfig, Fault> {
         Ok(PortConfig {
             switch: self.switches.find(spec.switch.as_str())?,
             name: spec.name.to_string(),
@@ -153,6 +155,7 @@ impl Datapath {
             link_up: spec.link.is_up(),
             vlans: spec.port_vlans(),
             is_isolated: spec.isolated,
+            kind: leads.kind(),
         })
     }
 

@@ -17,9 +17,10 @@ use crate::capture::CaptureSpec;
 use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
-use crate::ipc::Channel;
+use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request};
 use crate::poller::{Happening, Interest, Poller};
+use crate::sandbox::{self, Kept, Role};
 use crate::signals;
 
 use captures::{Captures, Terms};
@@ -37,7 +38,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     // Named, because it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-switch");
     let mut channel = take_channel()?;
-    let datapath = match Datapath::start(settings) {
+    let datapath = match begin(settings, &mut channel) {
         Ok(datapath) => datapath,
         Err(fault) => {
             let _ = channel.send(&Report::Failed { why: fault.message }, None);
@@ -59,17 +60,12 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     .serve()
 }
 
-/// The channel is what the supervisor made our standard input.
-fn take_channel() -> Result<Channel<Report, Request>, Fault> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Fault::new(
-            Kind::Internal,
-            format!("this command is for lasthop's own use: standard input is no channel: {error}"),
-        )
-    };
-    let fd: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
-    rustix::net::sockopt::socket_type(&fd).map_err(|error| failed(&error))?;
-    Channel::new(fd).map_err(|error| failed(&error))
+/// Gives up what is not needed, then starts the workers, which get no more than is left.
+fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> Result<Datapath, Fault> {
+    let kept = Kept { channel: channel.as_fd() };
+    let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
+    let _ = channel.send(&Report::Sandbox(layers), None);
+    Datapath::start(settings)
 }
 
 /// Why a connection did not arrive.
@@ -115,8 +111,8 @@ impl Switch {
 
     fn hear(&mut self) {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
-        while let Some((request, fd)) = self.channel.take() {
-            self.obey(request, fd);
+        while let Some((request, fds)) = self.channel.take() {
+            self.obey(request, fds.and_then(|mut fds| fds.pop()));
         }
         if !is_open || (self.stage == Stage::Ending && !self.channel.wants_write()) {
             self.stage = Stage::Over;
@@ -135,9 +131,9 @@ impl Switch {
     fn obey(&mut self, Request { id, order }: Request, fd: Option<OwnedFd>) {
         let result = match order {
             Order::Attach { name, attachment } => return self.attach(name, attachment, fd),
-            Order::AddPort(spec) => self.datapath.add(&spec).map(|()| Answer::Done),
-            Order::ChangePort(spec) => self.datapath.change(&spec).map(|()| {
-                let guest_told = self.sessions.set_link(spec.name.as_str(), spec.link.is_up());
+            Order::AddPort(port) => self.datapath.add(&port).map(|()| Answer::Done),
+            Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
+                let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
                 Answer::Changed { guest_told }
             }),
             Order::RemovePort { name } => {

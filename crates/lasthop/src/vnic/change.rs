@@ -73,7 +73,7 @@ pub(crate) fn value_text(value: &Value) -> String {
 }
 
 /// What leads from one specification to the other, by key.
-pub(crate) fn changes(from: &VnicSpec, to: &VnicSpec) -> Vec<Change> {
+pub(crate) fn changes<T: Serialize>(from: &T, to: &T) -> Vec<Change> {
     let (from, to) = (object(from), object(to));
     let keys: std::collections::BTreeSet<&String> = from.keys().chain(to.keys()).collect();
     let value = |object: &Map<String, Value>, key: &str| object.get(key).cloned().unwrap_or_default();
@@ -86,7 +86,7 @@ fn when(key: &str) -> When {
     WHEN.iter().find(|(known, _)| *known == key).map_or(When::Anew, |(_, when)| *when)
 }
 
-fn object(spec: &VnicSpec) -> Map<String, Value> {
+fn object<T: Serialize>(spec: &T) -> Map<String, Value> {
     match serde_json::to_value(spec) {
         Ok(Value::Object(object)) => object,
         _ => Map::new(),
@@ -143,15 +143,15 @@ pub(crate) fn parse_keys(name: &Name, text: &str) -> Result<Map<String, Value>, 
 
 /// A specification as on the command line: `NAME[,KEY=VALUE]...`, without what is as by default.
 pub(crate) fn command_text(spec: &VnicSpec) -> String {
-    let options = not_default(spec)
+    let options = not_default(spec, &VnicSpec::named(spec.name.clone()))
         .into_iter()
         .map(|(key, value)| format!(",{}={}", user_key(&key), value_text(&value)));
     options.fold(spec.name.to_string(), |text, option| text + &option)
 }
 
-/// The keys of a specification that are not as by default.
-pub(crate) fn not_default(spec: &VnicSpec) -> Map<String, Value> {
-    let of_default = object(&VnicSpec::named(spec.name.clone()));
+/// The keys of a specification that are not as in `default`, the one of the same name.
+pub(crate) fn not_default<T: Serialize>(spec: &T, default: &T) -> Map<String, Value> {
+    let of_default = object(default);
     object(spec).into_iter().filter(|(key, value)| of_default.get(key) != Some(value)).collect()
 }
 

@@ -13,11 +13,11 @@ pub(super) const QUEUE_PAIRS_MAX: u16 = 32;
 pub(super) const MTU_MIN: u16 = 68;
 pub(super) const MTU_MAX: u16 = 65_535;
 
-pub(super) fn one_queue() -> u16 {
+pub(crate) fn one_queue() -> u16 {
     1
 }
 
-pub(super) fn check_queues(queues: u16) -> Result<u16, Fault> {
+pub(crate) fn check_queues(queues: u16) -> Result<u16, Fault> {
     if (1..=QUEUE_PAIRS_MAX).contains(&queues) {
         return Ok(queues);
     }
@@ -26,7 +26,7 @@ pub(super) fn check_queues(queues: u16) -> Result<u16, Fault> {
     )))
 }
 
-pub(super) fn check_mtu(mtu: u16) -> Result<u16, Fault> {
+pub(crate) fn check_mtu(mtu: u16) -> Result<u16, Fault> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) {
         return Ok(mtu);
     }
@@ -43,7 +43,7 @@ pub(crate) fn check_mac(text: &str) -> Result<Mac, Fault> {
     Ok(mac)
 }
 
-pub(super) fn check_storm(key: &str, rate: u32) -> Result<u32, Fault> {
+pub(crate) fn check_storm(key: &str, rate: u32) -> Result<u32, Fault> {
     if rate <= StormLimits::RATE_MAX {
         return Ok(rate);
     }
@@ -58,24 +58,24 @@ fn storm<'de, D: Deserializer<'de>>(key: &str, from: D) -> Result<u32, D::Error>
     check_storm(key, rate).map_err(serde::de::Error::custom)
 }
 
-pub(super) fn storm_broadcast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+pub(crate) fn storm_broadcast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     storm("storm-broadcast", from)
 }
 
-pub(super) fn storm_multicast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+pub(crate) fn storm_multicast<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     storm("storm-multicast", from)
 }
 
-pub(super) fn storm_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+pub(crate) fn storm_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
     storm("storm-unknown", from)
 }
 
-pub(super) fn queues<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
+pub(crate) fn queues<'de, D: Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
     let queues = u16::deserialize(from).map_err(|_| not_whole("queues", 1, QUEUE_PAIRS_MAX))?;
     check_queues(queues).map_err(serde::de::Error::custom)
 }
 
-pub(super) fn mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+pub(crate) fn mtu<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
     let mtu = Option::<u16>::deserialize(from).map_err(|_| not_whole("mtu", MTU_MIN, MTU_MAX))?;
     mtu.map(check_mtu).transpose().map_err(serde::de::Error::custom)
 }

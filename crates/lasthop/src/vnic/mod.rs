@@ -3,18 +3,18 @@
 mod access;
 pub(crate) mod change;
 mod features;
-mod limits;
+pub(crate) mod limits;
 mod link;
 mod name;
 mod parse;
-mod vlans;
+pub(crate) mod vlans;
 
 pub(crate) use access::SocketMode;
 pub(crate) use features::{FeatureSet, describe as describe_features};
 pub(crate) use limits::{check_mac, mac as mac_text};
 pub(crate) use link::Link;
 pub(crate) use name::{Name, check as check_name};
-pub(crate) use parse::options;
+pub(crate) use parse::{number as parse_number, options};
 pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};
@@ -192,9 +192,10 @@ impl VnicSpec {
 pub(crate) fn check_unique<'a>(vnics: impl IntoIterator<Item = &'a VnicSpec>) -> Result<(), Fault> {
     let mut seen = std::collections::BTreeSet::new();
     match vnics.into_iter().find(|vnic| !seen.insert(&vnic.name)) {
-        Some(vnic) => {
-            Err(Fault::params(format!("there are two vnics \"{}\"; give one another name", vnic.name)))
-        }
+        Some(vnic) => Err(Fault::params(format!(
+            "there are two vnics or ports \"{}\"; give one another name",
+            vnic.name
+        ))),
         None => Ok(()),
     }
 }

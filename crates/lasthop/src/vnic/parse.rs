@@ -90,12 +90,12 @@ fn mode(value: &str) -> Result<Mode, Fault> {
     }
 }
 
-fn number<N: FromStr + Bounded>(key: &str, value: &str) -> Result<N, Fault> {
+pub(crate) fn number<N: FromStr + Bounded>(key: &str, value: &str) -> Result<N, Fault> {
     value.parse().map_err(|_| Fault::params(format!("{key}={value} is not a number up to {}", N::MAX)))
 }
 
 /// A type of numbers, for the words of a refusal.
-trait Bounded {
+pub(crate) trait Bounded {
     const MAX: u32;
 }
 

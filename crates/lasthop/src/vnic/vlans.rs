@@ -33,15 +33,15 @@ impl VnicSpec {
     }
 }
 
-pub(super) fn check_vid(key: &str, text: &str) -> Result<Vid, Fault> {
+pub(crate) fn check_vid(key: &str, text: &str) -> Result<Vid, Fault> {
     text.parse().map_err(|why| Fault::params(format!("{key}={text}: {why}")))
 }
 
-pub(super) fn check_trunk(text: &str) -> Result<VlanSet, Fault> {
+pub(crate) fn check_trunk(text: &str) -> Result<VlanSet, Fault> {
     text.parse().map_err(|why| Fault::params(format!("trunk={text}: {why}")))
 }
 
-pub(super) fn check_flag(key: &str, text: &str) -> Result<bool, Fault> {
+pub(crate) fn check_flag(key: &str, text: &str) -> Result<bool, Fault> {
     text.parse().map_err(|_| Fault::params(format!("{key}={text} is neither {key}=true nor {key}=false")))
 }
 
@@ -118,12 +118,12 @@ pub(crate) mod trunk {
     }
 }
 
-pub(super) fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
+pub(crate) fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     bool::deserialize(from)
         .map_err(|_| serde::de::Error::custom("isolated must be true or false, without quotes"))
 }
 
-pub(super) fn is_false(flag: &bool) -> bool {
+pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod guests;
+pub(crate) mod namespaces;
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -42,6 +43,12 @@ impl Answer {
         self.out
     }
 
+    /// What was written by a command whose answer is that something is not as it should be.
+    pub(crate) fn refused_with_output(self) -> String {
+        assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
+        self.out
+    }
+
     pub(crate) fn refused(self) -> String {
         assert_eq!(self.code, Some(1), "{}{}", self.out, self.err);
         self.err
@@ -70,10 +77,22 @@ impl Switch {
         switch
     }
 
+    /// Starts one in a network namespace and waits until it is ready.
+    pub(crate) fn start_in(namespace: &str, words: &[&str]) -> Self {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, env!("CARGO_BIN_EXE_lasthop")]);
+        let switch = Self::spawn_by(command, tempfile::tempdir().expect("a directory"), words);
+        eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+        switch
+    }
+
     /// Starts one in `base`, whatever becomes of it.
     pub(crate) fn spawn(base: TempDir, words: &[&str]) -> Self {
+        Self::spawn_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), base, words)
+    }
+
+    fn spawn_by(mut command: Command, base: TempDir, words: &[&str]) -> Self {
         let log = File::create(base.path().join("log")).expect("a log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
         command.arg("run").arg("--dir").arg(base.path().join("run")).args(words);
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the binary runs");

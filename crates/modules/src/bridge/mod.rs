@@ -13,6 +13,7 @@
 //! tag, or to that of its port's untagged frames, and addresses are learned, looked up and flooded within it. A copy
 //! leaves tagged or untagged as its receiver's port wants it.
 
+mod company;
 mod configured;
 mod flood;
 mod hash;
@@ -40,6 +41,7 @@ use lasthop_verdict::{
 pub use hash::random_key;
 pub use stats::BridgeStats;
 
+use company::Company;
 use flood::{Flooded, output_edited};
 use moves::Moves;
 use ports::Ports;
@@ -244,14 +246,15 @@ impl Module for Bridge {
                 settings.name
             ));
         }
-        self.vlans.set(port, &settings.vlans, settings.is_isolated);
+        let company = Company::of(settings.is_isolated, settings.kind);
+        self.vlans.set(port, &settings.vlans, company.is_barred());
         if let Some(mac) = settings.mac {
             self.configure(&control, (mac, None), port, &settings.name)?;
         }
         self.storms.open(port, settings.storm);
         let macs_max = settings.macs_max.unwrap_or(self.port_macs_max);
         self.vlans.set_static_mac(port, settings.mac.map_or(0, key_of));
-        self.ports.open(port, macs_max, self.vlans.of(port));
+        self.ports.open(port, macs_max, self.vlans.of(port), company);
         control.names.insert(port, settings.name.clone());
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! What the bridge knows of each port: whether it is there, its static address, how much it may and did
 //! teach.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use lasthop_verdict::{PORTS_MAX, PortId};
+use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 
+use super::company::Company;
 use super::vlans::Standing;
 
 /// Words of a set of ports.
@@ -18,8 +19,6 @@ pub(crate) struct Ports {
     live: [AtomicU64; SET_WORDS],
     /// Those of them without VLAN settings.
     without_vlans: [AtomicU64; SET_WORDS],
-    /// Ports that are isolated from each other.
-    isolated: [AtomicU64; SET_WORDS],
     ports: Box<[Port]>,
 }
 
@@ -28,6 +27,8 @@ struct Port {
     /// Slots of the table that hold a learned address of this port, aged ones included.
     learned: AtomicU32,
     learned_max: AtomicU32,
+    /// Whom it talks to, as the bits of [`Company`].
+    company: AtomicU8,
 }
 
 impl Default for Ports {
@@ -35,7 +36,6 @@ impl Default for Ports {
         Self {
             live: std::array::from_fn(|_| AtomicU64::new(0)),
             without_vlans: std::array::from_fn(|_| AtomicU64::new(0)),
-            isolated: std::array::from_fn(|_| AtomicU64::new(0)),
             ports: (0..PORTS_MAX).map(|_| Port::default()).collect(),
         }
     }
@@ -43,15 +43,16 @@ impl Default for Ports {
 
 impl Ports {
     /// Makes a port known. Its number is below `PORTS_MAX`, or nothing happens.
-    pub(crate) fn open(&self, port: PortId, learned_max: u32, standing: Standing) {
+    pub(crate) fn open(&self, port: PortId, learned_max: u32, standing: Standing, company: Company) {
         let Some(state) = self.ports.get(port.index()) else { return };
         state.learned_max.store(learned_max, Ordering::Relaxed);
+        state.company.store(company.bits(), Ordering::Relaxed);
         if port == PortId::INTERNAL {
             return;
         }
-        let sets = [(&self.isolated, standing.is_isolated()), (&self.without_vlans, standing.is_any())];
+        let sets = [(&self.without_vlans, standing.is_any()), (&self.live, true)];
         // Release: who sees the port sees what it may and carries.
-        for (set, _) in sets.into_iter().chain([(&self.live, true)]).filter(|(_, is_in)| *is_in) {
+        for (set, _) in sets.into_iter().filter(|(_, is_in)| *is_in) {
             set[port.index() / 64].fetch_or(bit(port), Ordering::Release);
         }
     }
@@ -61,7 +62,7 @@ impl Ports {
         if port.index() >= PORTS_MAX {
             return;
         }
-        for set in [&self.live, &self.without_vlans, &self.isolated] {
+        for set in [&self.live, &self.without_vlans] {
             set[port.index() / 64].fetch_and(!bit(port), Ordering::Release);
         }
     }
@@ -71,13 +72,13 @@ impl Ports {
         self.live.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Acquire) & bit(port) != 0)
     }
 
-    /// Every live port but `from` that it is not isolated from, in ascending order.
+    /// Every live port but `from` that it talks to, in ascending order.
     pub(crate) fn others(&self, from: PortId) -> impl Iterator<Item = PortId> {
-        let barred = self.is_isolated(from);
-        Self::members(&self.live, from).filter(move |port| !(barred && self.is_isolated(*port)))
+        let is_barred = self.company(from).is_barred();
+        Self::members(&self.live, from).filter(move |port| !is_barred || self.barrier(from, *port).is_none())
     }
 
-    /// Live ports without VLAN settings but for `from`, isolated or not, in ascending order.
+    /// Live ports without VLAN settings but for `from`, whether it talks to them or not, in ascending order.
     pub(crate) fn others_without_vlans(&self, from: PortId) -> impl Iterator<Item = PortId> {
         Self::members(&self.without_vlans, from)
     }
@@ -89,9 +90,15 @@ impl Ports {
         all.map(|number| PortId(number as u16)).filter(move |port| *port != except)
     }
 
-    /// Whether the port talks only to those that are not isolated.
-    pub(crate) fn is_isolated(&self, port: PortId) -> bool {
-        self.isolated.get(port.index() / 64).is_some_and(|word| word.load(Ordering::Relaxed) & bit(port) != 0)
+    /// Whom the port talks to.
+    pub(crate) fn company(&self, port: PortId) -> Company {
+        let state = self.ports.get(port.index());
+        state.map_or_else(Company::default, |state| Company::from_bits(state.company.load(Ordering::Relaxed)))
+    }
+
+    /// Why nothing passes between two ports; `None` if it does.
+    pub(crate) fn barrier(&self, one: PortId, other: PortId) -> Option<DropReason> {
+        self.company(one).barrier(self.company(other))
     }
 
     /// Slots that hold a learned address of the port.
@@ -142,7 +149,7 @@ mod tests {
     fn others_are_ascending_and_leave_out_one() {
         let ports = Ports::default();
         for port in [1023, 64, 1, 63, 0] {
-            ports.open(PortId(port), 1, Standing::default());
+            ports.open(PortId(port), 1, Standing::default(), Company::default());
         }
         assert_eq!(ports.others(PortId(64)).map(|port| port.0).collect::<Vec<_>>(), [1, 63, 1023]);
         ports.close(PortId(63));
@@ -154,7 +161,7 @@ mod tests {
     fn numbers_beyond_the_last_are_never_live() {
         let ports = Ports::default();
         for port in [PORTS_MAX as u16, u16::MAX] {
-            ports.open(PortId(port), 1, Standing::default());
+            ports.open(PortId(port), 1, Standing::default(), Company::default());
             ports.take_slot(PortId(port));
             ports.release_slot(PortId(port));
             ports.close(PortId(port));
@@ -166,7 +173,7 @@ mod tests {
     #[test]
     fn a_port_is_full_at_its_limit() {
         let ports = Ports::default();
-        ports.open(PortId(3), 2, Standing::default());
+        ports.open(PortId(3), 2, Standing::default(), Company::default());
         ports.take_slot(PortId(3));
         assert!(!ports.is_full(PortId(3)));
         ports.take_slot(PortId(3));

@@ -115,6 +115,12 @@ impl Slot {
         self.key.load(Ordering::Relaxed)
     }
 
+    /// Whether `key` seems to be what the slot holds; [`Self::place_of`] tells.
+    #[inline]
+    pub(crate) fn holds(&self, key: u64) -> bool {
+        self.key.load(Ordering::Relaxed) == key
+    }
+
     /// What the slot holds; `None` if it is empty or being given away.
     pub(crate) fn read(&self) -> Option<(u64, Place)> {
         let before = Place(self.value.load(Ordering::Acquire));
@@ -125,7 +131,7 @@ impl Slot {
 
     /// The place of `key` if that is what the slot holds.
     pub(crate) fn place_of(&self, key: u64) -> Option<Place> {
-        if self.key.load(Ordering::Relaxed) != key {
+        if !self.holds(key) {
             return None; // the three ordered loads are for the slot that seems to match only
         }
         self.read().and_then(|(found, place)| (found == key).then_some(place))

@@ -30,6 +30,22 @@ struct Bucket {
 
 const _: () = assert!(size_of::<Bucket>() == 64 && align_of::<Bucket>() == 64);
 
+impl Bucket {
+    /// The slot and place of `key`. Most are in the first slot. Which of the others it is cannot be foretold, so those are
+    /// compared all at once: a branch for each would be mistaken about every other address.
+    #[inline]
+    fn find(&self, key: u64) -> Option<(&Slot, Place)> {
+        let slot = if self.slots[0].holds(key) { &self.slots[0] } else { self.find_behind(key)? };
+        slot.place_of(key).map(|place| (slot, place))
+    }
+
+    #[inline]
+    fn find_behind(&self, key: u64) -> Option<&Slot> {
+        let holds = |number: usize| u32::from(self.slots[number].holds(key)) << number;
+        self.slots.get((holds(1) | holds(2) | holds(3)).trailing_zeros() as usize)
+    }
+}
+
 /// Bits of a key that are the address; above them is the filter id.
 const MAC_BITS: u32 = 48;
 const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
@@ -99,7 +115,8 @@ impl Table {
         if key == 0 {
             return None; // what empty slots hold
         }
-        self.candidates(key).find_map(|slot| Some((slot, slot.place_of(key)?)))
+        let [home, overflow] = self.choices(key);
+        home.find(key).or_else(|| overflow.find(key))
     }
 
     /// Where `key` is reached at `now`.
@@ -148,13 +165,19 @@ impl Table {
         std::hint::black_box(touched);
     }
 
-    fn candidates(&self, key: u64) -> impl Iterator<Item = &Slot> {
+    /// The home bucket of `key`, and its overflow bucket.
+    #[inline]
+    fn choices(&self, key: u64) -> [&Bucket; 2] {
         let hash = hash(key, self.secret);
         let mask = self.buckets.len() - 1;
         let home = hash as usize & mask;
         // From other bits of the hash; odd, so that it is another bucket whenever there is another.
         let overflow = home ^ ((hash >> 32) as usize | 1) & mask;
-        self.buckets[home].slots.iter().chain(&self.buckets[overflow].slots)
+        [&self.buckets[home], &self.buckets[overflow]]
+    }
+
+    fn candidates(&self, key: u64) -> impl Iterator<Item = &Slot> {
+        self.choices(key).into_iter().flat_map(|bucket| &bucket.slots)
     }
 }
 

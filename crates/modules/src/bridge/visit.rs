@@ -164,13 +164,13 @@ impl<'a> Visit<'a> {
         match found.map(|place| place.port()) {
             None => Ok(Target::All),
             Some(port) if port == self.port => Err(DropReason::SamePort),
-            Some(port) if self.is_isolated_from(port) => Err(DropReason::Isolated),
-            Some(port) => Ok(Target::Port(port)),
+            Some(port) => self.barrier(port).map_or(Ok(Target::Port(port)), Err),
         }
     }
 
     #[inline]
-    fn is_isolated_from(&self, port: PortId) -> bool {
-        self.standing.is_isolated() && self.bridge.vlans.of(port).is_isolated()
+    fn barrier(&self, port: PortId) -> Option<DropReason> {
+        let may_be = self.standing.is_barred() && self.bridge.vlans.of(port).is_barred();
+        if may_be { self.bridge.ports.barrier(self.port, port) } else { None }
     }
 }

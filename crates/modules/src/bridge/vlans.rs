@@ -19,7 +19,7 @@ const VID_WORDS: usize = VIDS / 64;
 /// What every frame from or to a port is judged by, in one word.
 ///
 /// ```text
-///   ISOLATED | LISTED | TRUNK | ACCESS | vid of untagged frames : 12, 0 = none | static address : 48, 0 = none
+///   BARRED | LISTED | TRUNK | ACCESS | vid of untagged frames : 12, 0 = none | static address : 48, 0 = none
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing(u64);
@@ -30,10 +30,11 @@ const ACCESS: u64 = 1 << 60;
 const TRUNK: u64 = 1 << 61;
 /// The trunk carries what its list says, and not everything.
 const LISTED: u64 = 1 << 62;
-const ISOLATED: u64 = 1 << 63;
+/// There may be ports that it does not talk to.
+const BARRED: u64 = 1 << 63;
 
 impl Standing {
-    fn of(vlans: &PortVlans, is_isolated: bool) -> Self {
+    fn of(vlans: &PortVlans, is_barred: bool) -> Self {
         let untagged = |vid: Vid| u64::from(vid.get()) << VID_SHIFT;
         let bits = match vlans {
             PortVlans::Any => 0,
@@ -43,7 +44,7 @@ impl Standing {
                 TRUNK | listed | native.map_or(0, untagged)
             }
         };
-        Self(bits | if is_isolated { ISOLATED } else { 0 })
+        Self(bits | if is_barred { BARRED } else { 0 })
     }
 
     /// Whether the port has no VLAN settings: frames pass as they are.
@@ -63,8 +64,8 @@ impl Standing {
     }
 
     #[inline]
-    pub(crate) fn is_isolated(self) -> bool {
-        self.0 & ISOLATED != 0
+    pub(crate) fn is_barred(self) -> bool {
+        self.0 & BARRED != 0
     }
 
     /// The VLAN of untagged frames; [`NO_VID`] if there is none.
@@ -132,7 +133,7 @@ impl Default for Vlans {
 
 impl Vlans {
     /// Sets what a port carries; it has no address then. Release and acquire are the caller's, who opens the port afterwards.
-    pub(crate) fn set(&self, port: PortId, vlans: &PortVlans, is_isolated: bool) {
+    pub(crate) fn set(&self, port: PortId, vlans: &PortVlans, is_barred: bool) {
         let index = port.index();
         let (Some(standing), Some(list)) = (self.standings.get(index), self.lists.get(index)) else { return };
         if let PortVlans::Trunk { carried: Some(set), native } = vlans {
@@ -144,7 +145,7 @@ impl Vlans {
             let listed = list.get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
             listed.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
         }
-        standing.store(Standing::of(vlans, is_isolated).0, Ordering::Relaxed);
+        standing.store(Standing::of(vlans, is_barred).0, Ordering::Relaxed);
     }
 
     /// Sets a port's own address; 0 is none.

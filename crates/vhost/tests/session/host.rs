@@ -67,7 +67,10 @@ pub(crate) struct Recorder {
 impl Recorder {
     pub(crate) fn new(features: u64, queue_pairs: u16) -> Self {
         let mac = Some([0x52, 0x54, 0, 1, 2, 3]);
-        Self { offer: Offer { features, queue_pairs, mac, mtu: Some(9000) }, notes: Arc::default() }
+        Self {
+            offer: Offer { features, queue_pairs, mac, mtu: Some(9000), private: 0 },
+            notes: Arc::default(),
+        }
     }
 
     pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {

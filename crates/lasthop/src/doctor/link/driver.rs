@@ -80,6 +80,12 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
             format!("lasthop vnic set {} link=up", vnic.name),
         );
     }
+    if vnic.uplinks_down {
+        return Verdict::broken(
+            "the link is down with its switch's uplinks (link-tracking): none of them has one",
+            "see which device is down: lasthop port list; or leave out link-tracking there",
+        );
+    }
     if let Some(mismatch) = vlans::alone(case) {
         return mismatch;
     }

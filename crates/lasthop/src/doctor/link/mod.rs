@@ -11,6 +11,9 @@ mod vlans;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use lasthop_verdict::{Vid, VlanSet};
+
+use crate::port::PortSpec;
 use crate::report::VnicReport;
 
 use super::facts::{Facts, VnicFacts};
@@ -48,12 +51,37 @@ impl<'a> Sockets<'a> {
     }
 }
 
+/// What has to be known of another port to tell whether it is reached.
+struct Neighbour<'a> {
+    is_isolated: bool,
+    vlan: Option<Vid>,
+    trunk: Option<&'a VlanSet>,
+    native: Option<Vid>,
+}
+
+impl<'a> From<&'a VnicReport> for Neighbour<'a> {
+    fn from(vnic: &'a VnicReport) -> Self {
+        let VnicReport { isolated, vlan, trunk, native, .. } = vnic;
+        Self { is_isolated: *isolated, vlan: *vlan, trunk: trunk.as_ref(), native: *native }
+    }
+}
+
+impl<'a> From<&'a PortSpec> for Neighbour<'a> {
+    fn from(port: &'a PortSpec) -> Self {
+        let PortSpec { isolated, vlan, trunk, native, .. } = port;
+        Self { is_isolated: *isolated, vlan: *vlan, trunk: trunk.as_ref(), native: *native }
+    }
+}
+
 impl<'a> Case<'a> {
-    /// The other vnics of its switch.
-    fn neighbours(&self) -> impl Iterator<Item = &'a VnicReport> {
+    /// The other vnics and the device ports of its switch.
+    fn neighbours(&self) -> impl Iterator<Item = Neighbour<'a>> {
         let own = &self.now.vnic;
         let vnics = self.facts.vnics.iter().map(|vnic| &vnic.vnic);
-        vnics.filter(move |other| other.switch == own.switch && other.name != own.name)
+        let vnics = vnics.filter(move |other| other.switch == own.switch && other.name != own.name);
+        let ports = self.facts.ports.iter().map(|port| &port.settings);
+        let ports = ports.filter(move |port| port.switch == own.switch);
+        vnics.map(Neighbour::from).chain(ports.map(Neighbour::from))
     }
 
     /// The process at the other end of the socket.

@@ -1,4 +1,5 @@
-//! Whatever guests send and the user configures: no frame leaves its VLAN, and none goes between isolated ports.
+//! Whatever guests send and the user configures: no frame leaves its VLAN, and none goes between isolated ports or between uplinks
+//! that do not both allow it.
 
 use lasthop_verdict::{BATCH_PACKETS_MAX, Output};
 use lasthop_wire::Offload;
@@ -96,7 +97,7 @@ fn assert_apart(ports: &[Port], from: u16, sent: &Raw, output: &Output, header: 
     let of = |number: u16| &ports[usize::from(number) - 1];
     let (sender, receiver) = (of(from), of(output.port.0));
     let vid = vid_of(sender, &sent.bytes());
-    assert!(output.port.0 != from && !(sender.isolated && receiver.isolated), "{sent:?}: {output:?}");
+    assert!(output.port.0 != from && sender.barrier(receiver).is_none(), "{sent:?}: {output:?}");
     assert!(vid.is_some(), "{sent:?} of {sender:?} is not to be taken");
     // What the receiver would send like that would be in the same VLAN.
     assert_eq!(vid_of(receiver, header.bytes()), vid, "{sent:?} of {sender:?} to {receiver:?}");
@@ -110,7 +111,7 @@ fn assert_apart(ports: &[Port], from: u16, sent: &Raw, output: &Output, header: 
 fn send(lab: &Lab<Bridge>, verdicts: &mut Verdicts, ports: &[Port], from: u16, frames: &[Raw]) {
     let headers: Vec<Header> = frames.iter().map(Raw::header).collect();
     verdicts.clear();
-    lab.module.decide(&Batch { port: PortId(from), headers: &headers }, lab.now_ns, verdicts);
+    lab.module.decide(&Batch { port: PortId(from), headers: &headers, hashes: &[] }, lab.now_ns, verdicts);
     for output in verdicts.outputs() {
         let image = usize::from(output.image);
         let header = match image.checked_sub(BATCH_PACKETS_MAX) {

@@ -21,12 +21,34 @@ pub(super) struct Port {
     pub(super) untagged: Option<u16>,
     /// The VLANs of tagged frames.
     tagged: Vec<u16>,
-    pub(super) isolated: bool,
+    isolated: bool,
+    kind: Kind,
+}
+
+/// What a port leads to, as the words of `settings`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Inside,
+    Uplink,
+    Transit,
 }
 
 impl Port {
     pub(super) fn passes_all(&self) -> bool {
         self.untagged == Some(0)
+    }
+
+    /// Why nothing goes from one to the other.
+    pub(super) fn barrier(&self, other: &Self) -> Option<DropReason> {
+        let is_uplink = |port: &Self| port.kind != Kind::Inside;
+        let is_transit = |port: &Self| port.kind == Kind::Transit;
+        match () {
+            () if self.isolated && other.isolated => Some(DropReason::Isolated),
+            () if is_uplink(self) && is_uplink(other) && !(is_transit(self) && is_transit(other)) => {
+                Some(DropReason::NoTransit)
+            }
+            () => None,
+        }
     }
 
     pub(super) fn carries(&self, vid: u16) -> bool {
@@ -48,9 +70,15 @@ pub(super) fn port() -> impl Strategy<Value = Port> {
         1 => (1..VIDS).prop_map(|vid| (format!("native={vid}"), Some(vid), (1..=VIDS).collect())),
         1 => Just(("trunk=all".to_owned(), None, (1..=VIDS).collect())),
     ];
-    (kind, any::<bool>()).prop_map(|((words, untagged, tagged), isolated)| {
-        let words = if isolated { format!("{words},isolated=true") } else { words };
-        Port { words, untagged, tagged, isolated }
+    let leads = prop_oneof![3 => Just(Kind::Inside), 1 => Just(Kind::Uplink), 1 => Just(Kind::Transit)];
+    (kind, any::<bool>(), leads).prop_map(|((mut words, untagged, tagged), isolated, kind)| {
+        words += if isolated { ",isolated=true" } else { "" };
+        words += match kind {
+            Kind::Inside => "",
+            Kind::Uplink => ",kind=uplink",
+            Kind::Transit => ",kind=transit",
+        };
+        Port { words, untagged, tagged, isolated, kind }
     })
 }
 
@@ -115,13 +143,14 @@ impl Model {
     fn send(&mut self, port: u16, tci: Option<u16>, macs: (u8, u8), plain: &[u8], now_ns: u64) -> Fate {
         let vid = self.vid_of(port, tci)?;
         self.seen.insert((vid, macs.0), (port, now_ns));
-        let apart = |other: u16| self.port(port).isolated && self.port(other).isolated;
+        let barrier = |other: u16| self.port(port).barrier(self.port(other));
         let to = match self.look(vid, macs.1, now_ns) {
             Some(there) if there == port => return Err(DropReason::SamePort),
-            Some(there) if apart(there) => return Err(DropReason::Isolated),
-            Some(there) => vec![there],
+            Some(there) => barrier(there).map_or(Ok(vec![there]), Err)?,
             None => {
-                let hears = |other: &u16| *other != port && !apart(*other) && self.port(*other).carries(vid);
+                let hears = |other: &u16| {
+                    *other != port && barrier(*other).is_none() && self.port(*other).carries(vid)
+                };
                 (1..=PORTS).filter(hears).collect()
             }
         };

@@ -1,6 +1,6 @@
 //! Who hears whom, and in which form.
 
-use lasthop_verdict::PortVlans;
+use lasthop_verdict::{PortKind, PortVlans};
 
 use super::*;
 use crate::testing::tagged;
@@ -15,6 +15,7 @@ pub(super) fn settings(port: u16, words: &str) -> PortSettings {
             "trunk" if value != "all" => carried = Some(value.parse().expect("a list")),
             "native" => native = Some(value.parse().expect("a VLAN")),
             "isolated" => settings.is_isolated = true,
+            "kind" => settings.kind = kind(value),
             "mac" => settings.mac = Some(value.parse().expect("an address")),
             _ => {}
         }
@@ -23,6 +24,14 @@ pub(super) fn settings(port: u16, words: &str) -> PortSettings {
         settings.vlans = PortVlans::Trunk { carried, native };
     }
     settings
+}
+
+fn kind(word: &str) -> PortKind {
+    match word {
+        "uplink" => PortKind::Uplink,
+        "transit" => PortKind::TransitUplink,
+        _ => PortKind::Inside,
+    }
 }
 
 /// A bridge whose ports, from 1 on, are set up as in `ports`.
@@ -151,7 +160,7 @@ fn a_flood_loses_the_copies_that_cannot_be_made() {
     let bytes = tagged(5, &tagged(6, &frame(1, 99)));
     let headers = [Header::new(&bytes, bytes.len() as u32, lasthop_wire::Offload::default())];
     let mut verdicts = Verdicts::default();
-    lab.module.decide(&Batch { port: PortId(1), headers: &headers }, lab.now_ns, &mut verdicts);
+    lab.module.decide(&Batch { port: PortId(1), headers: &headers, hashes: &[] }, lab.now_ns, &mut verdicts);
     assert_eq!(verdicts.outputs().iter().map(|output| output.port.0).collect::<Vec<_>>(), [4]);
     assert_eq!(verdicts.drops(), [(0, DropReason::VlanNested)], "once for all that want it untagged");
     lab.module.port_removed(PortId(4));
@@ -181,6 +190,25 @@ fn isolated_ports_talk_to_others_only() {
     lab.module.port_removed(PortId(2));
     lab.add(2).expect("the number is free again");
     assert_eq!(lab.send(1, frame(1, 99)), Ok(vec![2, 3]), "isolation goes with the port");
+}
+
+#[test]
+fn uplinks_talk_to_each_other_if_both_are_for_transit() {
+    let mut lab = lab_of(&["kind=uplink", "kind=uplink", "kind=transit", "kind=transit", ""]);
+    for port in 1..=5 {
+        lab.send(port, frame(port as u8, 99)).expect("flooded");
+    }
+    assert_eq!(lab.send(1, frame(1, 99)), Ok(vec![5]));
+    assert_eq!(lab.send(3, frame(3, 99)), Ok(vec![4, 5]));
+    assert_eq!(lab.send(5, frame(5, 99)), Ok(vec![1, 2, 3, 4]));
+    assert_eq!(lab.send(1, frame(1, 2)), Err(DropReason::NoTransit));
+    assert_eq!(lab.send(1, frame(1, 3)), Err(DropReason::NoTransit));
+    assert_eq!(lab.send(3, frame(3, 1)), Err(DropReason::NoTransit));
+    assert_eq!(lab.send(3, frame(3, 4)), Ok(vec![4]));
+    assert_eq!(lab.send(2, frame(2, 5)), Ok(vec![5]));
+    lab.module.port_removed(PortId(2));
+    lab.add(2).expect("the number is free again");
+    assert_eq!(lab.send(1, frame(1, 99)), Ok(vec![2, 5]), "what it led to goes with the port");
 }
 
 #[test]

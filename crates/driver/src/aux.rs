@@ -1,0 +1,126 @@
+//! What the kernel says beside a frame that a packet socket received (packet(7), `PACKET_AUXDATA`), and the VLAN tag that is
+//! put back by it.
+
+use lasthop_wire::vnet::{GSO_NONE, HEADER_BYTES, Offload};
+
+/// `TP_STATUS_VLAN_VALID`: the frame had a tag, which was taken out.
+const STATUS_VLAN_VALID: u32 = 1 << 4;
+/// `TP_STATUS_VLAN_TPID_VALID`: its first half is told, too.
+const STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
+/// Its first half where it is not told: 802.1Q.
+const TPID_8021Q: u16 = 0x8100;
+/// `struct cmsghdr` on 64-bit machines: a length, a level, a type.
+const CONTROL_HEADER_BYTES: usize = 16;
+/// `struct tpacket_auxdata`.
+const AUXDATA_BYTES: usize = 20;
+
+/// Bytes of the two addresses in front of a tag.
+pub(crate) const ADDRESSES_BYTES: usize = 12;
+/// Bytes of a tag.
+pub(crate) const TAG_BYTES: usize = 4;
+
+/// The tag that was taken out of a frame, as it stood in it; None if there was none, or control data is not what it should be.
+pub(crate) fn stripped_tag(control: &[u8]) -> Option<[u8; TAG_BYTES]> {
+    let word = |at: usize| Some(u32::from_ne_bytes(control.get(at..at + 4)?.try_into().ok()?));
+    let half = |at: usize| Some(u16::from_ne_bytes(control.get(at..at + 2)?.try_into().ok()?));
+    let len = usize::from_ne_bytes(control.get(..8)?.try_into().ok()?);
+    let kind = (word(8)? as i32, word(12)? as i32);
+    if len < CONTROL_HEADER_BYTES + AUXDATA_BYTES || kind != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
+        return None;
+    }
+    let status = word(CONTROL_HEADER_BYTES)?;
+    if status & STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let (tci, tpid) = (half(CONTROL_HEADER_BYTES + 16)?, half(CONTROL_HEADER_BYTES + 18)?);
+    let tpid = if status & STATUS_VLAN_TPID_VALID == 0 { TPID_8021Q } else { tpid };
+    let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
+    Some([a, b, c, d])
+}
+
+/// The start of a frame with a tag in it: its virtio-net header and addresses, with room for the tag behind.
+pub(crate) const TAGGED_BYTES: usize = HEADER_BYTES + ADDRESSES_BYTES + TAG_BYTES;
+
+/// The start of a frame whose tag is put back: what the header counts from the frame's start is counted anew. None if that
+/// cannot be counted.
+pub(crate) fn with_tag(
+    start: [u8; HEADER_BYTES + ADDRESSES_BYTES],
+    tag: [u8; TAG_BYTES],
+) -> Option<[u8; TAGGED_BYTES]> {
+    let mut header = [0; HEADER_BYTES];
+    header.copy_from_slice(&start[..HEADER_BYTES]);
+    let mut offload = Offload::parse(&header);
+    if offload.needs_csum() {
+        offload.csum_start = offload.csum_start.checked_add(TAG_BYTES as u16)?;
+    }
+    if offload.gso_type != GSO_NONE {
+        offload.hdr_len = offload.hdr_len.checked_add(TAG_BYTES as u16)?;
+    }
+    let mut tagged = [0; TAGGED_BYTES];
+    tagged[..HEADER_BYTES].copy_from_slice(&offload.emit(0));
+    tagged[HEADER_BYTES..TAGGED_BYTES - TAG_BYTES].copy_from_slice(&start[HEADER_BYTES..]);
+    tagged[TAGGED_BYTES - TAG_BYTES..].copy_from_slice(&tag);
+    Some(tagged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn control(status: u32, tci: u16, tpid: u16) -> Vec<u8> {
+        let mut bytes = 36_usize.to_ne_bytes().to_vec();
+        bytes.extend(libc::SOL_PACKET.to_ne_bytes());
+        bytes.extend(libc::PACKET_AUXDATA.to_ne_bytes());
+        bytes.extend(status.to_ne_bytes());
+        bytes.extend([0; 12]); // lengths and offsets
+        bytes.extend(tci.to_ne_bytes());
+        bytes.extend(tpid.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn tags_are_told_by_their_status() {
+        assert_eq!(stripped_tag(&control(0x51, 0x6064, 0x88a8)), Some([0x88, 0xa8, 0x60, 0x64]));
+        assert_eq!(stripped_tag(&control(0x11, 0x6064, 0)), Some([0x81, 0, 0x60, 0x64]), "no TPID told");
+        assert_eq!(stripped_tag(&control(0x41, 0x6064, 0x8100)), None, "no tag");
+        let mut other = control(0x51, 1, 0x8100);
+        other[12] = 9;
+        assert_eq!(stripped_tag(&other), None, "something else");
+        for len in 0..36 {
+            assert_eq!(stripped_tag(&control(0x51, 1, 0x8100)[..len]), None, "{len}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_from_the_frame_s_start_moves_with_a_tag() {
+        let offload =
+            Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
+        let mut start = [0; HEADER_BYTES + ADDRESSES_BYTES];
+        start[..HEADER_BYTES].copy_from_slice(&offload.emit(0));
+        start[HEADER_BYTES..].copy_from_slice(&[7; ADDRESSES_BYTES]);
+        let tagged = with_tag(start, [0x81, 0, 0, 5]).expect("counted");
+        let moved = Offload { hdr_len: 58, csum_start: 38, ..offload };
+        assert_eq!(tagged[..HEADER_BYTES], moved.emit(0));
+        assert_eq!(tagged[HEADER_BYTES..], [7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0x81, 0, 0, 5]);
+        start[6..8].copy_from_slice(&[0xfd, 0xff]);
+        assert_eq!(with_tag(start, [0; 4]), None, "a sum that starts beyond all frames");
+        start[..2].copy_from_slice(&[0, 0]);
+        assert!(with_tag(start, [0; 4]).is_some(), "nothing is to be summed");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_kernel_says_is_survived(
+            control in proptest::collection::vec(any::<u8>(), 0..64),
+            start in any::<[u8; HEADER_BYTES + ADDRESSES_BYTES]>(),
+        ) {
+            let tag = stripped_tag(&control).unwrap_or([0x81, 0, 0, 1]);
+            if let Some(tagged) = with_tag(start, tag) {
+                prop_assert_eq!(&tagged[HEADER_BYTES..HEADER_BYTES + ADDRESSES_BYTES], &start[HEADER_BYTES..]);
+                prop_assert_eq!(&tagged[TAGGED_BYTES - TAG_BYTES..], &tag[..]);
+                prop_assert_eq!(&tagged[..2], &start[..2]);
+            }
+        }
+    }
+}

@@ -1,0 +1,420 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use lasthop_guest::{Vnic, VnicOptions, VnicPair};
+use lasthop_vhost::features;
+use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
+use serde::{Deserialize, Serialize};
+
+use crate::backend::{needs, queue};
+use crate::event::{Report, Reporter, Reports, reports};
+use crate::io::IoThread;
+use crate::lane::{Lane, LaneState};
+use crate::{Backend, Counters, DeviceFacts, DriverError, DriverEvent, Needs, Queue, QueueError};
+
+/// Features of the vNIC that have nothing to do with what the device can do.
+const RING_FEATURES: u64 = features::VERSION_1
+    | features::EVENT_IDX
+    | features::MRG_RXBUF
+    | features::MQ
+    | features::MAC
+    | features::MTU
+    | features::STATUS;
+
+/// A port, by the number that its owner gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PortId(pub u32);
+
+impl fmt::Display for PortId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How the driver works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverSettings {
+    /// I/O threads; queues are spread over them.
+    pub threads: usize,
+    /// How long a queue without frames is looked at before its thread sleeps, in us. As the switch's own: the answer to what
+    /// was delivered comes within it, or late.
+    pub hysteresis_us: u32,
+    /// CPUs that the threads may run on; empty: any.
+    pub cpus: Vec<usize>,
+}
+
+impl Default for DriverSettings {
+    fn default() -> Self {
+        Self { threads: 1, hysteresis_us: 50, cpus: Vec::new() }
+    }
+}
+
+/// What an I/O thread did since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadStats {
+    /// Its number in the system (gettid(2)), for tools that look at threads.
+    pub thread_id: i32,
+    /// Processor time that it used, in ns.
+    pub cpu_ns: u64,
+    /// Queues that it serves.
+    pub lanes: usize,
+    /// Times that it went to sleep.
+    pub sleeps: u64,
+    /// Times that it looked for events without sleeping.
+    pub polls: u64,
+    /// Times that it looked at a queue.
+    pub visits: u64,
+    /// Times that it found something there.
+    pub batches: u64,
+}
+
+/// A port as it stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// The port.
+    pub port: PortId,
+    /// Sums over all queues, and over all devices and switches that it had.
+    pub counters: Counters,
+    /// Whether the device is there. It may have no carrier.
+    pub has_device: bool,
+    /// Whether the switch is there.
+    pub has_switch: bool,
+    /// Virtio features as negotiated with the switch; 0 without.
+    pub features: u64,
+}
+
+/// Everything that the driver did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverStats {
+    /// Ports in the order of their numbers.
+    pub ports: Vec<PortStats>,
+    /// I/O threads.
+    pub threads: Vec<ThreadStats>,
+}
+
+/// Where a lane is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    thread: usize,
+    number: u32,
+}
+
+#[derive(Debug)]
+struct Port {
+    facts: DeviceFacts,
+    vnic: Option<Vnic>,
+    /// Goes up with each device and each switch.
+    generation: u64,
+    lanes: Vec<Place>,
+    /// Descriptors of a device that no queue has yet.
+    spare: Vec<OwnedFd>,
+    /// Queues that no lane has, for want of a switch.
+    queues: Vec<Box<dyn Queue>>,
+    /// What former lanes counted.
+    past: Counters,
+    /// Kinds of events of this generation that were told.
+    told: Vec<std::mem::Discriminant<DriverEvent>>,
+}
+
+impl Port {
+    fn has_device(&self) -> bool {
+        !(self.lanes.is_empty() && self.spare.is_empty() && self.queues.is_empty())
+    }
+}
+
+/// The driver process's ports and threads. Calls come from one thread; those that talk to the switch wait for its answers.
+#[derive(Debug)]
+pub struct Driver {
+    threads: Vec<IoThread>,
+    ports: BTreeMap<PortId, Port>,
+    reporter: Reporter,
+    reports: Reports,
+    next_lane: u32,
+    next_generation: u64,
+}
+
+impl Driver {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// [`DriverError::System`].
+    pub fn start(settings: &DriverSettings) -> Result<Self, DriverError> {
+        let (reporter, reports) = reports().map_err(|error| DriverError::System("make an eventfd", error))?;
+        let threads = (0..settings.threads.max(1))
+            .map(|number| IoThread::start(number, settings, reporter.clone()))
+            .collect::<Result<_, _>>()
+            .map_err(|error| DriverError::System("start an I/O thread", error))?;
+        Ok(Self { threads, ports: BTreeMap::new(), reporter, reports, next_lane: 0, next_generation: 0 })
+    }
+
+    /// Makes a device a port: `device` are its descriptors in the order of queues, `switch` a connection on which the switch
+    /// serves a vhost-user session.
+    ///
+    /// # Errors
+    /// [`DriverError`]; there is no port then.
+    pub fn attach(
+        &mut self,
+        id: PortId,
+        facts: DeviceFacts,
+        device: Vec<OwnedFd>,
+        switch: UnixStream,
+    ) -> Result<(), DriverError> {
+        if self.ports.contains_key(&id) {
+            return Err(DriverError::PortExists(id));
+        }
+        check(&facts, &device)?;
+        let port = Port {
+            facts,
+            vnic: None,
+            generation: 0,
+            lanes: Vec::new(),
+            spare: device,
+            queues: Vec::new(),
+            past: Counters::default(),
+            told: Vec::new(),
+        };
+        self.ports.insert(id, port);
+        self.replace_switch(id, switch).inspect_err(|_| _ = self.ports.remove(&id))
+    }
+
+    /// Ends a port: its device and its vNIC are closed.
+    ///
+    /// # Errors
+    /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
+    pub fn detach(&mut self, id: PortId) -> Result<(), DriverError> {
+        self.recall(id)?;
+        self.ports.remove(&id);
+        Ok(())
+    }
+
+    /// Gives a port another connection to a switch: the old one has ended, or ends now.
+    ///
+    /// # Errors
+    /// [`DriverError`]; the port is without switch then, and keeps its device.
+    pub fn replace_switch(&mut self, id: PortId, switch: UnixStream) -> Result<(), DriverError> {
+        self.recall(id)?;
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        let pairs = match &mut port.vnic {
+            Some(vnic) => vnic.reconnect(switch)?,
+            None => {
+                let (vnic, pairs) = Vnic::over(switch, options(&port.facts)?)?;
+                port.vnic = Some(vnic);
+                pairs
+            }
+        };
+        self.serve(id, pairs)
+    }
+
+    /// Gives a port another device, as when it came back. If it is of another kind, the connection to the switch ends, and
+    /// [`DriverEvent::SwitchGone`] asks for another one.
+    ///
+    /// # Errors
+    /// [`DriverError`]; the port is without device then.
+    pub fn replace_device(
+        &mut self,
+        id: PortId,
+        facts: DeviceFacts,
+        device: Vec<OwnedFd>,
+    ) -> Result<(), DriverError> {
+        check(&facts, &device)?;
+        let wanted = needs(&facts)?;
+        self.recall(id)?;
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        port.queues.clear();
+        let fits = needs(&port.facts)? == wanted && port.facts.queues == facts.queues;
+        (port.facts, port.spare) = (facts, device);
+        let features = RING_FEATURES | port.facts.features;
+        let reset = match &mut port.vnic {
+            Some(vnic) if fits => vnic.reset(features).map_err(|error| error.to_string()),
+            Some(_) => Err("the device is of another kind than the last one".to_owned()),
+            None => return Ok(()),
+        };
+        match reset {
+            Ok(pairs) => self.serve(id, pairs),
+            Err(why) => {
+                port.vnic = None;
+                let event = DriverEvent::SwitchGone { port: id, why };
+                self.reporter.report(Report { generation: port.generation, event });
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a port's lanes back from their threads, and their queues out of them.
+    fn recall(&mut self, id: PortId) -> Result<(), DriverError> {
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        for Place { thread, number } in std::mem::take(&mut port.lanes) {
+            let Some(mut lane) = self.threads[thread].ask(move |io| io.remove(number))? else { continue };
+            port.past += settled(lane.count());
+            port.queues.push(lane.queue);
+        }
+        self.next_generation += 1;
+        port.generation = self.next_generation;
+        port.told.clear();
+        Ok(())
+    }
+
+    /// Has threads serve the pairs, with the queues that there were before, or else with the port's spare descriptors.
+    fn serve(&mut self, id: PortId, pairs: Vec<VnicPair>) -> Result<(), DriverError> {
+        if !pairs.iter().all(|pair| pair.is_mergeable() && pair.header_bytes() == HEADER_BYTES) {
+            return Err(DriverError::TooFewFeatures);
+        }
+        let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
+        if port.queues.is_empty() {
+            port.queues = open_queues(port, &pairs)?;
+        }
+        let queues = std::mem::take(&mut port.queues);
+        let Some(vnic) = &port.vnic else { return Err(DriverError::NoSuchPort(id)) };
+        for (pair, queue) in pairs.into_iter().zip(queues) {
+            let session = vnic.fd().try_clone_to_owned();
+            let session = session.map_err(|error| DriverError::System("copy a descriptor", error))?;
+            let lane = start_lane((id, port.generation), pair, queue, session, &self.reporter)?;
+            let thread = lightest(&self.threads)?;
+            let number = self.next_lane;
+            self.next_lane = self.next_lane.wrapping_add(1);
+            let added = self.threads[thread].ask(move |io| io.add(number, lane))?;
+            added.map_err(|(_, error)| DriverError::System("wait for a device", error))?;
+            port.lanes.push(Place { thread, number });
+        }
+        Ok(())
+    }
+
+    /// Readable when there may be an event.
+    #[must_use]
+    pub fn events_fd(&self) -> BorrowedFd<'_> {
+        self.reports.fd()
+    }
+
+    /// The next event, if there is one. An event of a device or switch that was replaced meanwhile is none, and each is told
+    /// once for all queues.
+    pub fn next_event(&mut self) -> Option<DriverEvent> {
+        while let Some(Report { generation, event }) = self.reports.take() {
+            let (DriverEvent::DeviceGone { port, .. } | DriverEvent::SwitchGone { port, .. }) = &event;
+            let Some(port) = self.ports.get_mut(port) else { continue };
+            let kind = std::mem::discriminant(&event);
+            if port.generation == generation && !port.told.contains(&kind) {
+                port.told.push(kind);
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// What ports and threads did.
+    ///
+    /// # Errors
+    /// [`DriverError::NoAnswer`].
+    pub fn stats(&self) -> Result<DriverStats, DriverError> {
+        let ports = self.ports.iter().map(|(id, port)| self.port_stats(*id, port));
+        let threads = self.threads.iter().map(|thread| thread.ask(|io| io.stats()));
+        Ok(DriverStats {
+            ports: ports.collect::<Result<_, _>>()?,
+            threads: threads.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// What each of a port's queues counted since it has this device and this switch.
+    ///
+    /// # Errors
+    /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
+    pub fn queue_counters(&self, id: PortId) -> Result<Vec<Counters>, DriverError> {
+        let port = self.ports.get(&id).ok_or(DriverError::NoSuchPort(id))?;
+        let counted = port.lanes.iter().map(|place| self.count(*place));
+        Ok(counted
+            .collect::<Result<Vec<_>, _>>()?
+            .into_iter()
+            .flatten()
+            .map(|(counters, _)| counters)
+            .collect())
+    }
+
+    fn count(&self, Place { thread, number }: Place) -> Result<Option<(Counters, LaneState)>, DriverError> {
+        self.threads[thread].ask(move |io| io.count(number))
+    }
+
+    fn port_stats(&self, id: PortId, port: &Port) -> Result<PortStats, DriverError> {
+        let (mut counters, mut states) = (port.past, Vec::new());
+        for place in &port.lanes {
+            if let Some((more, state)) = self.count(*place)? {
+                counters += more;
+                states.push(state);
+            }
+        }
+        let has_switch = !states.is_empty() && !states.contains(&LaneState::NoSwitch);
+        Ok(PortStats {
+            port: id,
+            counters,
+            has_device: port.has_device() && !states.contains(&LaneState::NoDevice),
+            has_switch,
+            features: port.vnic.as_ref().filter(|_| has_switch).map_or(0, Vnic::features),
+        })
+    }
+}
+
+/// Counters of a lane that is no more: what waited is lost.
+fn settled(mut counters: Counters) -> Counters {
+    counters.drops[crate::DropReason::DeviceFull as usize] += counters.waiting;
+    counters.waiting = 0;
+    counters
+}
+
+fn check(facts: &DeviceFacts, device: &[OwnedFd]) -> Result<(), DriverError> {
+    if usize::from(facts.queues) != device.len() || device.is_empty() {
+        let (name, queues) = (facts.name.clone(), facts.queues);
+        return Err(DriverError::WrongDescriptors { name, queues, descriptors: device.len() });
+    }
+    let is_header = [HEADER_BYTES, HEADER_BYTES_LEGACY].contains(&usize::from(facts.header_bytes));
+    if facts.backend == Backend::AfPacket && !is_header {
+        let (name, header_bytes) = (facts.name.clone(), facts.header_bytes);
+        return Err(DriverError::WrongHeaders { name, header_bytes });
+    }
+    Ok(())
+}
+
+fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
+    let Needs { rx_entries, tx_entries, arena_bytes } = needs(facts)?;
+    let features = RING_FEATURES | facts.features;
+    Ok(VnicOptions { features, queue_pairs: facts.queues, rx_entries, tx_entries, arena_bytes })
+}
+
+/// The back ends of a port's queues, of the descriptors that it has.
+fn open_queues(port: &mut Port, pairs: &[VnicPair]) -> Result<Vec<Box<dyn Queue>>, DriverError> {
+    let descriptors = (0..).zip(std::mem::take(&mut port.spare));
+    descriptors.zip(pairs).map(|((number, fd), pair)| queue(&port.facts, number, fd, pair)).collect()
+}
+
+/// A lane whose queue has started. Without a device it starts as well: what the switch sends is dropped.
+fn start_lane(
+    (id, generation): (PortId, u64),
+    mut pair: VnicPair,
+    mut queue: Box<dyn Queue>,
+    session: OwnedFd,
+    reporter: &Reporter,
+) -> Result<Lane, DriverError> {
+    let mut counters = Counters::default();
+    let state = match queue.start(&mut pair, &mut counters) {
+        Ok(()) => LaneState::Open,
+        Err(QueueError::Vnic(error)) => return Err(error.into()),
+        Err(error) => {
+            let event = DriverEvent::DeviceGone { port: id, why: error.to_string() };
+            reporter.report(Report { generation, event });
+            LaneState::NoDevice
+        }
+    };
+    pair.rx.flush()?;
+    let mut lane = Lane::new((id, generation), pair, queue, session, state);
+    lane.counters = counters;
+    Ok(lane)
+}
+
+/// The thread with the fewest lanes.
+fn lightest(threads: &[IoThread]) -> Result<usize, DriverError> {
+    let mut lightest = (usize::MAX, 0);
+    for (number, thread) in threads.iter().enumerate() {
+        lightest = lightest.min((thread.ask(|io| io.stats().lanes)?, number));
+    }
+    Ok(lightest.1)
+}

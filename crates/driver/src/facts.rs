@@ -1,0 +1,73 @@
+use std::os::fd::OwnedFd;
+
+use serde::{Deserialize, Serialize};
+
+/// How frames get to and from a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// A packet socket (packet(7)): any network device there is.
+    AfPacket,
+    /// An XDP socket (the kernel's Documentation/networking/af_xdp.rst).
+    AfXdp,
+    /// The character device behind a tap (the kernel's Documentation/networking/tuntap.rst).
+    Tap,
+}
+
+impl Backend {
+    /// The name in configuration and output.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AfPacket => "af_packet",
+            Self::AfXdp => "af_xdp",
+            Self::Tap => "tap",
+        }
+    }
+}
+
+/// What is known of a device that was opened. Goes from the supervisor to the driver process beside the descriptors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceFacts {
+    /// How frames get to and from it.
+    pub backend: Backend,
+    /// Its name when it was opened.
+    pub name: String,
+    /// Its interface index, by which it is known whatever its name.
+    pub index: u32,
+    /// Queues: as many as descriptors.
+    pub queues: u16,
+    /// Bytes of the largest packet, Ethernet header not counted.
+    pub mtu_bytes: u32,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// Virtio features that may be negotiated with the switch on behalf of the device, by the names that a guest's driver
+    /// knows them by. `CSUM`, `HOST_TSO4` and their like: what frames that come from the device may leave to be done.
+    /// `GUEST_CSUM`, `GUEST_TSO4` and their like: what the device does for frames that go out.
+    pub features: u64,
+    /// Bytes of the virtio-net header that the kernel puts in front of a frame: 12, or 10 with old kernels; 0 without.
+    pub header_bytes: u8,
+    /// Of an XDP socket only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xdp: Option<XdpFacts>,
+}
+
+/// What is known of a device that is used through XDP sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct XdpFacts {
+    /// The device's driver runs XDP programs itself; else the stack does, behind a copy.
+    pub native: bool,
+    /// Frames may come with checksums that their sender left undone, since they never were on a wire.
+    pub partial_checksums: bool,
+}
+
+/// A device that was opened.
+#[derive(Debug)]
+pub struct OpenedDevice {
+    /// What is known of it.
+    pub facts: DeviceFacts,
+    /// One descriptor for each queue, in order.
+    pub queues: Vec<OwnedFd>,
+}

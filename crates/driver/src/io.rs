@@ -1,0 +1,310 @@
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::event::{Report, Reporter};
+use crate::lane::{Lane, LaneState};
+use crate::watch::{Source, Watch};
+use crate::{DriverError, DriverEvent, DriverSettings, QueueError, ThreadStats};
+
+/// How often a busy thread looks for events: a lane that wakes meanwhile waits so long at most.
+const POLL_NS: u64 = 20_000;
+/// The same of one that has looked around in vain for so long, if it waits for other lanes.
+const IDLE_POLL_NS: u64 = 2_000;
+/// How long a thread without work looks around before it offers its core to others.
+const BLIND_NS: u64 = 20_000;
+/// A core that comes back later than this was wanted by somebody else.
+const WANTED_NS: u64 = 10_000;
+/// How long a control call waits for a thread: far more than a visit takes.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Something for a thread to do between two visits.
+type Errand = Box<dyn FnOnce(&mut Io) + Send>;
+
+/// An I/O thread as the control side knows it.
+#[derive(Debug)]
+pub(crate) struct IoThread {
+    number: usize,
+    errands: Sender<Errand>,
+    bell: Arc<OwnedFd>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl IoThread {
+    pub(crate) fn start(
+        number: usize,
+        settings: &DriverSettings,
+        reporter: Reporter,
+    ) -> std::io::Result<Self> {
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        let (errands, inbox) = channel();
+        let io = Io::new(inbox, &bell, settings, reporter)?;
+        let named = std::thread::Builder::new().name(format!("io-{number}"));
+        let handle = Some(named.spawn(move || io.run())?);
+        Ok(Self { number, errands, bell, handle })
+    }
+
+    fn post(&self, errand: Errand) {
+        // A thread that is gone answers nothing, which is noticed.
+        let _ = self.errands.send(errand);
+        // Fails only when the bell rings already.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Has the thread run `errand`; what it returns.
+    ///
+    /// # Errors
+    /// [`DriverError::NoAnswer`].
+    pub(crate) fn ask<R: Send + 'static>(
+        &self,
+        errand: impl FnOnce(&mut Io) -> R + Send + 'static,
+    ) -> Result<R, DriverError> {
+        let (reply, answer) = sync_channel(1);
+        self.post(Box::new(move |io| {
+            let _ = reply.send(errand(io));
+        }));
+        answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| DriverError::NoAnswer(self.number))
+    }
+}
+
+impl Drop for IoThread {
+    fn drop(&mut self) {
+        self.post(Box::new(|io| io.is_stopping = true));
+        if let Some(handle) = self.handle.take() {
+            // A thread that panicked is as ended as another one.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// A thread that serves lanes.
+pub(crate) struct Io {
+    lanes: Vec<(u32, Lane)>,
+    watch: Watch,
+    errands: Receiver<Errand>,
+    reporter: Reporter,
+    stats: ThreadStats,
+    cpus: Vec<usize>,
+    hysteresis_ns: u64,
+    started: Instant,
+    polled_ns: u64,
+    worked_ns: u64,
+    yielded_ns: u64,
+    is_stopping: bool,
+}
+
+impl Io {
+    fn new(
+        errands: Receiver<Errand>,
+        bell: &OwnedFd,
+        settings: &DriverSettings,
+        reporter: Reporter,
+    ) -> std::io::Result<Self> {
+        let watch = Watch::new()?;
+        watch.listen(bell.as_fd(), Source::Bell)?;
+        Ok(Self {
+            lanes: Vec::new(),
+            watch,
+            errands,
+            reporter,
+            stats: ThreadStats::default(),
+            cpus: settings.cpus.clone(),
+            hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
+            started: Instant::now(),
+            polled_ns: 0,
+            worked_ns: 0,
+            yielded_ns: 0,
+            is_stopping: false,
+        })
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Serves until told to stop.
+    fn run(mut self) {
+        self.choose_cpus();
+        while !self.is_stopping {
+            let now = self.now_ns();
+            let worked = self.round(now);
+            if !self.lanes.iter().any(|(_, lane)| lane.is_active) {
+                self.stats.sleeps += 1;
+                self.take_events(true);
+                continue;
+            }
+            if worked {
+                self.worked_ns = now;
+            }
+            let is_idle = now - self.worked_ns >= IDLE_POLL_NS && self.has_sleepers();
+            if now - self.polled_ns >= if is_idle { IDLE_POLL_NS } else { POLL_NS } {
+                self.polled_ns = now;
+                self.stats.polls += 1;
+                self.take_events(false);
+                if worked {
+                    self.leave_idle(now, self.hysteresis_ns);
+                }
+            }
+            if !worked {
+                self.wind_down(now);
+            }
+        }
+    }
+
+    /// Whether there are lanes that only an event tells of.
+    fn has_sleepers(&self) -> bool {
+        self.lanes.iter().any(|(_, lane)| !lane.is_active)
+    }
+
+    fn choose_cpus(&self) {
+        if self.cpus.is_empty() {
+            return;
+        }
+        let mut set = rustix::thread::CpuSet::new();
+        for &cpu in self.cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
+            set.set(cpu);
+        }
+        // CPUs that went offline meanwhile leave the thread unpinned: slower, not broken.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+
+    /// Visits active lanes; whether one had something to do.
+    fn round(&mut self, now: u64) -> bool {
+        let mut worked = false;
+        for (_, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.is_active) {
+            self.stats.visits += 1;
+            match lane.visit() {
+                Ok(0) => {}
+                Ok(_) => {
+                    self.stats.batches += 1;
+                    lane.worked_ns = now;
+                    worked = true;
+                }
+                Err(error) => {
+                    self.reporter.report(fall(lane, &error, &self.watch));
+                    worked = true;
+                }
+            }
+        }
+        worked
+    }
+
+    /// Lanes without frames for the hysteresis are left alone; when somebody else wants the core, all without frames are.
+    fn wind_down(&mut self, now: u64) {
+        let mut hysteresis = self.hysteresis_ns;
+        if now - self.yielded_ns >= BLIND_NS {
+            let offered_ns = self.now_ns();
+            std::thread::yield_now();
+            self.yielded_ns = self.now_ns();
+            if self.yielded_ns - offered_ns > WANTED_NS {
+                hysteresis = 0;
+            }
+        }
+        self.leave_idle(now, hysteresis);
+    }
+
+    fn leave_idle(&mut self, now: u64, hysteresis: u64) {
+        for (number, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.is_active) {
+            if now.saturating_sub(lane.worked_ns) < hysteresis {
+                continue;
+            }
+            if let Err(error) = lane.rest(&self.watch, *number) {
+                let error = QueueError::Failed(
+                    rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
+                );
+                self.reporter.report(fall(lane, &error, &self.watch));
+            }
+        }
+    }
+
+    fn take_events(&mut self, may_sleep: bool) {
+        let events = self.watch.wait(may_sleep);
+        let now = self.now_ns();
+        for event in events {
+            match event {
+                Source::Bell => self.run_errands(),
+                Source::Device(number) | Source::Call(number) => {
+                    if let Some(lane) = self.lane(number) {
+                        lane.activate(now);
+                    }
+                }
+                Source::Session(number) => self.hung_up(number),
+            }
+        }
+    }
+
+    fn run_errands(&mut self) {
+        while let Ok(errand) = self.errands.try_recv() {
+            errand(self);
+        }
+    }
+
+    fn lane(&mut self, number: u32) -> Option<&mut Lane> {
+        self.lanes.iter_mut().find(|(other, _)| *other == number).map(|(_, lane)| lane)
+    }
+
+    fn hung_up(&mut self, number: u32) {
+        let Some((_, lane)) = self.lanes.iter_mut().find(|(other, _)| *other == number) else { return };
+        if lane.state != LaneState::NoSwitch {
+            lane.close(LaneState::NoSwitch, &self.watch);
+            let event = DriverEvent::SwitchGone { port: lane.port, why: "the switch hung up".to_owned() };
+            self.reporter.report(Report { generation: lane.generation, event });
+        }
+    }
+
+    /// Serves a lane from now on; it is looked at once without an event.
+    ///
+    /// # Errors
+    /// The lane comes back when its descriptors cannot be waited for.
+    pub(crate) fn add(&mut self, number: u32, mut lane: Lane) -> Result<(), (Box<Lane>, std::io::Error)> {
+        if let Err(error) = lane.enter(&self.watch, number) {
+            lane.leave(&self.watch);
+            return Err((Box::new(lane), error));
+        }
+        lane.activate(self.now_ns());
+        self.lanes.push((number, lane));
+        Ok(())
+    }
+
+    /// Serves a lane no more.
+    pub(crate) fn remove(&mut self, number: u32) -> Option<Lane> {
+        let at = self.lanes.iter().position(|(other, _)| *other == number)?;
+        let (_, mut lane) = self.lanes.swap_remove(at);
+        lane.leave(&self.watch);
+        Some(lane)
+    }
+
+    /// What a lane counted, and how far it is open.
+    pub(crate) fn count(&mut self, number: u32) -> Option<(crate::Counters, LaneState)> {
+        self.lane(number).map(|lane| (lane.count(), lane.state))
+    }
+
+    /// What the thread did.
+    pub(crate) fn stats(&self) -> ThreadStats {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        let cpu_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
+        ThreadStats { thread_id, cpu_ns, lanes: self.lanes.len(), ..self.stats }
+    }
+}
+
+/// Closes a lane as far as an error demands.
+fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
+    let (port, why) = (lane.port, error.to_string());
+    let event = match error {
+        QueueError::Vnic(_) => {
+            lane.close(LaneState::NoSwitch, watch);
+            DriverEvent::SwitchGone { port, why }
+        }
+        _ => {
+            lane.close(LaneState::NoDevice, watch);
+            DriverEvent::DeviceGone { port, why }
+        }
+    };
+    Report { generation: lane.generation, event }
+}

@@ -1,0 +1,86 @@
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::XdpError;
+
+/// Why a device cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum OpenError {
+    /// A name that no device can have.
+    #[error("{0:?} cannot be a device's name: 1 to 15 bytes without / are")]
+    BadName(String),
+    /// No such device in this network namespace.
+    #[error(
+        "there is no device {0} in this network namespace; `ip link` lists those that are, `ip link set {0} netns NAME` moves one"
+    )]
+    NoDevice(String),
+    /// What it is is not Ethernet.
+    #[error("{0} is not an Ethernet device")]
+    NotEthernet(String),
+    /// The process may not.
+    #[error("opening {name} needs {capability}; start lasthop as root or give it that capability")]
+    NotPermitted {
+        /// The device.
+        name: String,
+        /// The capability that is missing.
+        capability: &'static str,
+    },
+    /// The tap is somebody else's.
+    #[error(
+        "the tap {0} is in use by another process, or was made with other queues; close it there, or choose another name"
+    )]
+    Busy(String),
+    /// The kernel has no taps.
+    #[error("/dev/net/tun is missing; load the kernel module `tun`")]
+    NoTaps,
+    /// The kernel has no links for programs of the stack (TCX).
+    #[error(
+        "host = \"off\" and \"port\" need Linux 6.6 or newer, whose programs for {0} go when they have to; set host = \"shared\""
+    )]
+    OldKernel(String),
+    /// The host's port is missing.
+    #[error(
+        "host = \"port\" gives the host's stack the port {tap} in the place of {device}, and there is no tap {tap}: add it: lasthop port add {tap},tap={tap}"
+    )]
+    NoHostTap {
+        /// The uplink's device.
+        device: String,
+        /// The tap that has to be there.
+        tap: String,
+    },
+    /// XDP sockets cannot be had.
+    #[error(transparent)]
+    Xdp(#[from] XdpError),
+    /// A number of queues that cannot be.
+    #[error("{name} cannot have {queues} queues; 1 to {max} are possible")]
+    BadQueues {
+        /// The device.
+        name: String,
+        /// What was asked for.
+        queues: u16,
+        /// What is possible.
+        max: u16,
+    },
+    /// The kernel refused something else.
+    #[error("cannot {what} of {name}: {error}")]
+    System {
+        /// The device.
+        name: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the kernel said.
+        error: Errno,
+    },
+}
+
+impl OpenError {
+    /// The error for what the kernel said when `what` was tried with a device.
+    pub(crate) fn of(name: &str, capability: &'static str, what: &'static str) -> impl Fn(Errno) -> Self {
+        let name = name.to_owned();
+        move |error| match error {
+            Errno::PERM | Errno::ACCESS => Self::NotPermitted { name: name.clone(), capability },
+            Errno::NODEV | Errno::NXIO => Self::NoDevice(name.clone()),
+            error => Self::System { name: name.clone(), what, error },
+        }
+    }
+}

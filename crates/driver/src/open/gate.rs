@@ -1,0 +1,137 @@
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+
+use super::bpf::{Hook, Program};
+use super::link::Link;
+use super::{Host, OpenError};
+
+/// Bytes of a device's name (linux/if.h: IFNAMSIZ less its zero).
+const DEVICE_BYTES_MAX: usize = libc::IFNAMSIZ - 1;
+const HOST_TAP_END: &str = "-host";
+
+const CAPABILITY: &str = "CAP_NET_ADMIN and CAP_BPF";
+
+/// Keeps an uplink and the host's own stack apart, for as long as this lives: programs attached by links that nothing else
+/// holds. See the picture in `bpf`.
+///
+/// With [`Host::Off`] the stack neither receives from the device nor sends to it. With [`Host::Port`] what the stack sends
+/// to the device comes out of a tap, and what is written to the tap is received by the stack from the device, which keeps
+/// its addresses and routes. Either way a frame is handled by the switch or by the stack, never by both.
+///
+/// Packet sockets tell what passed here by a mark: give it to [`PacketOptions`](super::PacketOptions). XDP sockets need
+/// none: what they send goes past programs of the stack, and what they receive never gets there.
+#[derive(Debug)]
+pub struct Gate {
+    mark: u32,
+    _links: Vec<OwnedFd>,
+}
+
+impl Gate {
+    /// Shuts the host's stack out of `device`.
+    ///
+    /// # Errors
+    /// [`OpenError::OldKernel`], [`OpenError::NotPermitted`] and whatever the kernel refuses; nothing is left behind.
+    pub fn off(device: &str) -> Result<Self, OpenError> {
+        let (site, mark) = (Site::new(device)?, new_mark());
+        let links = vec![
+            site.attach(Program::nothing(), Hook::Ingress)?,
+            site.attach(Program::marked_only(mark), Hook::Egress)?,
+        ];
+        Ok(Self { mark, _links: links })
+    }
+
+    /// Gives the host's stack `tap` instead of `device`, without its noticing. Frames meant for the tap itself never reach
+    /// the stack, nor does the stack send by it.
+    ///
+    /// # Errors
+    /// As [`Self::off`].
+    pub fn port(device: &str, tap: &str) -> Result<Self, OpenError> {
+        let (device, tap, mark) = (Site::new(device)?, Site::new(tap)?, new_mark());
+        // From the tap's end on: there is no moment at which frames go round.
+        let links = vec![
+            tap.attach(Program::received_by(device.index, mark), Hook::Ingress)?,
+            tap.attach(Program::marked_only(mark), Hook::Egress)?,
+            device.attach(Program::unmarked(mark), Hook::Ingress)?,
+            device.attach(Program::others_to(tap.index, mark), Hook::Egress)?,
+        ];
+        Ok(Self { mark, _links: links })
+    }
+
+    /// For `host`; None with [`Host::Shared`], which needs nothing.
+    ///
+    /// # Errors
+    /// As [`Self::off`]; [`OpenError::NoHostTap`] with [`Host::Port`].
+    pub fn of(host: Host, device: &str) -> Result<Option<Self>, OpenError> {
+        match host {
+            Host::Off => Self::off(device).map(Some),
+            Host::Shared => Ok(None),
+            Host::Port => {
+                let tap = host_tap(device);
+                let there = Link::new(&tap)?.index();
+                there.map_err(|_| OpenError::NoHostTap { device: device.to_owned(), tap: tap.clone() })?;
+                Self::port(device, &tap).map(Some)
+            }
+        }
+    }
+
+    /// The mark of packets that belong to the switch. Not 0.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        self.mark
+    }
+}
+
+/// The name of the tap that is the host's port in the place of `device`: the first ten bytes of its name, and `-host`.
+#[must_use]
+pub fn host_tap(device: &str) -> String {
+    let end = device.floor_char_boundary(DEVICE_BYTES_MAX - HOST_TAP_END.len());
+    format!("{}{HOST_TAP_END}", &device[..end])
+}
+
+/// A device to attach programs to.
+struct Site {
+    name: String,
+    index: u32,
+}
+
+impl Site {
+    fn new(name: &str) -> Result<Self, OpenError> {
+        Ok(Self { name: name.to_owned(), index: Link::new(name)?.index()? })
+    }
+
+    fn attach(&self, program: io::Result<Program>, hook: Hook) -> Result<OwnedFd, OpenError> {
+        let attached = program.and_then(|program| program.attach(self.index, hook));
+        attached.map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::INVAL);
+            match errno {
+                Errno::INVAL | Errno::OPNOTSUPP => OpenError::OldKernel(self.name.clone()),
+                errno => OpenError::of(
+                    &self.name,
+                    CAPABILITY,
+                    "keep the host's stack off the device, that is attach BPF programs,",
+                )(errno),
+            }
+        })
+    }
+}
+
+/// A mark that nobody else has chosen, but by chance or by CAP_NET_ADMIN.
+fn new_mark() -> u32 {
+    (RandomState::new().build_hasher().finish() as u32).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_s_tap_has_a_name_that_devices_can_have() {
+        assert_eq!(host_tap("eth1"), "eth1-host");
+        assert_eq!(host_tap("enp129s0f1np1"), "enp129s0f1-host");
+        assert_eq!(host_tap("enp129s0f1np1").len(), DEVICE_BYTES_MAX);
+        assert_eq!(host_tap("aaaaaaaaa\u{e4}"), "aaaaaaaaa-host");
+    }
+}

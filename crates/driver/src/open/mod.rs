@@ -1,0 +1,20 @@
+//! Opening devices, in the process that may: descriptors with everything set on them, for a process that may nothing.
+
+mod bpf;
+mod error;
+mod gate;
+mod host;
+mod link;
+mod netlink;
+mod packet;
+mod tap;
+mod uplink;
+mod xdp;
+
+pub use error::OpenError;
+pub use gate::{Gate, host_tap};
+pub use host::Host;
+pub use packet::{PacketOptions, packet};
+pub use tap::{TapOptions, tap};
+pub use uplink::{Uplink, UplinkOptions};
+pub use xdp::{XdpDevice, XdpError, lift_memory_lock};

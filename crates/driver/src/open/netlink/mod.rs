@@ -1,0 +1,11 @@
+//! What the kernel says of a network interface, asked over netlink: links (rtnetlink(7)), XDP features and channels
+//! (the kernel's Documentation/netlink/specs/netdev.yaml and ethtool.yaml).
+//!
+//! One request, one answer; nothing is watched here.
+
+mod generic;
+mod link;
+mod message;
+
+pub(crate) use generic::{channels, has_zero_copy};
+pub(crate) use link::{Interface, interface};

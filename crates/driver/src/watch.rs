@@ -1,0 +1,132 @@
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use arrayvec::ArrayVec;
+use rustix::event::{Timespec, epoll};
+
+/// Events taken from the kernel at a time.
+const EVENTS_MAX: usize = 64;
+
+/// What a descriptor is to the thread that waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// An errand was left.
+    Bell,
+    /// The device of a lane, by the lane's number.
+    Device(u32),
+    /// The switch has put frames into the lane's receive ring, or is done with frames of its transmit ring.
+    Call(u32),
+    /// The connection to the switch, over which nothing comes but its end.
+    Session(u32),
+}
+
+impl Source {
+    fn token(self) -> u64 {
+        match self {
+            Self::Bell => 0,
+            Self::Device(lane) => u64::from(lane) << 2 | 1,
+            Self::Call(lane) => u64::from(lane) << 2 | 2,
+            Self::Session(lane) => u64::from(lane) << 2 | 3,
+        }
+    }
+
+    fn of_token(token: u64) -> Self {
+        let lane = (token >> 2) as u32;
+        match token & 3 {
+            0 => Self::Bell,
+            1 => Self::Device(lane),
+            2 => Self::Call(lane),
+            _ => Self::Session(lane),
+        }
+    }
+}
+
+/// What is waited for at a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interest {
+    /// Frames that come.
+    pub(crate) input: bool,
+    /// Room for frames that go.
+    pub(crate) output: bool,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::ET;
+        flags.set(epoll::EventFlags::IN, self.input);
+        flags.set(epoll::EventFlags::OUT, self.output);
+        flags
+    }
+}
+
+/// The one place where an I/O thread sleeps. Edge-triggered: nothing is read from eventfds, each write is one event.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    epoll: OwnedFd,
+}
+
+impl Watch {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Waits for an eventfd.
+    pub(crate) fn listen(&self, fd: impl AsFd, source: Source) -> std::io::Result<()> {
+        self.add(fd, source, epoll::EventFlags::IN | epoll::EventFlags::ET)
+    }
+
+    /// Waits for the end of a connection.
+    pub(crate) fn listen_for_end(&self, fd: impl AsFd, source: Source) -> std::io::Result<()> {
+        self.add(fd, source, epoll::EventFlags::RDHUP | epoll::EventFlags::ET)
+    }
+
+    /// Waits for a device.
+    pub(crate) fn listen_to_device(
+        &self,
+        fd: impl AsFd,
+        lane: u32,
+        interest: Interest,
+    ) -> std::io::Result<()> {
+        self.add(fd, Source::Device(lane), interest.flags())
+    }
+
+    fn add(&self, fd: impl AsFd, source: Source, flags: epoll::EventFlags) -> std::io::Result<()> {
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(source.token()), flags)?)
+    }
+
+    /// Waits for something else at a device; looks at once whether it is there.
+    pub(crate) fn change(&self, fd: impl AsFd, lane: u32, interest: Interest) -> std::io::Result<()> {
+        let data = epoll::EventData::new_u64(Source::Device(lane).token());
+        Ok(epoll::modify(&self.epoll, fd, data, interest.flags())?)
+    }
+
+    pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
+        // Fails only if it is not waited for, which is what is wanted.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// What happened; waits for something to happen if `may_sleep`.
+    pub(crate) fn wait(&self, may_sleep: bool) -> ArrayVec<Source, EVENTS_MAX> {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
+        match epoll::wait(&self.epoll, &mut buffer, (!may_sleep).then_some(&at_once)) {
+            Ok((events, _)) => events.iter().map(|event| Source::of_token(event.data.u64())).collect(),
+            // An interrupted wait is one without events.
+            Err(_) => ArrayVec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_tell_sources_apart() {
+        for lane in [0, 1, 77, u32::MAX] {
+            for source in [Source::Bell, Source::Device(lane), Source::Call(lane), Source::Session(lane)] {
+                assert_eq!(Source::of_token(source.token()), source);
+            }
+        }
+    }
+}

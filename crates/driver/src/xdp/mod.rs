@@ -1,0 +1,24 @@
+//! AF_XDP: frames pass between the kernel and memory that is the vNIC's, without a system call or a copy of ours.
+//!
+//! ```text
+//!   device ──> [frame's place] ──published where it lies──> switch ──copies once──> guest
+//!   device <── [frame's place] <──copied there once──────── switch
+//! ```
+//!
+//! `sys` maps rings, `rings` is their arithmetic, `socket` binds, `frames` knows who has which frame, `umem` is all that
+//! passes between the kernel and us, `queue` joins it to the vNIC.
+
+mod bounds;
+mod frames;
+mod partial;
+mod queue;
+mod rings;
+mod socket;
+mod sys;
+mod umem;
+
+pub(crate) use frames::MTU_BYTES_MAX;
+pub use queue::XdpQueue;
+
+/// Bytes of the virtio-net header in front of a frame (virtio 1.2, 5.1.6).
+const HEADER: u32 = lasthop_wire::vnet::HEADER_BYTES as u32;

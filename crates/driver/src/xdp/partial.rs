@@ -1,0 +1,124 @@
+//! Frames whose checksum their sender left to hardware that is not there.
+//!
+//! A veth pair hands a frame from one stack to another with its checksum undone, and says so in the skb. XDP has the bytes
+//! only. But an undone checksum has a known value: the sum of the pseudo header, not complemented. A frame with that value
+//! is passed on as one whose checksum is still to be completed.
+//!
+//! One frame in 65536 has that value as its right and complete checksum. Completing it then yields the same value again,
+//! since what is summed from the transport header on includes the pseudo header's sum: nothing is harmed.
+
+use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, Offload};
+use lasthop_wire::{Layers, Sum};
+
+/// First bytes of a frame that are looked at.
+pub(super) const HEAD_BYTES: usize = 128;
+
+/// What is left to be done to the frame that starts with `head`.
+pub(super) fn offload(head: &[u8]) -> Offload {
+    undone(head).unwrap_or_default()
+}
+
+fn undone(head: &[u8]) -> Option<Offload> {
+    let layers = Layers::parse(head).ok()?;
+    if !layers.has_l4 || layers.is_fragment || layers.is_source_routed {
+        return None;
+    }
+    let csum_offset = match layers.l4_proto {
+        PROTO_TCP => 16,
+        PROTO_UDP => 6,
+        _ => return None,
+    };
+    let field = usize::from(layers.l4_offset + csum_offset);
+    let value = u16::from_be_bytes(head.get(field..field + 2)?.try_into().ok()?);
+    // UDP: 0 is no checksum at all (RFC 768), and no pseudo header sums to 0.
+    let is_undone = value == pseudo(&layers, head)?;
+    is_undone.then_some(Offload {
+        flags: F_NEEDS_CSUM,
+        csum_start: layers.l4_offset,
+        csum_offset,
+        ..Offload::default()
+    })
+}
+
+/// The sum of the pseudo header: of the same fields for IPv4 and IPv6, whose other fields are zero.
+fn pseudo(layers: &Layers, head: &[u8]) -> Option<u16> {
+    let lead = u32::from(layers.l4_offset - layers.l3_offset);
+    let l4_len_bytes = layers.l3_len_bytes.checked_sub(lead)?;
+    let mut sum = Sum::default();
+    sum.add(layers.addresses(head));
+    sum.add(&l4_len_bytes.to_be_bytes());
+    sum.add_word(u16::from(layers.l4_proto));
+    Some(sum.partial())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const UDP: u8 = PROTO_UDP;
+
+    /// A UDP datagram over IPv4 whose checksum field holds `checksum` of (pseudo header's sum, right checksum).
+    fn datagram(payload: &[u8], checksum: impl Fn(u16, u16) -> u16) -> Vec<u8> {
+        let len = (8 + payload.len()) as u16;
+        let mut frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], &[0x45, 0]].concat();
+        frame.extend((20 + len).to_be_bytes());
+        frame.extend([0, 0, 0, 0, 64, UDP, 0, 0, 192, 0, 2, 1, 198, 51, 100, 7]);
+        let udp = [&[0x12, 0x34, 0x56, 0x78][..], &len.to_be_bytes(), &[0, 0], payload].concat();
+        let mut sum = Sum::pseudo_v4([192, 0, 2, 1], [198, 51, 100, 7], UDP, len);
+        let partial = sum.partial();
+        sum.add(&udp);
+        frame.extend(&udp);
+        frame[40..42].copy_from_slice(&checksum(partial, sum.finish_udp()).to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn an_undone_checksum_is_told_and_a_done_one_left_alone() {
+        let wanted = Offload { flags: F_NEEDS_CSUM, csum_start: 34, csum_offset: 6, ..Offload::default() };
+        assert_eq!(offload(&datagram(b"payload", |partial, _| partial)), wanted);
+        assert_eq!(offload(&datagram(b"payload", |_, done| done)), Offload::default());
+        assert_eq!(offload(&datagram(b"payload", |_, _| 0)), Offload::default(), "none");
+    }
+
+    #[test]
+    fn what_is_no_such_packet_has_nothing_undone() {
+        let mut fragment = datagram(b"payload", |partial, _| partial);
+        fragment[20] = 0x20; // more fragments
+        assert_eq!(offload(&fragment), Offload::default());
+        let whole = datagram(b"payload", |partial, _| partial);
+        for len in 0..42 {
+            assert_eq!(offload(&whole[..len]), Offload::default(), "{len} bytes");
+        }
+    }
+
+    proptest! {
+        /// Where a right checksum happens to look like an undone one, completing it gives it again.
+        #[test]
+        fn completing_a_right_checksum_does_no_harm(payload in prop::collection::vec(any::<u8>(), 2..40)) {
+            // The first word of the payload is chosen so that the right checksum is the pseudo header's sum.
+            let mut payload = payload;
+            payload[..2].fill(0);
+            let gap = std::cell::Cell::new(0_u16);
+            datagram(&payload, |partial, done| {
+                let mut sum = Sum::default();
+                sum.add_word(done);
+                sum.add_word(!partial);
+                gap.set(sum.partial());
+                done
+            });
+            payload[..2].copy_from_slice(&gap.get().to_be_bytes());
+            let frame = datagram(&payload, |partial, done| {
+                assert_eq!(partial, done, "the example is one");
+                done
+            });
+            let told = offload(&frame);
+            prop_assert!(told.needs_csum());
+            let mut sum = Sum::default();
+            sum.add(&frame[usize::from(told.csum_start)..]);
+            prop_assert_eq!(sum.finish_udp().to_be_bytes(), [frame[40], frame[41]]);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
+
+use super::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
+use super::rings::{Consumer, Entry, Frame, Producer};
+use super::sys::RingMemory;
+
+/// Where an XDP socket gets its frames from and where they lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) interface: u32,
+    pub(super) queue: u16,
+    /// Address of the first frame's place in this process, at the start of a page.
+    pub(super) umem_addr: u64,
+    pub(super) umem_bytes: u32,
+    pub(super) place_bytes: u32,
+    /// Ask for copies: with generic XDP there is nothing else.
+    pub(super) copy: bool,
+}
+
+/// The four rings of a bound XDP socket.
+#[derive(Debug)]
+pub(super) struct Rings {
+    pub(super) fill: Producer<u64>,
+    pub(super) receive: Consumer<Frame>,
+    pub(super) transmit: Producer<Frame>,
+    pub(super) completion: Consumer<u64>,
+}
+
+impl Rings {
+    /// Gives `socket` its memory and rings, and binds it. Needs no privilege: whoever made the socket had CAP_NET_RAW. The
+    /// memory counts towards RLIMIT_MEMLOCK.
+    ///
+    /// # Errors
+    /// What the kernel refuses: `ENOBUFS` where RLIMIT_MEMLOCK is too low, `EBUSY` where the queue has a socket still,
+    /// `ENODEV` and `ENETDOWN` where the device is gone or down.
+    pub(super) fn bind(socket: BorrowedFd<'_>, place: &Place) -> Result<Self, Errno> {
+        sockopt::set_xdp_umem_reg(socket, umem(place))?;
+        sockopt::set_xdp_umem_fill_ring_size(socket, XDP_ENTRIES)?;
+        sockopt::set_xdp_umem_completion_ring_size(socket, XDP_ENTRIES)?;
+        sockopt::set_xdp_rx_ring_size(socket, XDP_ENTRIES)?;
+        sockopt::set_xdp_tx_ring_size(socket, XDP_ENTRIES)?;
+        let at = sockopt::xdp_mmap_offsets(socket)?;
+        let rings = Self {
+            fill: Producer::new(map(socket, XDP_UMEM_PGOFF_FILL_RING, &at.fr)?),
+            receive: Consumer::new(map(socket, XDP_PGOFF_RX_RING, &at.rx)?),
+            transmit: Producer::new(map(socket, XDP_PGOFF_TX_RING, &at.tx)?),
+            completion: Consumer::new(map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr)?),
+        };
+        bind_in_time(socket, place)?;
+        Ok(rings)
+    }
+
+    /// Has the kernel look at the fill ring if it does not do so by itself.
+    pub(super) fn wake_to_receive(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        if !self.fill.wants_wakeup() {
+            return Ok(());
+        }
+        match recv(socket, &mut [0_u8; 0], RecvFlags::DONTWAIT) {
+            Err(error) if !passes(error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the kernel look at the transmit ring if it does not do so by itself. False: it has not seen all of it.
+    pub(super) fn wake_to_send(&self, socket: BorrowedFd<'_>) -> Result<bool, Errno> {
+        if !self.transmit.wants_wakeup() {
+            return Ok(true);
+        }
+        match send(socket, &[], SendFlags::DONTWAIT) {
+            Ok(_) => Ok(true),
+            Err(error) if passes(error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Binds. The kernel takes a closed socket off its queue some time later, so the next one may have to wait for that.
+fn bind_in_time(socket: BorrowedFd<'_>, place: &Place) -> Result<(), Errno> {
+    for _ in 1..XDP_BINDS_MAX {
+        match bind(socket, &address(place)) {
+            Err(Errno::BUSY) => std::thread::sleep(XDP_BIND_PAUSE),
+            result => return result,
+        }
+    }
+    bind(socket, &address(place))
+}
+
+/// Errors that say: another time.
+fn passes(error: Errno) -> bool {
+    matches!(error, Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR)
+}
+
+fn map<E: Entry>(
+    socket: BorrowedFd<'_>,
+    page_offset: u64,
+    at: &XdpRingOffset,
+) -> Result<RingMemory<E>, Errno> {
+    RingMemory::of_socket(socket, page_offset, at, XDP_ENTRIES)
+}
+
+fn umem(place: &Place) -> XdpUmemReg {
+    XdpUmemReg {
+        addr: place.umem_addr,
+        len: u64::from(place.umem_bytes),
+        chunk_size: place.place_bytes,
+        headroom: 0, // beside the kernel's own, which is enough for a virtio-net header
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    }
+}
+
+fn address(place: &Place) -> SocketAddrXdp {
+    let copy = if place.copy { SocketAddrXdpFlags::XDP_COPY } else { SocketAddrXdpFlags::empty() };
+    let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copy;
+    SocketAddrXdp::new(flags, place.interface, u32::from(place.queue))
+}

@@ -1,0 +1,80 @@
+//! Conversations of the kernels' own stacks, which verify all checksums.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+
+use crate::lab::{Namespace, PATIENCE};
+
+/// Sends `bytes` of a pattern over TCP from one namespace to another, and checks that it arrives.
+pub(crate) fn stream(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {
+    let listener = to.within(|| TcpListener::bind(format!("{address}:0"))).unwrap();
+    let target = listener.local_addr().unwrap();
+    let pattern = |at: usize| ((at * 31) >> 3) as u8;
+    let sent: Vec<u8> = (0..bytes).map(pattern).collect();
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).unwrap();
+            received
+        });
+        let mut stream = from.within(|| TcpStream::connect_timeout(&target, PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&sent).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        assert!(receiver.join().unwrap() == sent, "something else arrived");
+    });
+}
+
+/// Datagrams there and back, of each of the given lengths.
+pub(crate) fn datagrams(from: &Namespace, to: &Namespace, address: &str, lens: &[usize]) {
+    let there = to.within(|| UdpSocket::bind(format!("{address}:0"))).unwrap();
+    let any = if address.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+    let here = from.within(|| UdpSocket::bind(any)).unwrap();
+    for socket in [&there, &here] {
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    }
+    let mut buffer = vec![0; 65536];
+    for len in lens {
+        let datagram: Vec<u8> = (0..*len).map(|at| (at * 7) as u8).collect();
+        here.send_to(&datagram, there.local_addr().unwrap()).unwrap();
+        let (received, sender) = there.recv_from(&mut buffer).unwrap();
+        assert_eq!(buffer[..received], datagram, "{len} there");
+        there.send_to(&datagram, sender).unwrap();
+        let received = here.recv(&mut buffer).unwrap();
+        assert_eq!(buffer[..received], datagram, "{len} back");
+    }
+}
+
+/// Sends ten datagrams of 1000 bytes as one to be segmented (udp(7), `UDP_SEGMENT`), for which std has no call.
+const SEGMENTED: &str = "import socket, sys
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_UDP, 103, 1000)
+s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))";
+
+/// As [`datagrams`], of many that their sender leaves to be cut.
+pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &str) {
+    let there = to.within(|| UdpSocket::bind(format!("{address}:0"))).unwrap();
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    let port = there.local_addr().unwrap().port().to_string();
+    let status = Command::new("ip")
+        .args([
+            "netns",
+            "exec",
+            &from.name,
+            "python3",
+            "-c",
+            SEGMENTED,
+            address.trim_matches(['[', ']']),
+            &port,
+        ])
+        .status();
+    assert!(status.unwrap().success());
+    let mut buffer = vec![0; 65536];
+    for number in 0..10 {
+        let received = there.recv(&mut buffer).unwrap();
+        assert!(received == 1000 && buffer[..1000] == [65 + number; 1000], "{number}: {received}");
+    }
+}

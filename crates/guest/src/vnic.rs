@@ -1,0 +1,323 @@
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use lasthop_guestmem::{MemoryMap, Segment};
+use lasthop_ring::{DriverRing, RING_ENTRIES_MAX, RingAddresses, RingMemory, Used};
+use lasthop_vhost::features::{self, protocol};
+use lasthop_vhost::front::FrontEnd;
+
+use crate::bells::Bells;
+use crate::handshake::{Agreement, RingSetup, Wishes, enable_rings, negotiate, share_memory, start_ring};
+use crate::layout::{GUEST_ADDR, Plan};
+use crate::memory::Memory;
+use crate::{DeviceConfig, GuestError, QUEUE_PAIRS_MAX};
+
+/// What kind of network card to be.
+#[derive(Clone, Copy, Debug)]
+pub struct VnicOptions {
+    /// Virtio features wanted; those of them that are offered are used.
+    pub features: u64,
+    /// Queue pairs, 1 to [`QUEUE_PAIRS_MAX`].
+    pub queue_pairs: u16,
+    /// Entries of each receive ring, a power of two.
+    pub rx_entries: u16,
+    /// Entries of each transmit ring, a power of two.
+    pub tx_entries: u16,
+    /// Bytes of memory for the buffers of each queue pair; rounded up to whole pages.
+    pub arena_bytes: u32,
+}
+
+impl VnicOptions {
+    fn check(&self) -> Result<(), GuestError> {
+        let is_size = |entries: u16| entries.is_power_of_two() && entries <= RING_ENTRIES_MAX;
+        let wrong = if !(1..=QUEUE_PAIRS_MAX).contains(&self.queue_pairs) {
+            format!("{} queue pairs, 1 to {QUEUE_PAIRS_MAX} are possible", self.queue_pairs)
+        } else if !is_size(self.rx_entries) || !is_size(self.tx_entries) {
+            let (rx, tx) = (self.rx_entries, self.tx_entries);
+            format!("rings of {rx} and {tx} entries, a power of two up to {RING_ENTRIES_MAX} is possible")
+        } else if self.arena_bytes == 0 {
+            "no memory for buffers".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(GuestError::Options(wrong))
+    }
+
+    fn wishes(&self) -> Wishes {
+        let protocol = protocol::OFFERED;
+        Wishes { features: self.features, protocol, queue_pairs: self.queue_pairs }
+    }
+}
+
+/// Rings and buffers of one queue pair.
+#[derive(Clone, Copy, Debug)]
+struct PairPlace {
+    rx: RingAddresses,
+    tx: RingAddresses,
+    arena: Segment,
+}
+
+/// A bare network card: the conversation with the back end, memory, and rings. What lies in the memory, and which part of it
+/// is lent to the back end when, is the user's affair: nothing is copied here.
+///
+/// ```text
+///   one memfd    [ pair 0: receive ring | transmit ring ] [ pair 1 ] ... [ arena of pair 0 ] [ arena of pair 1 ] ...
+/// ```
+#[derive(Debug)]
+pub struct Vnic {
+    front: FrontEnd,
+    options: VnicOptions,
+    agreement: Agreement,
+    memory: Memory,
+    pairs: Vec<PairPlace>,
+    len_bytes: u64,
+}
+
+impl Vnic {
+    /// Starts over a connected socket: features, memory, rings with nothing in them. The queue pairs are for others to drive,
+    /// in whatever thread.
+    ///
+    /// # Errors
+    /// [`GuestError::Options`], or what the back end refused.
+    pub fn over(stream: UnixStream, options: VnicOptions) -> Result<(Self, Vec<VnicPair>), GuestError> {
+        options.check()?;
+        let mut plan = Plan::default();
+        let rings: Vec<_> = (0..options.queue_pairs)
+            .map(|_| (plan.ring(options.rx_entries), plan.ring(options.tx_entries)))
+            .collect();
+        let arena = |(rx, tx)| {
+            let offset = plan.area(u64::from(options.arena_bytes));
+            PairPlace { rx, tx, arena: Segment { offset, len: options.arena_bytes, region: 0 } }
+        };
+        let pairs = rings.into_iter().map(arena).collect();
+        let (len_bytes, front) = (plan.len_bytes(), FrontEnd::new(stream)?);
+        let memory = Memory::new(len_bytes)?;
+        let mut vnic = Self { front, options, agreement: Agreement::default(), memory, pairs, len_bytes };
+        let pairs = vnic.introduce()?;
+        Ok((vnic, pairs))
+    }
+
+    /// Starts anew over another connection, as after the back end was restarted: same memory, fresh rings. Whoever has the
+    /// old queue pairs must have dropped them; everything that was lent is the user's again.
+    ///
+    /// # Errors
+    /// As [`Self::over`].
+    pub fn reconnect(&mut self, stream: UnixStream) -> Result<Vec<VnicPair>, GuestError> {
+        self.front = FrontEnd::new(stream)?;
+        self.introduce()
+    }
+
+    fn introduce(&mut self) -> Result<Vec<VnicPair>, GuestError> {
+        self.front.set_owner()?;
+        self.agreement = negotiate(&mut self.front, self.options.wishes())?;
+        let whole = 0..self.len_bytes;
+        share_memory(&mut self.front, &self.memory, std::slice::from_ref(&whole))?;
+        self.start()
+    }
+
+    /// Resets the device, and starts anew with fresh rings and other features; see [`Self::reconnect`].
+    ///
+    /// # Errors
+    /// What the back end refused; it has to know RESET_DEVICE.
+    pub fn reset(&mut self, features: u64) -> Result<Vec<VnicPair>, GuestError> {
+        self.front.reset_device()?;
+        self.options.features = features;
+        let offered = self.front.get_features()?;
+        self.agreement.features = offered & features & !features::PROTOCOL_FEATURES;
+        let protocol_bit = if self.agreement.has_protocol { features::PROTOCOL_FEATURES } else { 0 };
+        self.front.set_features(self.agreement.features | protocol_bit)?;
+        self.start()
+    }
+
+    fn start(&mut self) -> Result<Vec<VnicPair>, GuestError> {
+        let made = self.pairs.iter().enumerate().map(|(number, place)| self.pair(number as u16, place));
+        let pairs: Vec<VnicPair> = made.collect::<Result<_, _>>()?;
+        for (place, pair) in self.pairs.iter().zip(&pairs) {
+            for (ring, addresses) in [(&pair.rx, place.rx), (&pair.tx, place.tx)] {
+                let (index, entries, bells) = (ring.index, ring.ring.entries(), &ring.bells);
+                start_ring(&mut self.front, &RingSetup { index, entries, base: 0, addresses, bells })?;
+            }
+        }
+        enable_rings(&mut self.front, &self.agreement, 2 * self.options.queue_pairs)?;
+        Ok(pairs)
+    }
+
+    fn pair(&self, number: u16, place: &PairPlace) -> Result<VnicPair, GuestError> {
+        let ring = |index: u16, entries: u16, addresses| {
+            let memory = RingMemory::new(&self.memory.map, u32::from(entries), addresses)?;
+            let ring = DriverRing::new(memory, self.agreement.has(features::EVENT_IDX));
+            let (arena, is_written) = (place.arena, index.is_multiple_of(2));
+            let bells = Bells::new()?;
+            Ok::<_, GuestError>(VnicRing { index, ring, bells, arena, is_written, is_published: true })
+        };
+        Ok(VnicPair {
+            rx: ring(2 * number, self.options.rx_entries, place.rx)?,
+            tx: ring(2 * number + 1, self.options.tx_entries, place.tx)?,
+            map: self.memory.map.clone(),
+            arena: place.arena,
+            header_bytes: self.agreement.header_bytes(),
+            is_mergeable: self.agreement.has(features::MRG_RXBUF),
+        })
+    }
+
+    /// The negotiated virtio features.
+    #[must_use]
+    pub fn features(&self) -> u64 {
+        self.agreement.features
+    }
+
+    /// The device's configuration space; zeroes if the back end tells none.
+    #[must_use]
+    pub fn config(&self) -> DeviceConfig {
+        self.agreement.config
+    }
+
+    /// The connection: nothing ever comes over it unasked but its end (`RDHUP`).
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.front.fd()
+    }
+
+    /// The file of the memory.
+    #[must_use]
+    pub fn memory_file(&self) -> BorrowedFd<'_> {
+        self.memory.file.as_fd()
+    }
+}
+
+/// One queue pair of a [`Vnic`]. One thread at a time.
+#[derive(Debug)]
+pub struct VnicPair {
+    /// Buffers that the back end writes frames to.
+    pub rx: VnicRing,
+    /// Buffers that the back end reads frames from.
+    pub tx: VnicRing,
+    map: MemoryMap,
+    arena: Segment,
+    header_bytes: usize,
+    is_mergeable: bool,
+}
+
+impl VnicPair {
+    /// The vNIC's memory.
+    #[must_use]
+    pub fn map(&self) -> &MemoryMap {
+        &self.map
+    }
+
+    /// Where this pair's buffers lie: offsets are from its start, which is at the start of a page.
+    #[must_use]
+    pub fn arena(&self) -> Segment {
+        self.arena
+    }
+
+    /// Bytes of the virtio-net header in front of each frame.
+    #[must_use]
+    pub fn header_bytes(&self) -> usize {
+        self.header_bytes
+    }
+
+    /// Whether a frame may come in several buffers.
+    #[must_use]
+    pub fn is_mergeable(&self) -> bool {
+        self.is_mergeable
+    }
+}
+
+/// A ring of a [`Vnic`], by which buffers are lent to the back end and come back.
+#[derive(Debug)]
+pub struct VnicRing {
+    index: u16,
+    ring: DriverRing,
+    bells: Bells,
+    arena: Segment,
+    /// Whether the back end writes to the buffers.
+    is_written: bool,
+    /// Whether the back end sees everything that was lent.
+    is_published: bool,
+}
+
+impl VnicRing {
+    /// Lends `len` bytes at `offset` of the pair's arena; seen by the back end at [`Self::flush`]. False when the ring is
+    /// full. Bytes beyond the arena are refused by the back end, which then stops the ring.
+    #[inline]
+    #[must_use]
+    pub fn lend(&mut self, offset: u32, len: u32, token: u32) -> bool {
+        let buffer = [(GUEST_ADDR + self.arena.offset + u64::from(offset), len)];
+        let head = if self.is_written {
+            self.ring.add(&[], &buffer, token)
+        } else {
+            self.ring.add(&buffer, &[], token)
+        };
+        self.is_published &= head.is_none();
+        head.is_some()
+    }
+
+    /// The next buffer that the back end is done with: its token, and in a receive ring the bytes that the back end says it
+    /// wrote, which nobody has checked.
+    ///
+    /// # Errors
+    /// [`GuestError::Ring`].
+    #[inline]
+    pub fn take_back(&mut self) -> Result<Option<Used>, GuestError> {
+        self.ring.take_used().map_err(|error| GuestError::Ring(self.index, error))
+    }
+
+    /// Buffers that [`Self::take_back`] would give.
+    ///
+    /// # Errors
+    /// [`GuestError::Ring`].
+    #[inline]
+    pub fn pending(&mut self) -> Result<u16, GuestError> {
+        self.ring.used_pending().map_err(|error| GuestError::Ring(self.index, error))
+    }
+
+    /// Shows the back end what was lent since the last time, and kicks it if it wants that; whether it did.
+    ///
+    /// # Errors
+    /// [`GuestError::System`] when the eventfd fails.
+    #[inline]
+    pub fn flush(&mut self) -> Result<bool, GuestError> {
+        // A store of the same index again would take its cache line away from the back end for nothing.
+        if self.is_published {
+            return Ok(false);
+        }
+        self.is_published = true;
+        self.ring.publish();
+        let wanted = self.ring.needs_kick();
+        if wanted {
+            self.bells.kick()?;
+        }
+        Ok(wanted)
+    }
+
+    /// Buffers that can be lent.
+    #[must_use]
+    pub fn room(&self) -> u16 {
+        self.ring.free_descriptors()
+    }
+
+    /// Buffers that were shown to the back end and have not been taken back.
+    #[must_use]
+    pub fn in_flight(&self) -> u16 {
+        self.ring.in_flight()
+    }
+
+    /// The back end need not signal: the ring is looked at anyway.
+    #[inline]
+    pub fn suppress_calls(&mut self) {
+        self.ring.suppress_calls();
+    }
+
+    /// Asks for a signal for the next buffer that comes back, and looks once more. True: there is one, do not sleep.
+    #[must_use]
+    pub fn arm_calls(&mut self) -> bool {
+        self.ring.arm_calls()
+    }
+
+    /// The eventfd by which the back end signals: non-blocking, to be waited for edge-triggered, never read.
+    #[must_use]
+    pub fn call_fd(&self) -> BorrowedFd<'_> {
+        self.bells.call_fd()
+    }
+}

@@ -1,0 +1,157 @@
+//! Ports over devices and taps: the device, the process that serves it, what it lost.
+
+use crate::port::{DevicePortReport, DriverFacts};
+
+use super::finding::{Finding, Link, Verdict};
+use super::words::{count, time};
+
+/// A driver process younger than this, after one that died, may die again.
+const YOUNG_MS: u64 = 60_000;
+
+/// Losses of the driver process: name in the counters, what it means, remedy.
+const LOSSES: &[(&str, &str, &str)] = &[
+    (
+        "device_full",
+        "the device was full: it is slower than what is sent to it",
+        "a longer queue: ip link set DEVICE txqueuelen 10000; or more queues= at the port",
+    ),
+    (
+        "too_long",
+        "guests send frames longer than the device's MTU",
+        "give all the same MTU: ip link set DEVICE mtu BYTES, or lasthop vnic set NAME mtu=BYTES",
+    ),
+    (
+        "truncated",
+        "frames from the device were longer than 64 KiB",
+        "turn off offloads there: ethtool -K DEVICE gro off",
+    ),
+    (
+        "bad_offload",
+        "frames from the device ask for what cannot be said to a guest",
+        "turn off offloads there: ethtool -K DEVICE gro off lro off",
+    ),
+    (
+        "refused",
+        "the kernel refused frames",
+        "see the host's log (dmesg), and that the device takes such frames",
+    ),
+];
+
+/// All that there is to say of one port.
+pub(super) fn chain(port: &DevicePortReport) -> Vec<Finding> {
+    let device = device(port);
+    let drops = drops(port);
+    let links = [(Link::Driver, driver(&port.driver)), (Link::Device, device), (Link::Drops, drops)];
+    links.into_iter().map(|(link, verdict)| verdict.about(Some(&port.name), link)).collect()
+}
+
+fn driver(driver: &DriverFacts) -> Verdict {
+    let again = count(usize::try_from(driver.restarts).unwrap_or(usize::MAX), "restart");
+    let ended = driver.last_end.as_ref();
+    let died =
+        ended.map_or_else(String::new, |end| format!(": the last one {} {} ago", end.why, time(end.ago_ms)));
+    let log = "see the log of lasthop run; if a device causes it, `lasthop port del` that one, and report it as a bug";
+    match driver.pid {
+        None => Verdict::broken(format!("the driver process does not stay up ({again}){died}"), log),
+        Some(_) if ended.is_some_and(|end| end.ago_ms < YOUNG_MS) => {
+            Verdict::warning(format!("the driver process ended and was started again ({again}){died}"), log)
+        }
+        Some(pid) => Verdict::ok(format!("process {pid}, {again}")),
+    }
+}
+
+fn device(port: &DevicePortReport) -> Verdict {
+    let (name, why) = (&port.device, port.why.clone().unwrap_or_default());
+    match port.state.as_str() {
+        "up" => Verdict::ok(format!(
+            "{name} is up, {}, MTU {}",
+            port.backend.map_or("no back end", |backend| backend.name()),
+            port.mtu.unwrap_or_default()
+        )),
+        "no device" => Verdict::broken(
+            why,
+            format!(
+                "ip link shows which there are; one of another namespace: ip netns exec THERE ip link set {name} netns 1"
+            ),
+        ),
+        "down" => Verdict::broken(why, format!("ip link set {name} up")),
+        "no carrier" => Verdict::broken(
+            format!("{name} has no carrier"),
+            "see to its cable, or to the other end; ethtool tells what the device sees",
+        ),
+        "driver restarting" | "switch restarting" => Verdict::not_reached(),
+        state if why.is_empty() => {
+            Verdict::warning(format!("{name} is not served yet ({state})"), "ask again in a moment")
+        }
+        state => {
+            Verdict::broken(format!("{name} is not served ({state}): {why}"), "see the log of lasthop run")
+        }
+    }
+}
+
+fn drops(port: &DevicePortReport) -> Verdict {
+    let counters = &port.counters;
+    if !counters.conserved {
+        return Verdict::warning(
+            "frames are not accounted for",
+            "report this as a bug, with lasthop port show --json",
+        );
+    }
+    if counters.missed > 0 {
+        let text = format!("{} frames were lost before the driver process took them", counters.missed);
+        return Verdict::warning(
+            text,
+            "it is short of processor time, or has too few queues= for the device",
+        );
+    }
+    let found =
+        LOSSES.iter().find_map(|(reason, what, remedy)| Some((counters.drops.get(*reason)?, what, remedy)));
+    match found {
+        Some((lost, what, remedy)) => {
+            Verdict::warning(format!("{what} ({lost} lost)"), remedy.replace("DEVICE", &port.device))
+        }
+        None => Verdict::ok("none that mean trouble"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::doctor::finding::State;
+
+    fn port(state: &str, drops: serde_json::Value) -> DevicePortReport {
+        let flow = json!({"frames": 0, "bytes": 0});
+        let counters = json!({"from_device": flow, "to_switch": flow, "from_switch": flow, "to_device": flow,
+            "missed": 0, "drops": drops, "waiting": 0, "conserved": true});
+        serde_json::from_value(json!({
+            "name": "wan", "settings": {"name": "wan", "device": "eth1"}, "device": "eth1", "state": state,
+            "why": null, "backend": "af_packet", "backend_why": null, "mtu": 1500, "mac": null, "has_link": true,
+            "features": [], "driver": {"pid": 7, "restarts": 0, "last_end": null}, "counters": counters, "inside": null
+        }))
+        .expect("a report")
+    }
+
+    #[test]
+    fn a_sound_port_has_no_complaint() {
+        let states: Vec<State> =
+            chain(&port("up", json!({"device_down": 3}))).iter().map(|finding| finding.state).collect();
+        assert_eq!(states, [State::Ok; 3]);
+    }
+
+    #[test]
+    fn what_is_missing_and_what_is_lost_have_remedies() {
+        for (state, remedy) in
+            [("no device", "ip link"), ("down", "ip link set eth1 up"), ("no carrier", "cable")]
+        {
+            let verdict = device(&port(state, json!({})));
+            assert_eq!(verdict.state, State::NotOk);
+            assert!(verdict.remedy.as_ref().is_some_and(|text| text.contains(remedy)), "{verdict:?}");
+        }
+        for (reason, _, _) in LOSSES {
+            let verdict = drops(&port("up", json!({*reason: 3})));
+            assert!(verdict.state == State::Warning && verdict.text.contains("(3 lost)"), "{verdict:?}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! The host's network devices: which there are, whether they have a link, and what is set on them; by rtnetlink(7).
+//!
+//! One socket, never waited for. It hears of every change, asks for all devices at the start and when news were lost, and
+//! has the kernel give addresses to taps; answers come as events.
+//!
+//! ```text
+//!   kernel ──RTM_NEWLINK, RTM_DELLINK──> News      of all devices of this network namespace
+//!          <──RTM_GETLINK (dump)───────            at the start, and after ENOBUFS
+//!          <──RTM_NEWADDR──────────────            an address
+//!          ──NLMSG_ERROR──> Done                   to those, by number
+//! ```
+
+mod attributes;
+mod message;
+mod socket;
+mod table;
+
+pub(crate) use message::Device;
+pub(crate) use socket::Links;

@@ -1,0 +1,153 @@
+//! What each process needs that is a Rust program with threads, an event loop and a channel.
+
+use super::{Call, Refusal, Term, Terms, Value, bits, call, int};
+
+/// What pthread_create(3) asks for: a thread of this process, and nothing of its own but its stack. musl sets
+/// CLONE_DETACHED, too, which has meant nothing since Linux 2.6.
+const THREAD: Terms = &[bits(0, !CLONE_DETACHED, THREAD_FLAGS as u64)];
+const THREAD_FLAGS: i32 = libc::CLONE_VM
+    | libc::CLONE_FS
+    | libc::CLONE_FILES
+    | libc::CLONE_SIGHAND
+    | libc::CLONE_THREAD
+    | libc::CLONE_SYSVSEM
+    | libc::CLONE_SETTLS
+    | libc::CLONE_PARENT_SETTID
+    | libc::CLONE_CHILD_CLEARTID;
+const CLONE_DETACHED: u64 = libc::CLONE_DETACHED as u64;
+
+/// Memory is for data.
+const NOT_EXECUTABLE: Terms = &[bits(2, libc::PROT_EXEC as u64, 0)];
+
+/// An operation of futex(2), private or not, with whichever clock.
+const fn futex(operation: i32) -> Term {
+    const FLAGS: i32 = libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME;
+    bits(1, !(FLAGS as u64) & u32::MAX as u64, operation as u64)
+}
+
+pub(super) const OWN: Term = Term { argument: 0, is: Value::OwnProcess };
+
+pub(in crate::sandbox) const CALLS: &[Call] = &[
+    // Waiting and being woken: the packet path's own, so with any arguments, which costs least (docs/sandbox.md).
+    Call::any(call!(SYS_epoll_pwait), "event loops wait"),
+    Call::any(call!(SYS_write), "eventfds: calls out, workers woken; and lines of the log"),
+    Call::any(call!(SYS_sched_yield), "a worker that finds nothing offers its CPU"),
+    Call::any(call!(SYS_epoll_ctl), "a descriptor comes or goes"),
+    Call::any(call!(SYS_epoll_create1), "an event loop begins"),
+    Call::any(call!(SYS_eventfd2), "the bell of a worker"),
+    Call::any(call!(SYS_restart_syscall), "a wait goes on after the process was stopped (SIGSTOP) or traced")
+        .kept(),
+    // Connections that were handed over. None can be made, so there is nobody else to send to.
+    Call::any(call!(SYS_recvmsg), "the channel and vhost-user: messages with descriptors"),
+    Call::any(call!(SYS_sendmsg), "answers on them"),
+    Call::any(call!(SYS_close), "what came has to go"),
+    Call::any(call!(SYS_fstat), "which file shared memory is, and how long"),
+    Call::any(call!(SYS_fstatfs), "whether its pages are huge"),
+    Call::with(
+        call!(SYS_fcntl),
+        &[
+            &[int(1, libc::F_GETFL)],
+            &[int(1, libc::F_SETFL)],
+            &[int(1, libc::F_DUPFD_CLOEXEC)],
+            &[int(1, libc::F_GET_SEALS)],
+        ],
+        "descriptors become non-blocking, and have copies; memory is known by its seals",
+    ),
+    Call::with(call!(SYS_fcntl), &[&[int(1, libc::F_GETFD)]], "std's debug builds check what they close")
+        .kept(),
+    // Memory.
+    Call::with(call!(SYS_mmap), &[NOT_EXECUTABLE], "memory of guests, of the allocator, of threads' stacks"),
+    Call::any(call!(SYS_munmap), "and its end"),
+    Call::with(
+        call!(SYS_mprotect),
+        &[NOT_EXECUTABLE],
+        "the allocator's arenas grow, stacks get a guard page",
+    ),
+    Call::any(call!(SYS_brk), "the allocator's first arena"),
+    Call::any(call!(SYS_mremap), "a large table grows (realloc)").kept(),
+    Call::with(
+        call!(SYS_madvise),
+        &[&[int(2, libc::MADV_DONTNEED)], &[int(2, libc::MADV_DONTDUMP)]],
+        "memory is given back; guests' memory stays out of core files",
+    ),
+    Call::with(
+        call!(SYS_madvise),
+        &[&[int(2, MADV_GUARD_INSTALL)], &[int(2, MADV_GUARD_REMOVE)]],
+        "guard pages of stacks, from glibc 2.42 on",
+    )
+    .kept(),
+    Call::any(call!(SYS_memfd_create), "to know what a memfd looks like"),
+    Call::any(call!(SYS_ftruncate), "its size"),
+    // Threads.
+    Call::with(call!(SYS_clone), &[THREAD], "a thread starts"),
+    Call::any(call!(SYS_set_robust_list), "and tells the kernel where its locks are"),
+    Call::any(call!(SYS_rseq), "and what it does on one CPU (glibc from 2.35 on)"),
+    Call::any(call!(SYS_sigaltstack), "and has a stack for signals, to tell of an overflow"),
+    Call::any(call!(SYS_exit), "and ends"),
+    Call::any(call!(SYS_gettid), "and knows its number"),
+    Call::with(call!(SYS_prctl), &[&[int(0, libc::PR_SET_NAME)]], "and has a name, for top and ps"),
+    Call::any(call!(SYS_sched_getaffinity), "glibc finds out where a stack ends; and counts CPUs"),
+    Call::with(
+        call!(SYS_futex),
+        &[&[futex(libc::FUTEX_WAIT)], &[futex(libc::FUTEX_WAKE)], &[futex(libc::FUTEX_WAIT_BITSET)]],
+        "locks, and threads that wait for each other",
+    ),
+    Call::with(
+        call!(SYS_futex),
+        &[
+            &[futex(libc::FUTEX_WAKE_BITSET)],
+            &[futex(libc::FUTEX_REQUEUE)],
+            &[futex(libc::FUTEX_CMP_REQUEUE)],
+        ],
+        "other C libraries' way of it",
+    )
+    .kept(),
+    // Signals.
+    Call::any(call!(SYS_rt_sigprocmask), "threads start with signals blocked"),
+    // Who could handle it could go on after a call that was refused.
+    Call::with(
+        call!(SYS_rt_sigaction),
+        &[&[Term { argument: 0, is: Value::NotInt(libc::SIGSYS as u32) }]],
+        "handlers for guests' memory that shrinks, and for workers that are stuck",
+    ),
+    Call::any(call!(SYS_rt_sigreturn), "the end of a handler"),
+    Call::with(call!(SYS_tgkill), &[&[OWN, int(2, libc::SIGABRT)]], "a panic ends the process").kept(),
+    Call::any(call!(SYS_getpid), "to signal nobody else").kept(),
+    Call::any(call!(SYS_exit_group), "the end"),
+    // What the vDSO does without a system call as a rule, and not with every clock source.
+    Call::any(call!(SYS_clock_gettime), "the time, where the CPU does not tell it").kept(),
+    Call::any(call!(SYS_getrandom), "hash tables' keys").kept(),
+];
+
+/// Since Linux 6.13 (asm-generic/mman-common.h).
+const MADV_GUARD_INSTALL: i32 = 102;
+const MADV_GUARD_REMOVE: i32 = 103;
+/// `PR_SET_VMA` (linux/prctl.h).
+const PR_SET_VMA: i32 = 0x53_56_4d_41;
+
+/// To end the process for these would be too much: C libraries ask, and do without.
+pub(in crate::sandbox) const REFUSALS: &[Refusal] = &[
+    Call::any(
+        call!(SYS_clone3),
+        "its flags lie in memory, where no filter sees them; glibc takes clone then",
+    )
+    .refused(),
+    Call::any(
+        call!(SYS_openat),
+        "glibc's allocator asks whether memory is overcommitted, and before 2.35 how many CPUs there are",
+    )
+    .kept()
+    .refused(),
+    #[cfg(target_arch = "x86_64")]
+    Call::any(
+        call!(SYS_readlink),
+        "a panic that is to tell where it came from (RUST_BACKTRACE) looks for the program",
+    )
+    .kept()
+    .refused(),
+    Call::any(call!(SYS_getcwd), "the same looks for the directory").kept().refused(),
+    Call::with(call!(SYS_prctl), &[&[int(0, PR_SET_VMA)]], "C libraries may name the allocator's memory")
+        .kept()
+        .refused(),
+    Call::any(call!(SYS_membarrier), "musl asks at its first thread").kept().refused(),
+];

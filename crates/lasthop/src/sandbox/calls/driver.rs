@@ -1,0 +1,71 @@
+//! What the driver process needs beside that: frames to and from devices, and the front end's side of vhost-user.
+//!
+//! Its devices are descriptors that the supervisor has opened and bound. XDP sockets alone are bound here, since they take
+//! the memory of the process that uses them.
+
+use super::{Call, NO_ADDRESS, Terms, call, int};
+
+/// Options of XDP sockets, and the length of their address in bytes (linux/if_xdp.h).
+const XDP_MMAP_OFFSETS: i32 = 1;
+const XDP_RX_RING: i32 = 2;
+const XDP_TX_RING: i32 = 3;
+const XDP_UMEM_REG: i32 = 4;
+const XDP_UMEM_FILL_RING: i32 = 5;
+const XDP_UMEM_COMPLETION_RING: i32 = 6;
+const XDP_STATISTICS: i32 = 7;
+const XDP_ADDRESS_BYTES: i32 = 16;
+
+/// The option `name` of sockets of `level`.
+const fn option(level: i32, name: i32) -> [super::Term; 2] {
+    [int(1, level), int(2, name)]
+}
+
+const PACKETS_LOST: Terms = &option(libc::SOL_PACKET, libc::PACKET_STATISTICS);
+
+pub(in crate::sandbox) const CALLS: &[Call] = &[
+    // The packet path, with any arguments.
+    Call::any(call!(SYS_recvmmsg), "frames of packet sockets come"),
+    Call::any(call!(SYS_sendmmsg), "and go"),
+    Call::any(call!(SYS_read), "frames of taps come; the bell of events is read"),
+    Call::any(call!(SYS_writev), "frames of taps go"),
+    Call::any(call!(SYS_recvfrom), "an XDP socket is to look at its fill ring").kept(),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "or at its transmit ring"),
+    Call::any(call!(SYS_getsockname), "whether a packet socket's device is there still"),
+    Call::with(call!(SYS_getsockopt), &[PACKETS_LOST], "frames that a packet socket lost are counted"),
+    Call::with(
+        call!(SYS_getsockopt),
+        &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS), &option(libc::SOL_XDP, XDP_STATISTICS)],
+        "where an XDP socket's rings lie, and what it lost",
+    ),
+    Call::with(
+        call!(SYS_setsockopt),
+        &[
+            &option(libc::SOL_XDP, XDP_UMEM_REG),
+            &option(libc::SOL_XDP, XDP_UMEM_FILL_RING),
+            &option(libc::SOL_XDP, XDP_UMEM_COMPLETION_RING),
+            &option(libc::SOL_XDP, XDP_RX_RING),
+            &option(libc::SOL_XDP, XDP_TX_RING),
+        ],
+        "an XDP socket gets its memory and rings",
+    ),
+    Call::with(
+        call!(SYS_bind),
+        &[&[int(2, XDP_ADDRESS_BYTES)]],
+        "and its device: no other address is as short",
+    )
+    .kept(),
+    Call::any(call!(SYS_clock_nanosleep), "which the kernel may not have taken from the last one yet").kept(),
+    Call::with(
+        call!(SYS_sched_setaffinity),
+        &[&[int(0, 0)]],
+        "threads stay on their CPUs, if they are given some",
+    )
+    .kept(),
+    // A front end waits for the switch's answers.
+    Call::with(
+        call!(SYS_setsockopt),
+        &[&option(libc::SOL_SOCKET, libc::SO_RCVTIMEO), &option(libc::SOL_SOCKET, libc::SO_SNDTIMEO)],
+        "and not for ever",
+    ),
+    Call::with(call!(SYS_ioctl), &[&[int(1, libc::FIONBIO as i32)]], "the connection becomes one that waits"),
+];

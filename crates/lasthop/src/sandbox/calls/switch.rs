@@ -1,0 +1,31 @@
+//! What the switch process needs beside that: guests' memory, captures.
+
+use super::common::OWN;
+use super::{Call, NO_ADDRESS, Term, Value, call, int};
+
+pub(in crate::sandbox) const CALLS: &[Call] = &[
+    Call::with(
+        call!(SYS_readlinkat),
+        &[&[Term { argument: 0, is: Value::DescriptorNames }]],
+        "whether what a front end calls an eventfd is one: the kernel's name for it in /proc/self/fd",
+    ),
+    Call::with(
+        call!(SYS_getsockopt),
+        &[&[int(1, libc::SOL_SOCKET), int(2, libc::SO_DOMAIN)]],
+        "whether it is a UNIX socket: User Mode Linux takes its calls by those",
+    ),
+    Call::with(
+        call!(SYS_tgkill),
+        &[&[OWN, int(2, libc::SIGURG)]],
+        "the watchdog interrupts a worker that is stuck",
+    ),
+    Call::with(call!(SYS_sched_setaffinity), &[&[int(0, 0)]], "a worker stays on its CPUs"),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "captures are written to their clients"),
+    Call::any(call!(SYS_recvfrom), "a client says that it wants no more"),
+    Call::any(call!(SYS_ppoll), "a capture waits for its client"),
+    Call::with(
+        call!(SYS_setpriority),
+        &[&[int(0, libc::PRIO_PROCESS as i32), int(1, 0)]],
+        "a capture's thread gives way to workers",
+    ),
+];

@@ -1,0 +1,225 @@
+//! The driver process: orders to it, and what is done with its reports.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use lasthop_driver::open::lift_memory_lock;
+
+use crate::config::SwitchSettings;
+use crate::driver::{DriverOrder, DriverReport};
+use crate::log::{say, say_of_others};
+use crate::sandbox;
+
+use super::Supervisor;
+use super::child::{Lives, Role};
+use super::lifecycle::Stage;
+use super::orders::Asker;
+use super::port::Port;
+use super::source::Source;
+
+/// How long counters of the driver process are waited for: one that is stopped must not keep its ports from being shown.
+const COUNTERS_PATIENCE: Duration = Duration::from_millis(200);
+
+/// The driver process, and who waits for it.
+#[derive(Debug)]
+pub(super) struct Driver {
+    pub(super) lives: Lives<DriverOrder, DriverReport>,
+    /// Numbers the times that counters were asked for.
+    round: u64,
+    /// The last question is not answered yet.
+    is_asked: bool,
+    asking: VecDeque<Asking>,
+    /// Requests to the kernel on behalf of ports, and what they are to bring about.
+    pub(super) requests: BTreeMap<u32, (u32, String)>,
+}
+
+/// What the counters of device ports are wanted for.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// To be shown, of one port or all.
+    Ports { name: Option<String> },
+    /// The method "doctor", for one vnic or port, or all.
+    Doctor { name: Option<String> },
+}
+
+/// Somebody who waits for the counters of device ports.
+#[derive(Debug)]
+struct Asking {
+    round: u64,
+    wanted: Wanted,
+    asker: Asker,
+    until: Instant,
+}
+
+impl Driver {
+    pub(super) fn new(settings: &SwitchSettings) -> Self {
+        Self {
+            lives: Lives::new(Role::driver(settings)),
+            round: 0,
+            is_asked: false,
+            asking: VecDeque::new(),
+            requests: BTreeMap::new(),
+        }
+    }
+
+    /// Sends an order.
+    pub(super) fn send(&mut self, order: &DriverOrder, fds: Vec<OwnedFd>) {
+        if let Some(process) = self.lives.current() {
+            // A channel that fails is one whose other end is gone, and that is seen by reading from it.
+            let _ = process.channel.send(order, fds);
+        }
+    }
+
+    /// When somebody has waited for long enough, or the process is to be started.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let asking = self.asking.front().map(|asking| asking.until);
+        asking.into_iter().chain(self.lives.due()).min()
+    }
+}
+
+impl Supervisor {
+    /// Starts the driver process with the first device port.
+    pub(super) fn need_driver(&mut self) {
+        if !self.driver.lives.is_up() && self.driver.lives.due().is_none() {
+            self.start_driver();
+        }
+    }
+
+    pub(super) fn start_driver(&mut self) {
+        // Without, the driver process says what is missing when it comes to that.
+        let _ = lift_memory_lock();
+        match self.driver.lives.start(&self.poller, Source::Driver.into()) {
+            Ok(process) => {
+                let pid = process.pid();
+                let again = if self.driver.lives.restarts() > 0 { " again" } else { "" };
+                say!("the driver process is running{again}, as process {pid}");
+            }
+            Err(fault) => {
+                self.driver.lives.bury();
+                let pause_ms = self.driver.lives.plan().as_millis();
+                say!("{fault}; trying again in {pause_ms} ms");
+            }
+        }
+        self.settle_devices();
+    }
+
+    /// Takes what the driver process has to say.
+    pub(super) fn hear_driver(&mut self) {
+        let Some(process) = self.driver.lives.current() else { return };
+        let (reports, is_over) = process.hear();
+        reports.into_iter().for_each(|report| self.on_driver_report(report));
+        match is_over {
+            Ok(false) => {}
+            Ok(true) => self.driver_gone(),
+            Err(error) => {
+                say!("the driver process said something odd: {error}");
+                self.driver_gone();
+            }
+        }
+    }
+
+    fn on_driver_report(&mut self, report: DriverReport) {
+        let now = Instant::now();
+        match report {
+            DriverReport::DeviceGone { port, why } => self.device_gone(port, &why, now),
+            DriverReport::SwitchGone { port, why } => {
+                self.say_of_port(port, &format!("left the switch: {why}"));
+                if let Some(device) = self.ports.get_mut(&port).and_then(Port::device_mut) {
+                    device.left(now);
+                }
+            }
+            DriverReport::Refused { port, why } => {
+                if let Some(device) = self.ports.get_mut(&port).and_then(Port::device_mut) {
+                    device.undrive();
+                }
+                self.device_gone(port, &why, now);
+            }
+            DriverReport::Stats { round, ports } => {
+                for (port, counters) in ports {
+                    if let Some(device) = self.ports.get_mut(&port).and_then(Port::device_mut) {
+                        device.counters = counters;
+                    }
+                }
+                self.driver.is_asked = false;
+                self.answer_asking(round, now);
+            }
+            DriverReport::Sandbox(layers) => {
+                // Those that are started again have the same.
+                if self.driver.lives.restarts() == 0 {
+                    say!("sandbox of the driver process: {}", sandbox::summary(&layers));
+                }
+                if let Some(process) = self.driver.lives.current() {
+                    process.sandbox = Some(layers);
+                }
+            }
+            DriverReport::Forbidden(call) => {
+                if let Some(process) = self.driver.lives.current() {
+                    process.last_words = Some(call.to_string());
+                }
+            }
+            DriverReport::Failed { why } => {
+                if let Some(process) = self.driver.lives.current() {
+                    process.last_words = Some(why);
+                }
+            }
+        }
+    }
+
+    pub(super) fn say_of_port(&self, number: u32, what: &str) {
+        if let Some(port) = self.ports.get(&number) {
+            say_of_others!("port {}: {what}", port.spec.name);
+        }
+    }
+
+    /// The driver process is no more; guests go on among themselves.
+    fn driver_gone(&mut self) {
+        let pid = self.driver.lives.pid().unwrap_or_default();
+        let how = self.driver.lives.bury();
+        self.driver.is_asked = false;
+        self.ports.values_mut().filter_map(Port::device_mut).for_each(super::device::DevicePort::driver_gone);
+        if !matches!(self.stage, Stage::Ending { .. } | Stage::Over(_)) {
+            let pause_ms = self.driver.lives.plan().as_millis();
+            say!("the driver process {pid} {how}; starting it again in {pause_ms} ms");
+        }
+        self.answer_asking(u64::MAX, Instant::now());
+    }
+
+    /// Lets the driver process forget a port.
+    pub(super) fn detach_from_driver(&mut self, port: u32) {
+        self.driver.send(&DriverOrder::Detach { port }, Vec::new());
+    }
+
+    /// Goes on with what somebody wants when counters are fresh, or do not come in time.
+    pub(super) fn ask_driver(&mut self, wanted: Wanted, asker: &Asker) {
+        // One question at a time: those that a driver process does not answer must not pile up.
+        if !self.driver.is_asked {
+            self.driver.round += 1;
+            let round = self.driver.round;
+            self.driver.is_asked = self.driver.lives.is_up();
+            self.driver.send(&DriverOrder::Stats { round }, Vec::new());
+        }
+        let (round, until) = (self.driver.round, Instant::now() + COUNTERS_PATIENCE);
+        self.driver.asking.push_back(Asking { round, wanted, asker: asker.clone(), until });
+        if !self.driver.lives.is_up() {
+            self.answer_asking(u64::MAX, Instant::now());
+        }
+    }
+
+    /// Goes on with those whose counters, of up to this round, have come, or who have waited for long enough.
+    pub(super) fn answer_asking(&mut self, round: u64, now: Instant) {
+        let is_ready = |asking: &Asking| asking.round <= round || asking.until <= now;
+        let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.driver.asking).into_iter().partition(is_ready);
+        self.driver.asking = waiting;
+        for Asking { wanted, asker, .. } in ready {
+            let answer = match wanted {
+                Wanted::Ports { name } => self.show_ports(name, &asker),
+                Wanted::Doctor { name } => self.examine(name, &asker),
+            };
+            if let Some(answer) = answer.transpose() {
+                self.answer(asker, answer);
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Devices opened as their ports ask for it.
+
+use lasthop_driver::OpenedDevice;
+use lasthop_driver::open::{self, OpenError, TapOptions, Uplink, UplinkOptions};
+
+use crate::port::{Backend, Host, PortSpec};
+
+/// What was opened for a port.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) device: OpenedDevice,
+    /// Why with this back end.
+    pub(super) why: String,
+    /// None for a tap.
+    pub(super) uplink: Option<Uplink>,
+}
+
+/// The device of a port; or what is in the way, with the remedy.
+pub(super) fn open(spec: &PortSpec) -> Result<Opening, String> {
+    let opened = match &spec.tap {
+        Some(name) => tap(name, spec),
+        None => uplink(spec),
+    };
+    opened.map_err(|error| error.to_string())
+}
+
+fn uplink(spec: &PortSpec) -> Result<Opening, OpenError> {
+    let backend = match spec.backend {
+        Backend::AfPacket => Some(lasthop_driver::Backend::AfPacket),
+        Backend::AfXdp => Some(lasthop_driver::Backend::AfXdp),
+        Backend::Auto | Backend::Tap => None,
+    };
+    let host = match spec.host {
+        Host::Shared => open::Host::Shared,
+        Host::Off => open::Host::Off,
+        Host::Port => open::Host::Port,
+    };
+    let options = UplinkOptions { backend, host, queues: spec.queues, qdisc_bypass: spec.qdisc_bypass };
+    let mut uplink = Uplink::open(spec.device_name(), options)?;
+    let (device, why) = (uplink.sockets()?, uplink.reason().to_owned());
+    Ok(Opening { device, why, uplink: Some(uplink) })
+}
+
+fn tap(name: &str, spec: &PortSpec) -> Result<Opening, OpenError> {
+    let options = TapOptions {
+        queues: spec.queues,
+        mtu_bytes: spec.mtu.map(u32::from),
+        mac: spec.mac.map(|mac| mac.0),
+        up: true,
+    };
+    let device = open::tap(name, options)?;
+    Ok(Opening { device, why: "the port is over a tap".to_owned(), uplink: None })
+}

@@ -1,0 +1,74 @@
+//! Network namespaces with wires between them.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::Once;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Whether this user may make namespaces and devices; says once, as tools/test counts it, if not.
+pub(crate) fn may() -> bool {
+    static SAY: Once = Once::new();
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        // Not by a macro, whose output is kept from those who look at tests that pass.
+        let line = b"\nskip device-ports: only root makes network namespaces\n";
+        SAY.call_once(|| std::io::stderr().write_all(line).expect("written"));
+    }
+    is_root
+}
+
+/// A network namespace, deleted when dropped.
+pub(crate) struct Namespace(String);
+
+impl Namespace {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("lasthop-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        ip(&format!("netns add {name}"));
+        Self(name)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// `ip` in the namespace; what it writes.
+    pub(crate) fn ip(&self, words: &str) -> String {
+        ip(&format!("-n {} {words}", self.0))
+    }
+
+    /// A wire from `own` here to `others` in the other namespace, both set up.
+    pub(crate) fn wire(&self, own: &str, other: &Self, others: &str) {
+        self.ip(&format!("link add {own} type veth peer name {others} netns {}", other.0));
+        self.ip(&format!("link set {own} up"));
+        other.ip(&format!("link set {others} up"));
+    }
+
+    /// Does `work` in a thread that is in the namespace.
+    pub(crate) fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        let file = File::open(format!("/run/netns/{}", self.0)).expect("a namespace");
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).expect("entered");
+                work()
+            });
+            inside.join().expect("done")
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+fn ip(words: &str) -> String {
+    let output = Command::new("ip").args(words.split_whitespace()).output().expect("ip runs");
+    assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}

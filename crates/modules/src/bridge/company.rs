@@ -1,0 +1,73 @@
+//! Which ports do not talk to each other: isolated ones among themselves, and uplinks, unless both let others' frames through.
+
+use lasthop_verdict::{DropReason, PortKind};
+
+/// What a port is, and whom it keeps away from. None of it for most.
+///
+/// ```text
+///   away from: 4 | is: 4
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Company(u8);
+
+const ISOLATED: u8 = 1 << 0;
+const UPLINK: u8 = 1 << 1;
+const AWAY_SHIFT: u32 = 4;
+
+impl Company {
+    pub(crate) fn of(is_isolated: bool, kind: PortKind) -> Self {
+        let isolated = if is_isolated { ISOLATED | ISOLATED << AWAY_SHIFT } else { 0 };
+        let uplink = match kind {
+            PortKind::Inside => 0,
+            PortKind::Uplink => UPLINK | UPLINK << AWAY_SHIFT,
+            PortKind::TransitUplink => UPLINK,
+        };
+        Self(isolated | uplink)
+    }
+
+    pub(crate) fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether there may be ports that it does not talk to.
+    #[inline]
+    pub(crate) fn is_barred(self) -> bool {
+        self.0 != 0
+    }
+
+    /// Why nothing passes between the two; `None` if it does.
+    pub(crate) fn barrier(self, other: Self) -> Option<DropReason> {
+        let met = self.0 & other.0 >> AWAY_SHIFT | other.0 & self.0 >> AWAY_SHIFT;
+        match met {
+            0 => None,
+            met if met & ISOLATED != 0 => Some(DropReason::Isolated),
+            _ => Some(DropReason::NoTransit),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uplinks_talk_if_both_say_so_and_isolated_ports_never() {
+        use PortKind::{Inside, TransitUplink, Uplink};
+        let barrier = |one, other| Company::of(false, one).barrier(Company::of(false, other));
+        assert_eq!(barrier(Uplink, Uplink), Some(DropReason::NoTransit));
+        assert_eq!(barrier(Uplink, TransitUplink), Some(DropReason::NoTransit));
+        assert_eq!(barrier(TransitUplink, Uplink), Some(DropReason::NoTransit));
+        for (one, other) in [(TransitUplink, TransitUplink), (Inside, Uplink), (Uplink, Inside)] {
+            assert_eq!(barrier(one, other), None, "{one:?} to {other:?}");
+        }
+        let isolated = |kind| Company::of(true, kind);
+        assert_eq!(isolated(TransitUplink).barrier(isolated(Inside)), Some(DropReason::Isolated));
+        assert_eq!(isolated(Uplink).barrier(isolated(Uplink)), Some(DropReason::Isolated));
+        assert_eq!(isolated(Inside).barrier(Company::of(false, Uplink)), None);
+        assert!(!Company::default().is_barred() && isolated(Inside).is_barred());
+    }
+}

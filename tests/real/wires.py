@@ -1,0 +1,71 @@
+"""Network namespaces with wires between them, and what is done there."""
+
+import os
+import re
+import subprocess
+
+from realguests import Process, Skip, check, free_name, need
+
+# Device names have 15 bytes at most, and all tests of a machine share its namespaces' names.
+UNIQUE = f"lh{os.getpid()}"
+
+
+def need_namespaces():
+    need("ip", "busybox", "tcpdump", "ethtool", "iperf3")
+    if os.geteuid() != 0:
+        raise Skip("only root makes network namespaces")
+
+
+class Namespace:
+    """A network namespace, deleted on exit."""
+
+    def __init__(self, name):
+        self.name = f"{UNIQUE}-{name}"
+        self.prefix = ["ip", "netns", "exec", self.name]
+
+    def __enter__(self):
+        subprocess.run(["ip", "netns", "add", self.name], check=True)
+        self.run("ip link set lo up")
+        # Addresses are of use at once.
+        self.run("busybox sysctl -qw net.ipv6.conf.default.accept_dad=0")
+        return self
+
+    def __exit__(self, *_):
+        subprocess.run(["ip", "netns", "del", self.name], check=False)
+
+    def try_run(self, command):
+        words = [*self.prefix, *command.split()]
+        return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+    def run(self, command):
+        """What a command printed; it has to succeed."""
+        done = self.try_run(command)
+        said = " ".join((done.stdout + done.stderr).split())
+        check(done.returncode == 0, f"'{command}' failed in {self.name}: {said[-300:]}")
+        return done.stdout
+
+    def ping(self, ip, count=3, payload_bytes=56):
+        said = self.run(f"busybox ping -c {count} -s {payload_bytes} {ip}")
+        check(f"{count} packets received" in said, f"pinging {ip}: {said[-200:]}")
+
+    def serve_iperf(self, directory):
+        return Process(free_name(directory, "iperf3"), [*self.prefix, "iperf3", "-s"])
+
+    def tcpdump(self, directory, device, words):
+        command = [*self.prefix, "tcpdump", "-n", "-vv", "-i", device, "--immediate-mode", "-l", *words.split()]
+        return Process(free_name(directory, "tcpdump"), command)
+
+
+def wire(one, device, other, others_device, mtu=1500):
+    """A wire between two namespaces."""
+    one.run(f"ip link add {device} mtu {mtu} type veth peer name {others_device} mtu {mtu} netns {other.name}")
+    one.run(f"ip link set {device} up")
+    other.run(f"ip link set {others_device} up")
+
+
+def check_sums(dump):
+    """Every checksum that tcpdump saw is right, and it saw some."""
+    text = dump.text()
+    wrong = re.findall(r"^.*(?:incorrect|bad udp cksum|bad cksum).*$", text, re.MULTILINE)
+    check(not wrong, f"{len(wrong)} wrong checksums: {wrong[:1]}")
+    check("(correct)" in text or "[udp sum ok]" in text, f"no checksum was seen: {text[-300:]}")
