@@ -45,6 +45,12 @@ pub struct Match {
 }
 
 impl Match {
+    /// The bits that count: two matches of one mask with the same bits are of the same packets.
+    #[must_use]
+    pub fn masked_key(&self) -> FlowKey {
+        self.mask.as_ref().map_or_else(|| self.key.clone(), |mask| self.key.masked(mask))
+    }
+
     /// Whether the key is complete for what it says that the packet is, and the mask looks at no field whose kind of
     /// packet it leaves open.
     ///
@@ -176,7 +182,7 @@ impl Layers {
             (zero(mask.ipv6), Self::IPV6),
             (zero(mask.arp), Self::ARP),
             (mask.mpls.iter().all(|lse| *lse == 0), Self::MPLS),
-            (zero(mask.nsh), Self::NSH),
+            (zero(mask.nsh.clone()), Self::NSH),
             (zero(mask.tcp), Self::TCP),
             (zero(mask.tcp_flags), Self::TCP_FLAGS),
             (zero(mask.udp), Self::UDP),
@@ -288,6 +294,18 @@ mod tests {
         assert!(check(tcp(), mask(Some(0xff00), proto(0xff))).is_err());
         let nothing = FlowKey { tcp: Some(Ports::default()), ..FlowKey::default() };
         assert_eq!(check(tcp(), nothing), Ok(()), "a mask of zeros looks at nothing");
+    }
+
+    #[test]
+    fn what_a_mask_does_not_look_at_makes_no_difference() {
+        let mask = FlowKey { tcp: Some(Ports { src: 0, dst: 0xffff }), ..FlowKey::default() };
+        let from = |src| Match {
+            key: FlowKey { tcp: Some(Ports { src, dst: 80 }), ..tcp() },
+            mask: Some(mask.clone()),
+        };
+        assert_eq!(from(1).masked_key(), from(2).masked_key());
+        assert_eq!(from(1).masked_key().tcp, Some(Ports { src: 0, dst: 80 }));
+        assert_eq!(from(1).masked_key().ipv4, None);
     }
 
     #[test]

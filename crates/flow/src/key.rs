@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::group::{Arp, Ethernet, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Ports, Tuple4, Tuple6};
+use crate::group::{Arp, Ethernet, Group, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Ports, Tuple4, Tuple6};
 use crate::tunnel::Tunnel;
 use crate::{MPLS_MAX, VLANS_MAX};
 
@@ -45,7 +45,7 @@ pub struct Vlan {
 }
 
 /// Network service header (RFC 8300, 2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Nsh {
     /// Flags.
     pub flags: u8,
@@ -62,13 +62,15 @@ pub struct Nsh {
 }
 
 /// Metadata of a network service header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NshContext {
     /// Not said.
     #[default]
     None,
     /// Four words of metadata type 1.
     Md1([u32; 4]),
+    /// Type-length-values of metadata type 2, as on the wire, at most 244 bytes; pushed, never matched.
+    Md2(Vec<u8>),
 }
 
 /// What connection tracking found (`OVS_KEY_ATTR_CT_*`).
@@ -90,7 +92,8 @@ pub struct CtKey {
 
 /// A packet's metadata and headers; or, as a mask, the bits of them that count.
 ///
-/// What is absent in a key is not in the packet. What is absent in a mask matches anything.
+/// What is absent in a key is not in the packet. What is absent in a mask matches anything, with one exception: a packet
+/// matches only keys with as many VLAN tags as it has (up to `VLANS_MAX`), and a mask has as many tags as its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey {
     /// Which pass through the table: 0 is the first.
@@ -137,4 +140,90 @@ pub struct FlowKey {
     pub icmpv6: Option<Icmp>,
     /// Neighbour discovery, behind ICMPv6.
     pub nd: Option<NeighbourDiscovery>,
+}
+
+impl FlowKey {
+    /// The bits of the key that `mask` looks at. Groups of which it looks at none are left out; tags stay.
+    #[must_use]
+    pub fn masked(&self, mask: &Self) -> Self {
+        let tags = self.vlans.iter().zip(&mask.vlans);
+        Self {
+            recirc_id: group(self.recirc_id, mask.recirc_id),
+            dp_hash: group(self.dp_hash, mask.dp_hash),
+            priority: group(self.priority, mask.priority),
+            in_port: group(self.in_port, mask.in_port),
+            mark: group(self.mark, mask.mark),
+            tunnel: self
+                .tunnel
+                .as_ref()
+                .zip(mask.tunnel.as_ref())
+                .map(|(key, mask)| Box::new(key.masked(mask))),
+            ct: self.ct.masked(&mask.ct),
+            ethernet: group(self.ethernet, mask.ethernet),
+            vlans: tags
+                .map(|(key, mask)| Vlan { tpid: key.tpid & mask.tpid, tci: key.tci & mask.tci })
+                .collect(),
+            ether_type: half(self.ether_type, mask.ether_type),
+            ipv4: group(self.ipv4, mask.ipv4),
+            ipv6: group(self.ipv6, mask.ipv6),
+            arp: group(self.arp, mask.arp),
+            mpls: self.mpls.iter().zip(&mask.mpls).map(|(key, mask)| key & mask).collect(),
+            nsh: self.nsh.as_ref().zip(mask.nsh.as_ref()).map(|(key, mask)| key.masked(mask)),
+            tcp: group(self.tcp, mask.tcp),
+            tcp_flags: half(self.tcp_flags, mask.tcp_flags),
+            udp: group(self.udp, mask.udp),
+            sctp: group(self.sctp, mask.sctp),
+            icmp: group(self.icmp, mask.icmp),
+            icmpv6: group(self.icmpv6, mask.icmpv6),
+            nd: group(self.nd, mask.nd),
+        }
+    }
+}
+
+fn group<G: Group>(key: Option<G>, mask: Option<G>) -> Option<G> {
+    let mask = mask.filter(|mask| *mask != G::default())?;
+    key.map(|key| key.masked(mask))
+}
+
+fn half(key: Option<u16>, mask: Option<u16>) -> Option<u16> {
+    let mask = mask.filter(|mask| *mask != 0)?;
+    key.map(|key| key & mask)
+}
+
+impl CtKey {
+    fn masked(&self, mask: &Self) -> Self {
+        let labels = self.labels.zip(mask.labels).map(|(mut key, mask)| {
+            key.iter_mut().zip(mask).for_each(|(byte, mask)| *byte &= mask);
+            key
+        });
+        Self {
+            state: group(self.state, mask.state),
+            zone: half(self.zone, mask.zone),
+            mark: group(self.mark, mask.mark),
+            labels: labels.filter(|_| mask.labels != Some([0; 16])),
+            tuple4: group(self.tuple4, mask.tuple4),
+            tuple6: group(self.tuple6, mask.tuple6),
+        }
+    }
+}
+
+impl Nsh {
+    fn masked(&self, mask: &Self) -> Self {
+        let context = match (&self.context, &mask.context) {
+            (NshContext::Md1(key), NshContext::Md1(mask)) => {
+                let mut words = *key;
+                words.iter_mut().zip(mask).for_each(|(word, mask)| *word &= mask);
+                NshContext::Md1(words)
+            }
+            _ => NshContext::None,
+        };
+        Self {
+            flags: self.flags & mask.flags,
+            ttl: self.ttl & mask.ttl,
+            md_type: self.md_type & mask.md_type,
+            next_proto: self.next_proto & mask.next_proto,
+            path: self.path & mask.path,
+            context,
+        }
+    }
 }

@@ -48,3 +48,47 @@ pub enum TunnelOptions {
     /// ERSPAN metadata.
     Erspan(Vec<u8>),
 }
+
+impl Tunnel {
+    /// The bits that `mask` looks at.
+    pub(crate) fn masked(&self, mask: &Self) -> Self {
+        fn and<T: Copy, B: std::ops::BitAnd<Output = B>>(
+            key: Option<T>,
+            mask: Option<T>,
+            to: fn(T) -> B,
+            from: fn(B) -> T,
+        ) -> Option<T> {
+            key.zip(mask).map(|(key, mask)| from(to(key) & to(mask)))
+        }
+        Self {
+            id: and(self.id, mask.id, u64::from, u64::from),
+            ipv4_src: and(self.ipv4_src, mask.ipv4_src, u32::from, Ipv4Addr::from),
+            ipv4_dst: and(self.ipv4_dst, mask.ipv4_dst, u32::from, Ipv4Addr::from),
+            ipv6_src: and(self.ipv6_src, mask.ipv6_src, u128::from, Ipv6Addr::from),
+            ipv6_dst: and(self.ipv6_dst, mask.ipv6_dst, u128::from, Ipv6Addr::from),
+            tos: and(self.tos, mask.tos, u8::from, u8::from),
+            ttl: and(self.ttl, mask.ttl, u8::from, u8::from),
+            dont_fragment: self.dont_fragment && mask.dont_fragment,
+            csum: self.csum && mask.csum,
+            oam: self.oam && mask.oam,
+            tp_src: and(self.tp_src, mask.tp_src, u16::from, u16::from),
+            tp_dst: and(self.tp_dst, mask.tp_dst, u16::from, u16::from),
+            options: self.options.masked(&mask.options),
+            is_info_bridge: self.is_info_bridge && mask.is_info_bridge,
+        }
+    }
+}
+
+impl TunnelOptions {
+    fn masked(&self, mask: &Self) -> Self {
+        let bytes = |key: &[u8], mask: &[u8]| key.iter().zip(mask).map(|(key, mask)| key & mask).collect();
+        match (self, mask) {
+            (Self::Geneve(key), Self::Geneve(mask)) => Self::Geneve(bytes(key, mask)),
+            (Self::Erspan(key), Self::Erspan(mask)) => Self::Erspan(bytes(key, mask)),
+            (Self::VxlanGbp(key), Self::VxlanGbp(mask)) => {
+                Self::VxlanGbp(key.zip(*mask).map(|(key, mask)| key & mask))
+            }
+            _ => Self::None,
+        }
+    }
+}
