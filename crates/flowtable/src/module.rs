@@ -46,6 +46,14 @@ struct Own {
 
 impl Default for FlowModule {
     fn default() -> Self {
+        Self::for_workers(WORKERS_MAX)
+    }
+}
+
+impl FlowModule {
+    /// A module without flows, for a switch of `workers` workers; what others ask it is dropped.
+    #[must_use]
+    pub fn for_workers(workers: usize) -> Self {
         let table = FlowTable::default();
         let mut seeds = Dice::new(table.shared.secret.of_word(1, 1));
         let own = |worker| Own {
@@ -53,12 +61,10 @@ impl Default for FlowModule {
             keys: Box::new([Key::default(); BATCH_PACKETS_MAX]),
             digests: [Digest::default(); BATCH_PACKETS_MAX],
         };
-        let lanes = (0..WORKERS_MAX).map(own).map(Mutex::new).collect();
+        let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
         Self { table, lanes, executions: Mutex::default() }
     }
-}
 
-impl FlowModule {
     /// Its flows.
     #[must_use]
     pub fn table(&self) -> &FlowTable {

@@ -20,7 +20,7 @@ use crate::bounds::{FLOWS_MAX, STATS_STOCK, STATS_STOCK_MAX};
 use crate::chunks::Chunks;
 use crate::slot::FlowSlot;
 
-const CHUNK: usize = 64;
+const CHUNK: usize = 1024;
 const NEXT_BITS: u32 = 40;
 const NEXT_MASK: u64 = (1 << NEXT_BITS) - 1;
 const NS_PER_MS: u64 = 1_000_000;
@@ -119,11 +119,10 @@ impl Stats {
         self.stocks.get(id.worker())?.entries.get(id.number() as usize)
     }
 
-    /// Sees to it that workers have entries in stock: the first `workers`, which were seen here, more than the others. For
-    /// the writer of the table.
+    /// Sees to it that the first `workers` workers, and the very first in any case, have entries in stock. For the writer of
+    /// the table.
     pub(crate) fn refill(&self, workers: usize, flows: usize) {
-        for (worker, stock) in self.stocks.iter().enumerate() {
-            let flows = if worker < workers { flows } else { flows.min(CHUNK) };
+        for stock in self.stocks.iter().take(workers.max(1)) {
             let (made, begun) = (stock.made.load(Ordering::Relaxed), stock.begun.load(Ordering::Relaxed));
             // Nobody needs more entries than there are flows.
             let wanted = (begun + STATS_STOCK.max(begun / 2).min(STATS_STOCK_MAX)).min(flows as u32);

@@ -243,12 +243,12 @@ fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
             })
             .unwrap();
     }
-    assert!(table.stats_memory_bytes() < 64 << 10, "{}", table.stats_memory_bytes());
+    assert!(table.stats_memory_bytes() <= 64 << 10, "{}", table.stats_memory_bytes());
     for number in (0..FLOWS).step_by(100).cycle().take(1000) {
         assert_eq!(look_up(&table, &mut lane, &packet(&key(number))), Some((number % 1000) as u16));
     }
     assert!(lane.counts[HITS] >= 800, "{:?}", lane.counts);
-    assert!(table.stats_memory_bytes() < 64 << 10);
+    assert!(table.stats_memory_bytes() <= 64 << 10);
     let stats = table.get(FlowName::Key(&key(100))).unwrap().1;
     assert_eq!((stats.packets, stats.bytes), (5, 300));
 }

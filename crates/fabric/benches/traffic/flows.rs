@@ -16,7 +16,7 @@ fn install(module: &FlowModule, destination: Mac, mask: FlowKey, port: u32) {
 
 /// One flow for each receiver, by destination address, input port and EtherType; `other_masks` other ones.
 pub fn module(plan: &Plan, other_masks: u16) -> FlowModule {
-    let module = FlowModule::default();
+    let module = FlowModule::for_workers(1);
     let by_address = |priority| FlowKey {
         in_port: Some(u32::MAX),
         ethernet: Some(Ethernet { src: Mac([0; 6]), dst: Mac([0xff; 6]) }),

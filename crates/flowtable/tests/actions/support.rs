@@ -39,7 +39,7 @@ pub(crate) fn install(module: &FlowModule, matching: Match, actions: Vec<Action>
 
 /// A module that does `actions` to untagged frames of any kind.
 pub(crate) fn module(actions: Vec<Action>) -> FlowModule {
-    let module = FlowModule::default();
+    let module = FlowModule::for_workers(1);
     install(&module, all_of(None, 0), actions);
     module
 }
