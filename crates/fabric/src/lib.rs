@@ -49,6 +49,7 @@ mod rota;
 mod sender;
 mod service;
 mod side_table;
+mod tally;
 mod tap;
 
 pub use counters::{CrewCounters, Drops, PortCounters};

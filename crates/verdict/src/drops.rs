@@ -56,5 +56,6 @@ drop_reasons! {
     RxBufferSmall = "rx_buffer_small", "A receive buffer is too small and the receiver does not merge buffers.";
     RxRingBroken = "rx_ring_broken", "The receiver's ring holds an invalid descriptor and is stopped.";
     Recalled = "recalled", "The sender's ring or memory was taken away while the packet waited.";
+    Restart = "restart", "The switch process died while it had the packet, and the next one gave it back undelivered.";
     VerdictOverflow = "verdict_overflow", "The module decided more copies than there is room for.";
 }

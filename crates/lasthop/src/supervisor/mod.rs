@@ -4,6 +4,7 @@
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
 mod access;
+mod account;
 mod capture;
 mod change;
 mod child;
@@ -13,6 +14,7 @@ mod device;
 mod devices;
 mod doctor;
 mod driver;
+mod estate;
 mod fdb;
 mod lifecycle;
 mod opening;
@@ -24,8 +26,10 @@ mod showing;
 mod sockets;
 mod source;
 mod status;
+mod succession;
 mod switches;
 mod tracking;
+mod upgrade;
 mod warnings;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -49,13 +53,18 @@ use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
+use account::Account;
 use child::{Lives, Role};
 use control::Control;
 use driver::Driver;
+use estate::Estate;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
 use source::Source;
+use upgrade::Upgrade;
+
+pub(crate) use upgrade::upgraded_text;
 
 /// What `lasthop run` was told.
 #[derive(Debug)]
@@ -116,6 +125,12 @@ struct Supervisor {
     switches: Vec<SwitchSpec>,
     ports: BTreeMap<u32, Port>,
     next_port: u32,
+    /// By port: what the next switch process needs to go on with its guest.
+    estates: BTreeMap<u32, Estate>,
+    /// By port: what was counted before the present switch process.
+    accounts: BTreeMap<u32, Account>,
+    /// The switch process is being replaced by that of another program.
+    upgrade: Option<Upgrade>,
     /// What users entered into the forwarding table.
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
@@ -154,6 +169,9 @@ impl Supervisor {
             switches,
             ports: BTreeMap::new(),
             next_port: 0,
+            estates: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            upgrade: None,
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
@@ -194,6 +212,7 @@ impl Supervisor {
             Some(Source::Listener(number)) => self.advance_port(number),
             Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
             Some(Source::Driver) => self.hear_driver(),
+            Some(Source::Heir) => self.hear_heir(),
             Some(Source::Links) => self.hear_links(),
             Some(Source::Signals) | None => {}
         }
@@ -204,7 +223,8 @@ impl Supervisor {
         let ports = self.ports.values().map(Port::due).fold(None, earlier);
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
         let control = self.control.as_ref().and_then(Control::due);
-        let others = [waiting, control, self.lives.due(), self.stage.due(), self.devices_due()];
+        let others =
+            [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
         others.into_iter().fold(ports, earlier)
     }
 
@@ -214,6 +234,7 @@ impl Supervisor {
         let ports: Vec<u32> =
             self.ports.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
         ports.into_iter().for_each(|number| self.advance_port(number));
+        self.upgrade_on_time(now);
         if let Some(control) = &mut self.control {
             control.expire(now, &self.poller);
         }
