@@ -166,4 +166,7 @@ fn a_control_group_may_not_choose_the_program() {
     assert!(code == Some(1) && said.contains("is for root"), "{said}");
     switch.ask(&["vnic", "show", "a"]).ok();
     switch.ask(&["upgrade"]).ok();
+    // It has no guest, so something is wrong.
+    let told = switch.ask(&["doctor"]).refused_with_output();
+    assert!(told.contains("was replaced by that of /"), "{told}");
 }
