@@ -41,6 +41,7 @@ mod offences;
 mod port;
 mod stats;
 mod sys;
+mod upcalls;
 mod watchdog;
 mod worker;
 
@@ -48,10 +49,11 @@ pub use books::{BOOK_BYTES, counters_in};
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
-pub use lasthop_fabric::{Direction, Sight, Watch};
+pub use lasthop_fabric::{Direction, Sight, UpcallLimits, UpcallRecord, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 pub use sys::{peer_process, peer_user};
+pub use upcalls::Upcalls;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};

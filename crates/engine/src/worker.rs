@@ -60,9 +60,11 @@ pub(crate) struct Worker {
     fds: HashMap<(PortId, u16), RingFds>,
     controls: HashMap<PortId, ControlQueue>,
     failures: HashMap<PortId, String>,
+    /// To be rung when the control plane was handed something.
+    pub(crate) upcall_bell: Option<Arc<OwnedFd>>,
     cpus: Vec<usize>,
     hysteresis_ns: u64,
-    started: Instant,
+    pub(crate) started: Instant,
     faults_seen: usize,
     polled_ns: u64,
     worked_ns: u64,
@@ -92,6 +94,7 @@ impl Worker {
             fds: HashMap::new(),
             controls: HashMap::new(),
             failures: HashMap::new(),
+            upcall_bell: None,
             cpus: settings.cpus.clone(),
             hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
             started,
@@ -393,7 +396,7 @@ impl Worker {
     }
 
     /// Writes the call eventfds that the last visits asked for, and wakes workers that sleep over what they were given back.
-    fn send_signals(&mut self) {
+    pub(crate) fn send_signals(&mut self) {
         let mut signals = std::mem::take(self.fabric.signals());
         for signal in signals.drain(..) {
             if self.ring_bell(signal.port, signal.index) {
@@ -406,6 +409,12 @@ impl Worker {
         while wakes != 0 {
             self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
             wakes &= wakes - 1;
+        }
+        if self.fabric.take_upcalled()
+            && let Some(bell) = &self.upcall_bell
+        {
+            // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
     }
 

@@ -98,7 +98,8 @@ impl Fabric {
             receivers: crate::Receivers::new(Arc::clone(board)),
             internal: None,
             fetched: crate::Fetched::default(),
-            verdicts: crate::Verdicts::default(),
+            verdicts: crate::Verdicts::of_worker(usize::from(worker)),
+            upcalls: crate::Upcalls::default(),
             destinations: crate::Destinations::default(),
             scratch: crate::Scratch::default(),
             segments: Box::new([Segment::default(); crate::bounds::CHAIN_SEGMENTS_MAX]),
@@ -376,8 +377,17 @@ impl Fabric {
     pub fn counters(&self, port: PortId) -> Option<PortCounters> {
         let sent = self.senders.get(port)?.counters;
         let Some(receiver) = self.receivers.get(port) else {
-            // The switch's own port: what was taken from its ring was put in by the switch.
-            return Some(PortCounters { injected: sent.rx_packets, rx_packets: 0, ..sent });
+            // The switch's own port: what was taken from its ring was put in by the switch, and what it got the control plane got.
+            let (delivered, tx_drops) = (&self.upcalls.delivered, self.upcalls.drops);
+            return Some(PortCounters {
+                injected: sent.rx_packets,
+                rx_packets: 0,
+                tx_packets: delivered.packets,
+                tx_bytes: delivered.bytes,
+                tx_csum_completed: delivered.csum_completed,
+                tx_drops,
+                ..sent
+            });
         };
         let got = &receiver.received;
         Some(PortCounters {

@@ -5,9 +5,8 @@ use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, Direction, RingError, walk_from,
 };
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
-use lasthop_wire::{PacketHash, hash};
 
 use crate::board::Board;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LENT_PACKETS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
@@ -126,9 +125,8 @@ pub(crate) struct Fetched {
     /// The chains as taken, before frames that are none are left out.
     pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
-    /// Of the packets, if their sender tells them.
-    hashes: Box<[PacketHash; BATCH_PACKETS_MAX]>,
-    tells_hashes: bool,
+    /// Of the packets.
+    pub(crate) hashes: Box<Hashes>,
 }
 
 impl Default for Fetched {
@@ -141,19 +139,12 @@ impl Default for Fetched {
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
-            hashes: Box::new([PacketHash::default(); BATCH_PACKETS_MAX]),
-            tells_hashes: false,
+            hashes: Box::new(Hashes::NONE),
         }
     }
 }
 
 impl Fetched {
-    /// The hashes of the packets; none if their sender does not tell them.
-    #[inline]
-    pub(crate) fn hashes(&self) -> &[PacketHash] {
-        if self.tells_hashes { &self.hashes[..self.len] } else { &[] }
-    }
-
     /// Puts the images that the module made where outputs look for them.
     #[inline]
     pub(crate) fn add_images(&mut self, made: &[Header]) {
@@ -322,6 +313,7 @@ impl Senders {
     #[inline]
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
         fetched.len = 0;
+        fetched.hashes.clear();
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return 0;
         };
@@ -580,7 +572,6 @@ impl Sender {
     ) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
         let vnet_bytes = self.capabilities.sent_header_bytes;
-        fetched.tells_hashes = vnet_bytes == hash::HEADER_BYTES;
         let packet = PacketRef { port: ring.port.0, queue: ring.queue, head: 0, home, epoch: self.epoch };
         let (mut bytes, mut gso_packets) = (0, 0);
         for chain in &fetched.chains[..taken] {
@@ -590,8 +581,9 @@ impl Sender {
             } else {
                 let chains = queue.table.chains();
                 let segments = chains.segments(chain.head, self.epoch, &mut fetched.segments);
-                let hash = &mut fetched.hashes[fetched.len];
-                read_pieces((&self.map, segments.unwrap_or_default()), (header, hash), chain, vnet_bytes)
+                let pieces = (&*self.map, segments.unwrap_or_default());
+                let told = (&mut *fetched.hashes, fetched.len);
+                read_pieces(pieces, header, chain, vnet_bytes, told)
             };
             if read.is_ok() {
                 bytes += u64::from(header.frame_len_bytes());
