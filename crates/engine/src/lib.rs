@@ -52,7 +52,7 @@ pub use inspect::RingInspection;
 pub use lasthop_fabric::{Direction, Sight, UpcallLimits, UpcallRecord, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
-pub use sys::peer_process;
+pub use sys::{peer_process, peer_user};
 pub use upcalls::Upcalls;
 
 use std::hash::{BuildHasher, RandomState};

@@ -52,6 +52,17 @@ pub(crate) fn interrupt(thread: Pid) {
 /// here: then the kernel says 0, which rustix's type for it cannot hold.
 #[must_use]
 pub fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
+    peer(socket).map(|peer| peer.pid).filter(|pid| *pid > 0)
+}
+
+/// The user who made the other end of a connected UNIX socket.
+#[must_use]
+pub fn peer_user(socket: BorrowedFd<'_>) -> Option<u32> {
+    // Without a process the kernel knows of no user either.
+    peer(socket).filter(|peer| peer.uid != u32::MAX).map(|peer| peer.uid)
+}
+
+fn peer(socket: BorrowedFd<'_>) -> Option<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len_bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len_bytes` to `peer`, any bytes of which are a ucred; both live here.
@@ -59,7 +70,7 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> Option<i32> {
         let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
         libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len_bytes)
     };
-    (result == 0 && peer.pid > 0).then_some(peer.pid)
+    (result == 0).then_some(peer)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -137,4 +138,35 @@ fn the_control_socket_may_be_a_groups() {
     let run = lasthop(&["run", "--dir", dir.to_str().expect("text"), "-c", file]).refused();
     assert!(run.contains(words), "{run}");
     assert!(!dir.exists());
+}
+
+/// The user and the group that own nothing.
+const NOBODY: u32 = 65534;
+
+#[test]
+fn a_control_group_may_not_choose_the_program() {
+    if !rustix::process::geteuid().is_root() {
+        return; // only root can be somebody else
+    }
+    let switch = Switch::start(&["--control-group", &NOBODY.to_string()]);
+    // Where others may look and run the program.
+    std::fs::set_permissions(switch.base.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    let program = switch.base.path().join("lasthop");
+    // By another process: what is open for writing here, in a fork of another test, cannot be run.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lasthop")).arg(&program).status();
+    assert!(copied.expect("cp runs").success());
+    let as_nobody = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.uid(NOBODY).gid(NOBODY).arg("--dir").arg(switch.dir()).args(words);
+        let output = command.output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(as_nobody(&["vnic", "add", "a"]), (Some(0), String::new()));
+    let (code, said) = as_nobody(&["upgrade"]);
+    assert!(code == Some(1) && said.contains("is for root"), "{said}");
+    switch.ask(&["vnic", "show", "a"]).ok();
+    switch.ask(&["upgrade"]).ok();
+    // It has no guest, so something is wrong.
+    let told = switch.ask(&["doctor"]).refused_with_output();
+    assert!(told.contains("was replaced by that of /"), "{told}");
 }

@@ -245,6 +245,9 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// Ends the present process; `heir`, of `program`, takes its place, and so will those after it.
     pub(crate) fn replace(&mut self, heir: Process<Out, In>, program: PathBuf) {
         self.bury();
+        // The signal that made sure of it is no news.
+        let why = format!("was replaced by that of {}", program.display());
+        self.last_end = Some((why, Instant::now()));
         self.current = Some(heir);
         self.starts += 1;
         self.program = program;

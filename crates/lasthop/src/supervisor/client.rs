@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use lasthop_engine::peer_user;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionread;
 
@@ -21,6 +22,8 @@ const READ_BYTES: usize = 4096;
 #[derive(Debug)]
 pub(super) struct Client {
     stream: UnixStream,
+    /// It is of root or of our own user, and not only of the control group.
+    pub(super) is_owner: bool,
     input: Vec<u8>,
     output: Vec<u8>,
     /// A request of it is under way.
@@ -36,9 +39,12 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(stream: UnixStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
+        let own = rustix::process::geteuid().as_raw();
+        let is_owner = peer_user(stream.as_fd()).is_some_and(|user| user == 0 || user == own);
         let (input, output) = (Vec::new(), Vec::new());
         Ok(Self {
             stream,
+            is_owner,
             input,
             output,
             is_waiting: false,

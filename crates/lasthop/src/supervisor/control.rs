@@ -104,6 +104,11 @@ impl Control {
         self.clients.get(&number).map(Client::share)
     }
 
+    /// Whether a client may also decide what runs here.
+    pub(super) fn is_owner(&self, number: u32) -> bool {
+        self.clients.get(&number).is_some_and(|client| client.is_owner)
+    }
+
     /// A client's connection is somebody else's from now on.
     pub(super) fn hand_over(&mut self, number: u32, poller: &Poller) {
         if let Some(client) = self.clients.remove(&number) {

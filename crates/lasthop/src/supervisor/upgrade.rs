@@ -65,6 +65,7 @@ impl Upgrade {
 impl Supervisor {
     /// Begins an upgrade. The answer comes when it is done, or refused.
     pub(super) fn upgrade(&mut self, params: UpgradeParams, asker: &Asker) -> Result<(), Fault> {
+        self.check_owner(asker)?;
         if self.upgrade.is_some() {
             return Err(Fault::refused("an upgrade is under way already; wait for its end"));
         }
@@ -79,6 +80,14 @@ impl Supervisor {
         let until = Instant::now() + PATIENCE;
         self.upgrade = Some(Upgrade::Asking { heir, program, asker: asker.clone(), until });
         Ok(())
+    }
+
+    /// A control group is trusted with networks, and not to run programs as the switch's user.
+    fn check_owner(&self, asker: &Asker) -> Result<(), Fault> {
+        if self.control.as_ref().is_some_and(|control| control.is_owner(asker.client)) {
+            return Ok(());
+        }
+        Err(Fault::refused("an upgrade is for root and the user who started the switch; ask one of them"))
     }
 
     /// When somebody has waited for long enough.
