@@ -1,7 +1,7 @@
 use super::netlink::{self, Interface};
 use super::{Gate, Host, OpenError, PacketOptions, XdpDevice, packet};
 use crate::xdp::MTU_BYTES_MAX;
-use crate::{Backend, DeviceFacts, OpenedDevice};
+use crate::{Backend, DeviceFacts, OpenedDevice, XdpFacts};
 
 /// How a device becomes an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,13 +102,23 @@ fn choose(name: &str, options: UplinkOptions) -> Result<(Option<XdpDevice>, Stri
     match options.backend {
         Some(Backend::AfXdp) => {
             let device = XdpDevice::attach(name, options.queues, options.host)?;
-            let native = device.facts().xdp.is_some_and(|xdp| xdp.native);
-            let runs = if native { "the device's driver" } else { "the stack, behind a copy (generic XDP)," };
-            Ok((Some(device), format!("it was asked for; {runs} runs the XDP program")))
+            let reason = told(device.facts().xdp.unwrap_or_default());
+            Ok((Some(device), reason))
         }
         Some(_) => Ok((None, "it was asked for".to_owned())),
         None => Ok(probe(name, options)),
     }
+}
+
+/// What to know of XDP sockets that were asked for.
+fn told(xdp: XdpFacts) -> String {
+    let runs = if xdp.native { "the device's driver" } else { "the stack, behind a copy (generic XDP)," };
+    let tags = if xdp.partial_checksums {
+        "; VLAN tags that its other end leaves to hardware are lost: ethtool -K there txvlan off"
+    } else {
+        ""
+    };
+    format!("it was asked for; {runs} runs the XDP program{tags}")
 }
 
 /// For a device and its use: XDP sockets where the device takes part in them, packet sockets where it does not.

@@ -51,6 +51,11 @@ pub enum XdpError {
         /// The port's.
         queues: u16,
     },
+    /// VLAN tags would be lost.
+    #[error(
+        "{0} takes VLAN tags out of the frames that it receives, where af_xdp cannot put them back: ethtool -K {0} rxvlan off, or use backend = \"af_packet\""
+    )]
+    TagsOut(String),
     /// XDP takes frames before anybody else sees them.
     #[error(
         "host = \"shared\" cannot be had with af_xdp, which takes frames before the host's stack sees them: set host = \"off\" or \"port\", or use backend = \"af_packet\""
@@ -174,6 +179,10 @@ fn check(interface: &Interface, queues: u16, host: Host) -> Result<(), XdpError>
     if interface.mtu_bytes > MTU_BYTES_MAX {
         return Err(XdpError::Mtu { name, mtu_bytes: interface.mtu_bytes });
     }
+    // What a virtual device says of it means its other end, which has a say of its own.
+    if !interface.is_virtual() && netlink::takes_tags_out(interface.index) {
+        return Err(XdpError::TagsOut(name));
+    }
     let channels = netlink::channels(interface.index);
     if channels != u32::from(queues) {
         return Err(XdpError::Queues { name, channels, queues });
@@ -201,7 +210,7 @@ fn attach(program: &Program, interface: &Interface) -> Result<(OwnedFd, bool), X
 
 fn facts(interface: &Interface, queues: u16, native: bool) -> DeviceFacts {
     // Frames of a virtual device come from a stack of this machine, which leaves checksums to hardware.
-    let partial_checksums = !interface.kind.is_empty();
+    let partial_checksums = interface.is_virtual();
     DeviceFacts {
         backend: Backend::AfXdp,
         name: interface.name.clone(),

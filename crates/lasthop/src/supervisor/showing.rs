@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::links::Links;
 use crate::port::{DeviceCounters, DevicePortList, DevicePortReport, DriverFacts};
-use crate::report::StatsReport;
+use crate::report::{PortReport, StatsReport};
 
 use super::Supervisor;
 use super::device::DevicePort;
@@ -14,6 +14,9 @@ use super::orders::Asker;
 use super::port::Port;
 use super::requests::{Question, to_json};
 use super::warnings::Warner;
+
+/// What the switch calls a port whose rings run.
+const STATE_RUNNING: &str = "running";
 
 impl Supervisor {
     pub(super) fn port_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -62,7 +65,7 @@ impl Supervisor {
     fn describe_device(&self, port: &Port, warner: &Warner<'_>) -> Option<DevicePortReport> {
         let device = port.device()?;
         let inside = warner.inside(port).cloned();
-        let (state, why) = self.state_of(port, device);
+        let (state, why) = self.state_of(port, device, inside.as_ref());
         let facts = device.facts();
         Some(DevicePortReport {
             name: port.spec.name.to_string(),
@@ -89,10 +92,17 @@ impl Supervisor {
     }
 
     /// How far a device port has come, and what is in the way.
-    fn state_of(&self, port: &Port, device: &DevicePort) -> (&'static str, Option<String>) {
+    fn state_of(
+        &self,
+        port: &Port,
+        device: &DevicePort,
+        inside: Option<&PortReport>,
+    ) -> (&'static str, Option<String>) {
         let name = device.spec.device_name();
         let trouble = || device.trouble().map(str::to_owned);
         let is_complete = self.links.as_ref().is_some_and(Links::is_complete);
+        // Whoever is connected may still be refused.
+        let runs = inside.is_some_and(|inside| inside.state == STATE_RUNNING);
         let is_missing = device.seen.is_none() && !device.spec.is_tap();
         match () {
             () if !port.is_known() => ("switch restarting", None),
@@ -102,7 +112,7 @@ impl Supervisor {
             }
             () if !self.driver.lives.is_up() => ("driver restarting", trouble()),
             () if device.facts().is_none() => ("not open", trouble()),
-            () if !device.is_driven || !port.is_attached() => ("joining", trouble()),
+            () if !device.is_driven || !port.is_attached() || !runs => ("joining", trouble()),
             () if device.has_link() => ("up", trouble()),
             () => ("no carrier", trouble()),
         }

@@ -1,7 +1,7 @@
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use super::message::{Netlink, find, put, u16_at, u32_at, u64_at};
+use super::message::{NESTED, Netlink, each, find, put, text, u16_at, u32_at, u64_at};
 
 /// Bytes of `struct genlmsghdr`.
 const HEADER_BYTES: usize = 4;
@@ -21,7 +21,14 @@ mod netdev {
 }
 /// The family "ethtool" (linux/ethtool_netlink.h).
 mod ethtool {
+    pub(super) const GET_FEATURES: u8 = 11;
     pub(super) const GET_CHANNELS: u8 = 17;
+    /// Of features: the set of those in use, and within a set.
+    pub(super) const ATTRIBUTE_ACTIVE: u16 = 4;
+    pub(super) const SET_BITS: u16 = 3;
+    pub(super) const BIT_NAME: u16 = 2;
+    /// The kernel's name of what ethtool calls `rxvlan`.
+    pub(super) const TAKES_TAGS_OUT: &str = "rx-vlan-hw-parse";
     pub(super) const ATTRIBUTE_HEADER: u16 = 1;
     /// In `ATTRIBUTE_HEADER`.
     pub(super) const HEADER_INDEX: u16 = 1;
@@ -66,15 +73,59 @@ pub(crate) fn has_zero_copy(index: u32) -> bool {
     ask().unwrap_or(false)
 }
 
+/// Attributes that name the interface to the family "ethtool".
+fn about(index: u32) -> Vec<u8> {
+    let (mut header, mut attributes) = (Vec::new(), Vec::new());
+    put(&mut header, ethtool::HEADER_INDEX, &index.to_ne_bytes());
+    put(&mut attributes, ethtool::ATTRIBUTE_HEADER | NESTED, &header);
+    attributes
+}
+
+/// Whether interface `index` takes VLAN tags out of received frames, and tells them beside; false for a driver that does not say.
+pub(crate) fn takes_tags_out(index: u32) -> bool {
+    let ask = || Family::find("ethtool")?.ask(ethtool::GET_FEATURES, &about(index));
+    let answer = ask().unwrap_or_default();
+    let active = find(&answer, ethtool::ATTRIBUTE_ACTIVE).and_then(|set| find(set, ethtool::SET_BITS));
+    let is_it =
+        |bit: &[u8]| find(bit, ethtool::BIT_NAME).map(text).as_deref() == Some(ethtool::TAKES_TAGS_OUT);
+    each(active.unwrap_or_default()).any(is_it)
+}
+
 /// Receive queues of interface `index` that are in use; 1 for a driver that does not say.
 pub(crate) fn channels(index: u32) -> u32 {
     let ask = || -> Result<u32, Errno> {
-        let (mut header, mut attributes) = (Vec::new(), Vec::new());
-        put(&mut header, ethtool::HEADER_INDEX, &index.to_ne_bytes());
-        put(&mut attributes, ethtool::ATTRIBUTE_HEADER | 0x8000, &header);
-        let answer = Family::find("ethtool")?.ask(ethtool::GET_CHANNELS, &attributes)?;
+        let answer = Family::find("ethtool")?.ask(ethtool::GET_CHANNELS, &about(index))?;
         let count = |kind| find(&answer, kind).and_then(|value| u32_at(value, 0)).unwrap_or(0);
         Ok(count(ethtool::ATTRIBUTE_RX_COUNT) + count(ethtool::ATTRIBUTE_COMBINED_COUNT))
     };
     ask().unwrap_or(0).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The loopback interface has been there always, and has none of all this.
+    const LOOPBACK: u32 = 1;
+
+    #[test]
+    fn the_loopback_interface_has_neither_zero_copy_nor_several_queues() {
+        assert!(!has_zero_copy(LOOPBACK));
+        assert!(!takes_tags_out(LOOPBACK));
+        assert_eq!(channels(LOOPBACK), 1);
+        assert!(!takes_tags_out(u32::MAX) && !has_zero_copy(u32::MAX));
+    }
+
+    /// As the tool says that everybody uses, for all interfaces of this machine.
+    #[test]
+    fn tags_are_taken_out_where_ethtool_says_so() {
+        for entry in std::fs::read_dir("/sys/class/net").unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            let Ok(told) = std::process::Command::new("ethtool").args(["-k", &name]).output() else { return };
+            let told = String::from_utf8(told.stdout).unwrap();
+            let Ok(found) = super::super::interface(&name) else { continue };
+            let is_on = told.lines().any(|line| line.starts_with("rx-vlan-offload: on"));
+            assert_eq!(takes_tags_out(found.index), is_on, "{name}");
+        }
+    }
 }

@@ -32,6 +32,13 @@ pub(crate) struct Interface {
     pub(crate) xdp_program: Option<u32>,
 }
 
+impl Interface {
+    /// Whether frames come from a stack of this machine, not from a wire.
+    pub(crate) fn is_virtual(&self) -> bool {
+        !self.kind.is_empty()
+    }
+}
+
 /// The interface of the given name in the caller's network namespace.
 ///
 /// # Errors
@@ -67,7 +74,7 @@ mod tests {
     fn the_loopback_interface_is_known() {
         let found = interface("lo").unwrap();
         assert_eq!((found.name.as_str(), found.index, found.mac, found.xdp_program), ("lo", 1, [0; 6], None));
-        assert!(found.mtu_bytes > 0);
+        assert!(found.mtu_bytes > 0 && !found.is_virtual());
         assert_eq!(interface("no-such-device"), Err(Errno::NODEV));
     }
 }

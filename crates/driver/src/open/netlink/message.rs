@@ -14,8 +14,10 @@ const ANSWER_BYTES_MAX: usize = 32 * 1024;
 const FLAGS: u16 = 1;
 /// `NLMSG_ERROR`.
 const ERROR: u16 = 2;
-/// A nested attribute's bit, and the bit of network byte order (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
-const KIND_FLAGS: u16 = 0xc000;
+/// A nested attribute's bit (`NLA_F_NESTED`).
+pub(super) const NESTED: u16 = 0x8000;
+/// That, and the bit of network byte order (`NLA_F_NET_BYTEORDER`).
+const KIND_FLAGS: u16 = NESTED | 0x4000;
 
 /// A netlink socket that asks one thing at a time.
 #[derive(Debug)]
@@ -80,16 +82,24 @@ pub(super) fn put(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// The value of the first attribute of `kind` in `attributes`.
-pub(super) fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    loop {
+/// The attributes, each with its kind, as far as they make sense.
+fn parse(mut attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
         let len = usize::from(u16_at(attributes, 0)?);
-        let value = attributes.get(4..len)?;
-        if u16_at(attributes, 2)? & !KIND_FLAGS == kind {
-            return Some(value);
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..)?;
-    }
+        let (kind, value) = (u16_at(attributes, 2)? & !KIND_FLAGS, attributes.get(4..len)?);
+        attributes = attributes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The values of all attributes.
+pub(super) fn each(attributes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    parse(attributes).map(|(_, value)| value)
+}
+
+/// The value of the first attribute of `kind`.
+pub(super) fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    parse(attributes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
 /// A text attribute, without its end.

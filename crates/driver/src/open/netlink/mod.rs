@@ -7,5 +7,5 @@ mod generic;
 mod link;
 mod message;
 
-pub(crate) use generic::{channels, has_zero_copy};
+pub(crate) use generic::{channels, has_zero_copy, takes_tags_out};
 pub(crate) use link::{Interface, interface};
