@@ -1,7 +1,8 @@
 //! Fuzz targets for everything that takes a stranger's bytes: as plain functions, with seeds and what they assert.
 //!
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
-//! [`descriptor_tables`] and [`control_queue`] a guest's ring memory. Each has a `run`, which panics when something does not hold, and `seeds`,
+//! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] what clients of the control
+//! interface say. Each has a `run`, which panics when something does not hold, and `seeds`,
 //! inputs made of what real senders send.
 //!
 //! **Contract.** A target is a pure function of its bytes: no clock, no thread, nothing random, so that an input that
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod control_messages;
 pub mod control_queue;
 pub mod descriptor_tables;
 pub mod headers;
@@ -42,7 +44,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 5] = [
     Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     Target {
         name: "vhost_messages",
@@ -61,5 +63,11 @@ pub const TARGETS: [Target; 4] = [
         run: control_queue::run,
         seeds: control_queue::seeds,
         input_bytes_max: 2048,
+    },
+    Target {
+        name: "control_messages",
+        run: control_messages::run,
+        seeds: control_messages::seeds,
+        input_bytes_max: 4096,
     },
 ];

@@ -1,5 +1,7 @@
-/// How much longer than at first a thread may look around in vain.
+/// How much longer than at first a thread may look around in vain,
 const GROWTH_MAX: u64 = 4;
+/// and how long at most, unless it is told to do so from the first: most guests have answered by then.
+const GROWN_NS_MAX: u64 = 200_000;
 
 /// How long a lane without frames is looked at. Where sleep turns out to be short, as between question and answer of a guest
 /// that takes its time, it was not worth going to: the next look is twice as long, up to four times the first one. After a
@@ -8,11 +10,13 @@ const GROWTH_MAX: u64 = 4;
 pub(crate) struct Patience {
     first_ns: u64,
     now_ns: u64,
+    max_ns: u64,
 }
 
 impl Patience {
     pub(crate) fn new(first_ns: u64) -> Self {
-        Self { first_ns, now_ns: first_ns }
+        let max_ns = (GROWTH_MAX * first_ns).min(GROWN_NS_MAX).max(first_ns);
+        Self { first_ns, now_ns: first_ns, max_ns }
     }
 
     /// How long a lane without frames is looked at, in ns.
@@ -22,8 +26,7 @@ impl Patience {
 
     /// The thread has slept.
     pub(crate) fn slept(&mut self, ns: u64) {
-        let max_ns = GROWTH_MAX * self.first_ns;
-        self.now_ns = if ns < max_ns { max_ns.min(2 * self.now_ns) } else { self.first_ns };
+        self.now_ns = if ns < self.max_ns { self.max_ns.min(2 * self.now_ns) } else { self.first_ns };
     }
 }
 
@@ -42,5 +45,9 @@ mod tests {
         assert_eq!([200, 10].map(|slept| after(&mut patience, slept)), [50, 100]);
         let mut none = Patience::new(0);
         assert_eq!([0, 10].map(|slept| after(&mut none, slept)), [0, 0]);
+        let mut long = Patience::new(10_000_000);
+        assert_eq!([10, 10].map(|slept| after(&mut long, slept)), [10_000_000; 2]);
+        let mut usual = Patience::new(60_000);
+        assert_eq!([10, 10].map(|slept| after(&mut usual, slept)), [120_000, 200_000]);
     }
 }

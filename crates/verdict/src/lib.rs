@@ -28,7 +28,7 @@ mod vlan;
 pub use drops::DropReason;
 pub use hashes::Hashes;
 pub use header::{Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, TAG_BYTES, TagEdit};
-pub use outputs::{IMAGES_MADE_MAX, Output, Verdicts};
+pub use outputs::{IMAGES_MADE_MAX, Output, UPCALLS_MAX, Upcall, UpcallReason, Verdicts};
 pub use vlan::{PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;
@@ -78,7 +78,7 @@ impl fmt::Display for PortId {
 }
 
 /// An Ethernet address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {

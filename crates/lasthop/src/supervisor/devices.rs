@@ -201,7 +201,8 @@ impl Supervisor {
         let name = port.spec.name.to_string();
         fds.push(theirs.into());
         self.driver.send(&order(number), fds);
-        self.attach(name, attachment, ours.into());
+        let fds = self.provide(number, attachment, ours.into());
+        self.attach(name, attachment, fds);
     }
 
     /// A device does not work any more, or the driver process cannot serve it. It is opened again.

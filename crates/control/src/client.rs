@@ -1,0 +1,320 @@
+//! The other side: what asks a switch, and is told.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::attr::{Attrs, Writer};
+use crate::family::{DatapathMessage, FamilyMessage, FlowMessage, PacketMessage, VportMessage};
+use crate::message::{self, Header, Message, Messages};
+use crate::private::{self, END, HELLO, Hello, JOIN, LISTEN, decode_number};
+use crate::refusal::Errno;
+use crate::server::Family;
+use crate::uapi::{command, ctrl, nlm, protocol};
+
+/// Bytes of the largest datagram taken: a packet of 64 KiB and its key.
+const DATAGRAM_BYTES_MAX: usize = 128 * 1024;
+
+/// Why a call to the switch failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The switch says no.
+    #[error("{what}: {}{}", Errno(*.errno), .why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default())]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// Its number.
+        errno: i32,
+        /// Its sentence.
+        why: Option<String>,
+    },
+    /// The switch says something that is no answer.
+    #[error("{0}: the switch answered with something else; is it of another version?")]
+    WrongAnswer(&'static str),
+    /// The switch closed the connection.
+    #[error("the switch closed the control connection")]
+    HungUp,
+    /// The system failed.
+    #[error("the control connection failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<rustix::io::Errno> for ClientError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        match errno {
+            rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => Self::HungUp,
+            _ => Self::Io(errno.into()),
+        }
+    }
+}
+
+/// A connection, blocking: each call sends one request and waits for the end of what it is answered with.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    port_id: u32,
+    seq: u32,
+    families: Families,
+    buffer: Vec<u8>,
+}
+
+/// Types of families' messages, as the switch has them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Families {
+    datapath: u16,
+    vport: u16,
+    flow: u16,
+    packet: u16,
+    vport_group: u32,
+}
+
+impl Client {
+    /// Connects to the control socket at `path`.
+    ///
+    /// # Errors
+    /// When nobody listens there, or somebody who speaks another language.
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Self::new(socket)
+    }
+
+    /// On a connected socket.
+    ///
+    /// # Errors
+    /// When the other end speaks another language.
+    pub fn new(socket: OwnedFd) -> Result<Self, ClientError> {
+        let (port_id, seq, families) = (0, 0, Families::default());
+        let mut client = Self { socket, port_id, seq, families, buffer: vec![0; DATAGRAM_BYTES_MAX] };
+        let hello = Hello { protocol: protocol::GENERIC, port_id: 0, process: std::process::id() };
+        client.send(&hello.encode())?;
+        let answer = client.receive()?;
+        let message = Messages::new(&answer).next();
+        let port_id = message.and_then(|message| decode_number(&message, HELLO));
+        client.port_id = port_id.ok_or(ClientError::WrongAnswer("connecting"))?;
+        client.transact("listening to sentences", &private::number(LISTEN, 0, 1))?;
+        client.families = client.find_families()?;
+        Ok(client)
+    }
+
+    /// The port id: where misses go that name it.
+    #[must_use]
+    pub fn port_id(&self) -> u32 {
+        self.port_id
+    }
+
+    /// To wait for what comes unasked: misses, notifications.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn send(&self, datagram: &[u8]) -> Result<(), ClientError> {
+        rustix::net::send(&self.socket, datagram, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
+    /// The next datagram, of whatever kind.
+    ///
+    /// # Errors
+    /// When the connection ends.
+    pub fn receive(&mut self) -> Result<Vec<u8>, ClientError> {
+        let (len, _) = rustix::net::recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty())?;
+        match self.buffer.get(..len) {
+            Some([]) | None => Err(ClientError::HungUp),
+            Some(datagram) => Ok(datagram.to_vec()),
+        }
+    }
+
+    /// Sends one datagram of requests and returns all that it is answered with.
+    ///
+    /// # Errors
+    /// When the switch refuses one of them, and when the connection ends.
+    pub fn transact(&mut self, what: &'static str, requests: &[u8]) -> Result<Vec<Vec<u8>>, ClientError> {
+        self.send(requests)?;
+        let (mut answers, mut refused) = (Vec::new(), None);
+        loop {
+            let datagram = self.receive()?;
+            let Some(first) = Messages::new(&datagram).next() else { continue };
+            if first.header.kind == END {
+                return refused.map_or(Ok(answers), Err);
+            }
+            match first.error() {
+                Some(0) => {}
+                Some(errno) => refused = Some(ClientError::Refused { what, errno, why: first.error_text() }),
+                None => answers.push(datagram),
+            }
+        }
+    }
+
+    fn header(&mut self, kind: u16, flags: u16) -> Header {
+        self.seq = self.seq.wrapping_add(1);
+        Header { kind, flags: nlm::REQUEST | flags, seq: self.seq, port_id: self.port_id }
+    }
+
+    fn find_families(&mut self) -> Result<Families, ClientError> {
+        Ok(Families {
+            datapath: self.family(Family::Datapath)?.0,
+            vport: self.family(Family::Vport)?.0,
+            flow: self.family(Family::Flow)?.0,
+            packet: self.family(Family::Packet)?.0,
+            vport_group: self.family(Family::Vport)?.1,
+        })
+    }
+
+    /// Its type, and its first group.
+    fn family(&mut self, family: Family) -> Result<(u16, u32), ClientError> {
+        const WHAT: &str = "asking for the datapath's families";
+        let header = self.header(ctrl::FAMILY_ID, 0);
+        let wanted = FamilyMessage { name: family.message().name, ..FamilyMessage::default() };
+        let request = message::encode_generic(header, ctrl::GETFAMILY, 1, |writer| wanted.encode(writer));
+        let answers = self.transact(WHAT, &request.unwrap_or_default())?;
+        let message = answers.first().and_then(|answer| Messages::new(answer).next());
+        let generic = message.and_then(|message| message.generic().ok());
+        let told = generic.and_then(|generic| FamilyMessage::decode(Attrs::new(generic.body)).ok());
+        let told = told.ok_or(ClientError::WrongAnswer(WHAT))?;
+        let group = told.groups.first().map_or(0, |(_, group)| *group);
+        Ok((told.id.ok_or(ClientError::WrongAnswer(WHAT))?, group))
+    }
+
+    /// Asks and reads all objects that are told, in however many datagrams.
+    fn ask<T>(
+        &mut self,
+        what: &'static str,
+        (kind, command, flags): (u16, u8, u16),
+        datapath: i32,
+        fill: impl FnOnce(&mut Writer),
+        decode: impl Fn(i32, Attrs<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, ClientError> {
+        let header = self.header(kind, flags);
+        let request = message::encode_datapath(header, (command, 1), datapath, fill);
+        let request =
+            request.map_err(|refusal| ClientError::Refused { what, errno: refusal.errno.0, why: None })?;
+        let answers = self.transact(what, &request)?;
+        let messages =
+            answers.iter().flat_map(|answer| Messages::new(answer)).filter(|message| !message.is_done());
+        let read = |message: Message<'_>| {
+            let (datapath, attrs) = message.generic().ok()?.datapath().ok()?;
+            decode(datapath, attrs)
+        };
+        messages.map(|message| read(message).ok_or(ClientError::WrongAnswer(what))).collect()
+    }
+
+    /// All datapaths.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn datapaths(&mut self) -> Result<Vec<DatapathMessage>, ClientError> {
+        let how = (self.families.datapath, command::GET, nlm::DUMP);
+        self.ask(
+            "listing datapaths",
+            how,
+            0,
+            |_| {},
+            |datapath, attrs| DatapathMessage::decode(datapath, attrs).ok(),
+        )
+    }
+
+    /// Makes or changes a datapath, and returns it as it is then.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn datapath_put(
+        &mut self,
+        wanted: &DatapathMessage,
+        is_new: bool,
+    ) -> Result<DatapathMessage, ClientError> {
+        let (what, command) = match is_new {
+            true => ("making a datapath", command::NEW),
+            false => ("changing a datapath", command::SET),
+        };
+        let how = (self.families.datapath, command, nlm::ECHO | nlm::ACK);
+        let decode = |datapath, attrs: Attrs<'_>| DatapathMessage::decode(datapath, attrs).ok();
+        let told = self.ask(what, how, wanted.datapath, |writer| wanted.encode(writer), decode)?;
+        told.into_iter().next().ok_or(ClientError::WrongAnswer(what))
+    }
+
+    /// All ports of a datapath.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn ports(&mut self, datapath: i32) -> Result<Vec<VportMessage>, ClientError> {
+        let how = (self.families.vport, command::GET, nlm::DUMP);
+        self.ask(
+            "listing ports",
+            how,
+            datapath,
+            |_| {},
+            |datapath, attrs| VportMessage::decode(datapath, attrs).ok(),
+        )
+    }
+
+    /// Makes a port, and returns it as it is then.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn port_add(&mut self, wanted: &VportMessage) -> Result<VportMessage, ClientError> {
+        const WHAT: &str = "making a port";
+        let how = (self.families.vport, command::NEW, nlm::ECHO | nlm::ACK);
+        let decode = |datapath, attrs: Attrs<'_>| VportMessage::decode(datapath, attrs).ok();
+        let told = self.ask(WHAT, how, wanted.datapath, |writer| wanted.encode(writer), decode)?;
+        told.into_iter().next().ok_or(ClientError::WrongAnswer(WHAT))
+    }
+
+    /// All flows of a datapath.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn flows(&mut self, datapath: i32) -> Result<Vec<FlowMessage>, ClientError> {
+        let how = (self.families.flow, command::GET, nlm::DUMP);
+        self.ask(
+            "listing flows",
+            how,
+            datapath,
+            |_| {},
+            |datapath, attrs| FlowMessage::decode(datapath, attrs).ok(),
+        )
+    }
+
+    /// Installs a flow; one that is there already is an error.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn flow_add(&mut self, flow: &FlowMessage) -> Result<(), ClientError> {
+        let how = (self.families.flow, command::NEW, nlm::CREATE | nlm::ACK);
+        self.ask("installing a flow", how, flow.datapath, |writer| flow.encode(writer), |_, _| Some(()))
+            .map(drop)
+    }
+
+    /// Takes a flow out, and returns it as it was at last; without name and key all go, and nothing is returned.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn flow_remove(&mut self, flow: &FlowMessage) -> Result<Option<FlowMessage>, ClientError> {
+        let how = (self.families.flow, command::DEL, nlm::ECHO | nlm::ACK);
+        let decode = |datapath, attrs: Attrs<'_>| FlowMessage::decode(datapath, attrs).ok();
+        let told = self.ask("removing a flow", how, flow.datapath, |writer| flow.encode(writer), decode)?;
+        Ok(told.into_iter().next())
+    }
+
+    /// Has the switch do something with a packet.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn execute(&mut self, packet: &PacketMessage) -> Result<(), ClientError> {
+        let how = (self.families.packet, crate::uapi::packet::EXECUTE, nlm::ACK);
+        self.ask("executing", how, packet.datapath, |writer| packet.encode(writer), |_, _| Some(())).map(drop)
+    }
+
+    /// Becomes a member of the ports' group: what comes and goes is told from then on.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn watch_ports(&mut self) -> Result<(), ClientError> {
+        let group = self.families.vport_group;
+        self.transact("watching ports", &private::number(JOIN, 0, group)).map(drop)
+    }
+}

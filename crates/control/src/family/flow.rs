@@ -1,0 +1,124 @@
+//! Family `ovs_flow`.
+
+use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
+
+use super::{word_bytes, words};
+use crate::attr::{Attr, Attrs, Writer};
+use crate::refusal::Refusal;
+use crate::uapi::flow as uapi;
+use crate::{action, key};
+
+/// `OVS_FLOW_ATTR_*`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowMessage {
+    /// The datapath.
+    pub datapath: i32,
+    /// What it matches.
+    pub key: Option<FlowKey>,
+    /// Which bits of that.
+    pub mask: Option<FlowKey>,
+    /// What is done.
+    pub actions: Option<Vec<Action>>,
+    /// What happened so far.
+    pub stats: Option<FlowStats>,
+    /// Counters start again.
+    pub is_clear: bool,
+    /// Only asked whether it could be: no packet is to meet it.
+    pub is_probe: bool,
+    /// Its name.
+    pub ufid: Option<Ufid>,
+    /// What is left out of answers: `OVS_UFID_F_*`.
+    pub omitted: Option<u32>,
+}
+
+impl FlowMessage {
+    /// Attributes of a message about a flow of `datapath`; those of no meaning here are passed over, as the kernel does.
+    ///
+    /// # Errors
+    /// EINVAL for keys, masks and actions that cannot be read, ERANGE for other attributes of a wrong length.
+    pub fn decode(datapath: i32, attrs: Attrs<'_>) -> Result<Self, Refusal> {
+        let mut message = Self { datapath, ..Self::default() };
+        let (mut mask, mut stats) = (None, Stats::default());
+        for attr in attrs {
+            let attr = attr?;
+            match attr.kind {
+                uapi::KEY => message.key = Some(key::decode(attr.nested())?),
+                uapi::MASK => mask = Some(attr),
+                uapi::ACTIONS => message.actions = Some(action::decode(attr.payload)?),
+                uapi::CLEAR => message.is_clear = true,
+                uapi::PROBE => message.is_probe = true,
+                uapi::UFID => message.ufid = Some(decode_ufid(&attr)?),
+                uapi::UFID_FLAGS => message.omitted = Some(attr.u32()?),
+                _ => stats.decode(&attr)?,
+            }
+        }
+        message.mask = mask.map(|mask| decode_mask(&mask, message.key.as_ref())).transpose()?;
+        message.stats = stats.is_there.then_some(stats.counters);
+        Ok(message)
+    }
+
+    /// Its attributes; counters that are zero are left out, as in the kernel's.
+    pub fn encode(&self, writer: &mut Writer) {
+        if let Some(ufid) = self.ufid {
+            writer.put(uapi::UFID, &ufid.0);
+        }
+        if let Some(key) = &self.key {
+            writer.nest(uapi::KEY, |nested| key::encode(nested, key));
+        }
+        if let Some(mask) = &self.mask {
+            writer.nest(uapi::MASK, |nested| key::encode(nested, mask));
+        }
+        if let Some(stats) = &self.stats {
+            encode_stats(writer, stats);
+        }
+        if let Some(actions) = &self.actions {
+            writer.nest(uapi::ACTIONS, |nested| action::encode(nested, actions));
+        }
+        writer.put_flag(uapi::CLEAR, self.is_clear);
+        writer.put_flag(uapi::PROBE, self.is_probe);
+        writer.put_some(uapi::UFID_FLAGS, self.omitted.map(u32::to_ne_bytes));
+    }
+}
+
+/// A mask is of a key; without one it has nothing to say.
+fn decode_mask(mask: &Attr<'_>, key: Option<&FlowKey>) -> Result<FlowKey, Refusal> {
+    let key = key.ok_or(Refusal::invalid("a mask without a key"))?;
+    key::decode_mask(mask.nested(), key)
+}
+
+fn decode_ufid(attr: &Attr<'_>) -> Result<Ufid, Refusal> {
+    attr.array().map(Ufid).map_err(|_| Refusal::invalid("a flow's name has to have 16 bytes"))
+}
+
+#[derive(Default)]
+struct Stats {
+    counters: FlowStats,
+    is_there: bool,
+}
+
+impl Stats {
+    fn decode(&mut self, attr: &Attr<'_>) -> Result<(), Refusal> {
+        match attr.kind {
+            uapi::STATS => [self.counters.packets, self.counters.bytes] = words::<16, 2>(attr)?,
+            uapi::USED => self.counters.used_ms = attr.u64()?,
+            uapi::TCP_FLAGS => self.counters.tcp_flags = attr.u8()?.into(),
+            _ => return Ok(()),
+        }
+        self.is_there = true;
+        Ok(())
+    }
+}
+
+fn encode_stats(writer: &mut Writer, stats: &FlowStats) {
+    if stats.packets != 0 {
+        writer.put(uapi::STATS, &word_bytes([stats.packets, stats.bytes]));
+    }
+    // Eight flags fit; the others are not asked for.
+    let [_, tcp_flags] = stats.tcp_flags.to_be_bytes();
+    if tcp_flags != 0 {
+        writer.put(uapi::TCP_FLAGS, &[tcp_flags]);
+    }
+    if stats.used_ms != 0 {
+        writer.put(uapi::USED, &stats.used_ms.to_ne_bytes());
+    }
+}

@@ -1,0 +1,199 @@
+//! Family `ovs_vport`.
+
+use super::{u32_bytes, u32_list, word_bytes, words};
+use crate::attr::{Attrs, Writer};
+use crate::bounds::{CPUS_MAX, NAME_BYTES_MAX};
+use crate::refusal::{Errno, Refusal};
+use crate::uapi::vport as uapi;
+
+/// What a port is (`enum ovs_vport_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VportKind {
+    /// A network device, or a guest.
+    Netdev,
+    /// A device of the host's own stack that the datapath makes.
+    Internal,
+    /// Tunnels.
+    Gre,
+    /// Tunnels.
+    Vxlan,
+    /// Tunnels.
+    Geneve,
+    /// What later versions have, by number.
+    Other(u32),
+}
+
+impl From<u32> for VportKind {
+    fn from(number: u32) -> Self {
+        match number {
+            uapi::TYPE_NETDEV => Self::Netdev,
+            uapi::TYPE_INTERNAL => Self::Internal,
+            uapi::TYPE_GRE => Self::Gre,
+            uapi::TYPE_VXLAN => Self::Vxlan,
+            uapi::TYPE_GENEVE => Self::Geneve,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl From<VportKind> for u32 {
+    fn from(kind: VportKind) -> Self {
+        match kind {
+            VportKind::Netdev => uapi::TYPE_NETDEV,
+            VportKind::Internal => uapi::TYPE_INTERNAL,
+            VportKind::Gre => uapi::TYPE_GRE,
+            VportKind::Vxlan => uapi::TYPE_VXLAN,
+            VportKind::Geneve => uapi::TYPE_GENEVE,
+            VportKind::Other(number) => number,
+        }
+    }
+}
+
+/// Options of tunnel ports (`OVS_TUNNEL_ATTR_*`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VportOptions {
+    /// UDP port.
+    pub dst_port: Option<u16>,
+    /// VXLAN with group-based policy.
+    pub is_gbp: bool,
+}
+
+/// A port's counters (`struct ovs_vport_stats`); received is from the guest or the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VportStats {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Bad packets received.
+    pub rx_errors: u64,
+    /// Packets that could not be sent.
+    pub tx_errors: u64,
+    /// Packets dropped on their way in.
+    pub rx_dropped: u64,
+    /// Packets dropped on their way out.
+    pub tx_dropped: u64,
+}
+
+/// `OVS_VPORT_ATTR_*`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VportMessage {
+    /// The datapath; 0 in requests that name the port.
+    pub datapath: i32,
+    /// Number in the datapath.
+    pub number: Option<u32>,
+    /// What it is.
+    pub kind: Option<VportKind>,
+    /// Name.
+    pub name: Option<String>,
+    /// Options of tunnels.
+    pub options: Option<VportOptions>,
+    /// Port ids for misses, of which one is chosen by the packet's hash.
+    pub upcall_port_ids: Option<Vec<u32>>,
+    /// Counters.
+    pub stats: Option<VportStats>,
+    /// Number of its device.
+    pub ifindex: Option<u32>,
+    /// Network namespace of its device, if it is another one.
+    pub netns_id: Option<i32>,
+}
+
+impl VportMessage {
+    /// Attributes of a message about a port of `datapath`; those of no meaning here are passed over, as the kernel does.
+    ///
+    /// # Errors
+    /// As [`super::DatapathMessage::decode`].
+    pub fn decode(datapath: i32, attrs: Attrs<'_>) -> Result<Self, Refusal> {
+        let mut message = Self { datapath, ..Self::default() };
+        for attr in attrs {
+            let attr = attr?;
+            match attr.kind {
+                uapi::PORT_NO => message.number = Some(attr.u32()?),
+                uapi::TYPE => message.kind = Some(attr.u32()?.into()),
+                uapi::NAME => message.name = Some(attr.string(NAME_BYTES_MAX)?),
+                uapi::OPTIONS => message.options = Some(decode_options(attr.nested())?),
+                uapi::UPCALL_PID => message.upcall_port_ids = Some(u32_list(&attr, CPUS_MAX)?),
+                uapi::STATS => message.stats = Some(stats(words::<64, 8>(&attr)?)),
+                uapi::IFINDEX => message.ifindex = Some(attr.u32()?),
+                uapi::NETNSID => message.netns_id = Some(attr.array().map(i32::from_ne_bytes)?),
+                _ => {}
+            }
+        }
+        Ok(message)
+    }
+
+    /// Its attributes.
+    pub fn encode(&self, writer: &mut Writer) {
+        writer.put_some(uapi::PORT_NO, self.number.map(u32::to_ne_bytes));
+        writer.put_some(uapi::TYPE, self.kind.map(|kind| u32::from(kind).to_ne_bytes()));
+        if let Some(name) = &self.name {
+            writer.put_string(uapi::NAME, name);
+        }
+        writer.put_some(uapi::IFINDEX, self.ifindex.map(u32::to_ne_bytes));
+        writer.put_some(uapi::NETNSID, self.netns_id.map(i32::to_ne_bytes));
+        if let Some(stats) = self.stats {
+            writer.put(uapi::STATS, &word_bytes(stats_words(stats)));
+        }
+        if let Some(ids) = &self.upcall_port_ids {
+            writer.put(uapi::UPCALL_PID, &u32_bytes(ids));
+        }
+        if let Some(options) = &self.options {
+            writer.nest(uapi::OPTIONS, |nested| encode_options(nested, options));
+        }
+    }
+}
+
+fn decode_options(attrs: Attrs<'_>) -> Result<VportOptions, Refusal> {
+    let mut options = VportOptions::default();
+    for attr in attrs {
+        let attr = attr?;
+        match attr.kind {
+            uapi::OPTION_DST_PORT => options.dst_port = Some(attr.u16()?),
+            uapi::OPTION_EXTENSION => options.is_gbp = decode_extension(attr.nested())?,
+            _ => {}
+        }
+    }
+    Ok(options)
+}
+
+fn decode_extension(attrs: Attrs<'_>) -> Result<bool, Refusal> {
+    for attr in attrs {
+        if attr?.kind != uapi::VXLAN_EXT_GBP {
+            return Err(Refusal::new(
+                Errno::EOPNOTSUPP,
+                "the only VXLAN extension known here is group-based policy",
+            ));
+        }
+    }
+    Ok(true)
+}
+
+fn encode_options(writer: &mut Writer, options: &VportOptions) {
+    writer.put_some(uapi::OPTION_DST_PORT, options.dst_port.map(u16::to_ne_bytes));
+    if options.is_gbp {
+        writer.nest(uapi::OPTION_EXTENSION, |nested| nested.put_flag(uapi::VXLAN_EXT_GBP, true));
+    }
+}
+
+fn stats(words: [u64; 8]) -> VportStats {
+    let [rx_packets, tx_packets, rx_bytes, tx_bytes, rx_errors, tx_errors, rx_dropped, tx_dropped] = words;
+    VportStats { rx_packets, tx_packets, rx_bytes, tx_bytes, rx_errors, tx_errors, rx_dropped, tx_dropped }
+}
+
+fn stats_words(stats: VportStats) -> [u64; 8] {
+    let VportStats {
+        rx_packets,
+        tx_packets,
+        rx_bytes,
+        tx_bytes,
+        rx_errors,
+        tx_errors,
+        rx_dropped,
+        tx_dropped,
+    } = stats;
+    [rx_packets, tx_packets, rx_bytes, tx_bytes, rx_errors, tx_errors, rx_dropped, tx_dropped]
+}

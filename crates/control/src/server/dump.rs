@@ -1,0 +1,79 @@
+//! Dumps: made a datagram at a time, as the client takes them.
+
+use std::ops::ControlFlow;
+
+use super::answer::Answer;
+use super::state::State;
+use crate::bounds::DUMP_BYTES;
+use crate::datapath::{Datapath, DatapathId};
+use crate::message::{self, Header};
+
+/// A dump on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Dump {
+    /// The request.
+    pub(super) header: Header,
+    pub(super) what: What,
+}
+
+/// What is dumped, and from where on.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// Datapaths behind this one.
+    Datapaths { after: i32 },
+    /// Ports from this one on.
+    Ports { id: DatapathId, from: u32 },
+    /// Flows from this place on, without what is omitted.
+    Flows { id: DatapathId, cursor: u64, omitted: u32 },
+    /// Nothing (more).
+    Nothing,
+}
+
+impl Dump {
+    /// The next datagram, and whether it was the last one.
+    pub(super) fn next(&mut self, state: &State, datapath: &dyn Datapath) -> (Vec<u8>, bool) {
+        let mut bytes = Vec::with_capacity(DUMP_BYTES);
+        let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
+        self.what = match self.what {
+            What::Datapaths { after } => datapaths(state, datapath, after, &mut put),
+            What::Ports { id, from } => ports(state, datapath, id, from, &mut put),
+            What::Flows { id, cursor, omitted } => flows(datapath, id, cursor, omitted, &mut put),
+            What::Nothing => What::Nothing,
+        };
+        let is_last = matches!(self.what, What::Nothing);
+        if is_last {
+            bytes.extend(message::done(self.header, Ok(())));
+        }
+        (bytes, is_last)
+    }
+}
+
+/// Adds to the datagram; breaks when it has no room, and the answer was not added.
+type Put<'a> = &'a mut dyn FnMut(Answer) -> ControlFlow<()>;
+
+fn datapaths(state: &State, datapath: &dyn Datapath, after: i32, put: Put<'_>) -> What {
+    let mut last = after;
+    for (id, known) in state.datapaths_after(after) {
+        if put(Answer::Datapath(known.message(id, datapath))).is_break() {
+            return What::Datapaths { after: last };
+        }
+        last = id.0;
+    }
+    What::Nothing
+}
+
+fn ports(state: &State, datapath: &dyn Datapath, id: DatapathId, from: u32, put: Put<'_>) -> What {
+    let Some(known) = state.datapath(id) else { return What::Nothing };
+    for port in known.ports_from(from) {
+        if put(Answer::Vport(known.port_message(id, port, datapath))).is_break() {
+            return What::Ports { id, from: port.number };
+        }
+    }
+    What::Nothing
+}
+
+fn flows(datapath: &dyn Datapath, id: DatapathId, cursor: u64, omitted: u32, put: Put<'_>) -> What {
+    let next = datapath
+        .flows_visit(id, cursor, &mut |flow| put(Answer::Flow(super::flows::message(id, flow, omitted))));
+    next.map_or(What::Nothing, |cursor| What::Flows { id, cursor, omitted })
+}

@@ -1,0 +1,114 @@
+//! Requests of family `ovs_flow`.
+
+use super::answer::Answer;
+use super::dump::What;
+use super::families::Family;
+use super::request::{Outcome, Request, unknown_command};
+use super::state::State;
+use crate::datapath::{Datapath, DatapathId, FlowInstall, FlowName, FlowView};
+use crate::family::FlowMessage;
+use crate::refusal::{Errno, Refusal};
+use crate::uapi::{command, flow as uapi, nlm};
+use lasthop_flow::Match;
+
+/// `is_told` says whether somebody wants to know what becomes of a flow.
+pub(super) fn serve(
+    state: &State,
+    datapath: &mut dyn Datapath,
+    request: &Request<'_>,
+    is_told: bool,
+) -> Result<Outcome, Refusal> {
+    let id = request.id;
+    state.expect(id)?;
+    let wanted = FlowMessage::decode(id.0, request.attrs.clone())?;
+    let omitted = wanted.omitted.unwrap_or(0);
+    if request.is_dump() {
+        return Ok(Outcome::Dump(What::Flows { id, cursor: 0, omitted }));
+    }
+    let name = match request.command {
+        command::NEW => install(datapath, id, wanted, request.header.has(nlm::CREATE))?,
+        command::SET => change(datapath, id, wanted)?,
+        command::DEL => return remove(datapath, id, &wanted, is_told),
+        command::GET => {
+            let flow = datapath.flow(id, &expect_name(&wanted)?).ok_or(no_flow())?;
+            let answer = Answer::Flow(message(id, flow.view(), omitted));
+            return Ok(Outcome::Told { answer, command: command::NEW });
+        }
+        _ => return Err(unknown_command()),
+    };
+    if !is_told {
+        return Ok(Outcome::Done);
+    }
+    let flow = datapath.flow(id, &name).ok_or(no_flow())?;
+    let answer = Answer::Flow(message(id, flow.view(), omitted));
+    Ok(Outcome::Changed { answer, command: request.command, family: Family::Flow })
+}
+
+/// A flow as it is told, without what `omitted` names. Without a name its key is told in any case.
+pub(super) fn message(id: DatapathId, flow: FlowView<'_>, omitted: u32) -> Box<FlowMessage> {
+    let has = |bit| omitted & bit == 0;
+    Box::new(FlowMessage {
+        datapath: id.0,
+        ufid: flow.ufid,
+        key: (has(uapi::OMIT_KEY) || flow.ufid.is_none()).then(|| flow.matches.key.clone()),
+        mask: flow.matches.mask.clone().filter(|_| has(uapi::OMIT_MASK)),
+        actions: has(uapi::OMIT_ACTIONS).then(|| flow.actions.to_vec()),
+        stats: Some(flow.stats),
+        ..FlowMessage::default()
+    })
+}
+
+fn no_flow() -> Refusal {
+    Refusal::new(Errno::ENOENT, "there is no such flow")
+}
+
+fn name(wanted: &FlowMessage) -> Option<FlowName> {
+    let key = wanted.key.as_ref().map(|key| FlowName::Key(Box::new(key.clone())));
+    wanted.ufid.map(FlowName::Ufid).or(key)
+}
+
+fn expect_name(wanted: &FlowMessage) -> Result<FlowName, Refusal> {
+    name(wanted).ok_or(Refusal::invalid("neither a name nor a key says which flow"))
+}
+
+/// Returns how the flow is named.
+fn install(
+    datapath: &mut dyn Datapath,
+    id: DatapathId,
+    wanted: FlowMessage,
+    is_new: bool,
+) -> Result<FlowName, Refusal> {
+    let name = expect_name(&wanted)?;
+    let (Some(key), Some(actions)) = (wanted.key, wanted.actions) else {
+        return Err(Refusal::invalid("a flow needs a key and actions"));
+    };
+    let matches = Match { key, mask: wanted.mask };
+    matches.check()?;
+    datapath.flow_install(
+        id,
+        FlowInstall { ufid: wanted.ufid, matches, actions, is_probe: wanted.is_probe, is_new },
+    )?;
+    Ok(name)
+}
+
+fn change(datapath: &mut dyn Datapath, id: DatapathId, wanted: FlowMessage) -> Result<FlowName, Refusal> {
+    let name = expect_name(&wanted)?;
+    datapath.flow_change(id, &name, wanted.actions, wanted.is_clear)?;
+    Ok(name)
+}
+
+/// One flow, or all if none is named.
+fn remove(
+    datapath: &mut dyn Datapath,
+    id: DatapathId,
+    wanted: &FlowMessage,
+    is_told: bool,
+) -> Result<Outcome, Refusal> {
+    let Some(name) = name(wanted) else {
+        datapath.flows_flush(id);
+        return Ok(Outcome::Done);
+    };
+    let removal = datapath.flow_remove(id, &name, is_told)?;
+    let omitted = wanted.omitted.unwrap_or(0);
+    Ok(removal.map_or(Outcome::Done, |removal| Outcome::Removed { id, removal, omitted }))
+}

@@ -1,0 +1,348 @@
+//! The server without its sockets: datagrams of clients in, datagrams for clients out.
+//!
+//! ```text
+//!                        ┌ families: datapaths, vports, flows, packets, meters ──> Datapath (the switch)
+//!   received(peer) ──> request ── one message at a time ──> answers ──┐
+//!   upcall() ──────────────────────────────────────────────────────┐  │
+//!                                                                  v  v
+//!                                              per peer: [ datagrams waiting ] ──> output(peer), sent(peer)
+//!                                                           │ room again ──> the dump goes on, then the request
+//! ```
+//!
+//! A client that does not read gets no more answers made, and none of its requests is looked at; misses and
+//! notifications that find no room are lost and counted. So whatever a client does, what is kept for it is bounded, and
+//! nobody waits.
+
+mod answer;
+mod datapaths;
+mod dump;
+mod families;
+mod flows;
+mod meters;
+mod netfilter;
+mod packets;
+mod peer;
+mod private;
+mod removals;
+mod request;
+mod state;
+mod upcall;
+mod vports;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use families::Family;
+pub use peer::PeerId;
+pub use state::DatapathRecord;
+pub use upcall::{Upcall, UpcallKind, Upcalled};
+
+use crate::bounds::QUEUED_BYTES_MAX;
+use crate::datapath::{Datapath, DatapathId, RemovalId};
+use crate::family::FamilyMessage;
+use crate::message::{self, Header, Message, Messages};
+use crate::private as private_messages;
+use crate::refusal::{Errno, Refusal};
+use crate::uapi::{ctrl, nlm, protocol};
+use dump::Dump;
+use peer::{Peer, Removal};
+use request::{Outcome, Request};
+use state::State;
+
+/// Types below are netlink's own, and no requests.
+const TYPE_MIN: u16 = 0x10;
+
+/// Why a connection is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Goodbye {
+    /// The first datagram was something else.
+    #[error("a client did not begin with HELLO; is it not one of ours?")]
+    NoHello,
+    /// More clients than there may be.
+    #[error("there are as many control connections as there may be (2048)")]
+    TooMany,
+    /// A request while another one is not done.
+    #[error("a client sent a request while it was not to be read from")]
+    OutOfTurn,
+}
+
+/// Who is connected, and what was asked for.
+#[derive(Debug, Default)]
+pub struct Server {
+    state: State,
+    peers: BTreeMap<PeerId, Peer>,
+    port_ids: BTreeMap<u32, PeerId>,
+    last_port_id: u32,
+    told: BTreeSet<PeerId>,
+    /// Clients who wait for the last of flows that were taken out.
+    settling: BTreeSet<PeerId>,
+    /// Flows that were taken out by clients who are gone.
+    orphans: Vec<RemovalId>,
+    queued_bytes: usize,
+    /// Somebody is a member of the flows' group, which OVS never is.
+    has_flow_members: bool,
+}
+
+impl Server {
+    /// Without clients and datapaths.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A datagram from a client; call it only while [`Server::wants_input`].
+    ///
+    /// # Errors
+    /// When the connection is to be closed; the server has forgotten it.
+    pub fn received(
+        &mut self,
+        id: PeerId,
+        datagram: Vec<u8>,
+        datapath: &mut dyn Datapath,
+    ) -> Result<(), Goodbye> {
+        let result = match self.peers.get_mut(&id) {
+            None => self.greet(id, &datagram),
+            Some(peer) if peer.is_idle() => {
+                peer.request = Some(datagram);
+                Ok(())
+            }
+            Some(_) => Err(Goodbye::OutOfTurn),
+        };
+        match result {
+            Ok(()) => self.advance(id, datapath),
+            Err(_) => self.disconnected(id),
+        }
+        result
+    }
+
+    /// Whether a client's next request may be read.
+    #[must_use]
+    pub fn wants_input(&self, id: PeerId) -> bool {
+        self.peers.get(&id).is_none_or(Peer::is_idle)
+    }
+
+    /// The next datagram for a client.
+    #[must_use]
+    pub fn output(&self, id: PeerId) -> Option<&[u8]> {
+        self.peers.get(&id)?.output()
+    }
+
+    /// The datagram was sent. What waited for room goes on.
+    pub fn sent(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            let before = peer.output_bytes();
+            peer.pop();
+            self.queued_bytes -= before - peer.output_bytes();
+            self.advance(id, datapath);
+        }
+    }
+
+    /// Clients that were told something they did not ask for, since this was last called.
+    pub fn take_told(&mut self) -> BTreeSet<PeerId> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// A client is gone. Datapaths, ports and flows stay.
+    pub fn disconnected(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.remove(&id) {
+            self.queued_bytes -= peer.output_bytes();
+            self.port_ids.remove(&peer.port_id);
+            self.orphans.extend(peer.removals().map(|removal| removal.removal));
+            self.settling.remove(&id);
+            self.look_for_flow_members();
+        }
+    }
+
+    /// Misses and notifications that a client lost, since it did not read.
+    #[must_use]
+    pub fn lost(&self, id: PeerId) -> u64 {
+        self.peers.get(&id).map_or(0, |peer| peer.lost)
+    }
+
+    /// Datapaths and ports as clients made them.
+    #[must_use]
+    pub fn records(&self) -> &BTreeMap<DatapathId, DatapathRecord> {
+        self.state.records()
+    }
+
+    /// Makes again what was there before the switch process began. Ports that cannot be had are left out, and named.
+    pub fn restore(
+        &mut self,
+        records: BTreeMap<DatapathId, DatapathRecord>,
+        datapath: &mut dyn Datapath,
+    ) -> Vec<String> {
+        let mut missing = Vec::new();
+        for (id, mut known) in records {
+            if datapath.created(id, &known.name).is_err() {
+                missing.push(known.name);
+                continue;
+            }
+            known.ports.retain(|_, port| {
+                let is_there = datapath.port_added(id, port).is_ok();
+                if !is_there {
+                    missing.push(port.name.clone());
+                }
+                is_there
+            });
+            self.state.insert(id, known);
+        }
+        missing
+    }
+
+    /// Goes on with a client's dump and request as long as there is room for answers.
+    fn advance(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
+        while let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_room()) {
+            if let Some(dump) = &mut peer.dump {
+                let (datagram, is_last) = dump.next(&self.state, datapath);
+                peer.dump.take_if(|_| is_last);
+                self.push(id, datagram);
+            } else if let Some(request) = peer.request.take() {
+                self.serve_next(id, request, datapath);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// The next message of a request datagram, or its end.
+    fn serve_next(&mut self, id: PeerId, request: Vec<u8>, datapath: &mut dyn Datapath) {
+        let Some(message) = Messages::new(&request).next() else {
+            return self.push(id, private_messages::end());
+        };
+        let len = message::HEADER_BYTES + message.body.len();
+        self.serve(id, &message, len, datapath);
+        let rest = request.get(len.next_multiple_of(4)..).unwrap_or_default().to_vec();
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.request = Some(rest);
+        }
+    }
+
+    fn serve(&mut self, id: PeerId, message: &Message<'_>, len: usize, datapath: &mut dyn Datapath) {
+        if self.serve_private(id, message) {
+            return;
+        }
+        let header = message.header;
+        let is_request = header.has(nlm::REQUEST) && header.kind >= TYPE_MIN;
+        let result = if is_request { self.serve_request(id, message, datapath) } else { Ok(()) };
+        let is_dump = self.peers.get(&id).is_some_and(|peer| peer.dump.is_some());
+        if result.is_err() || (header.has(nlm::ACK) && !is_dump) {
+            let is_extended = self.peers.get(&id).is_some_and(|peer| peer.is_extended);
+            let len = u32::try_from(len).unwrap_or(u32::MAX);
+            self.push(id, message::acknowledgement(header, len, result, is_extended));
+        }
+    }
+
+    fn serve_request(
+        &mut self,
+        id: PeerId,
+        message: &Message<'_>,
+        datapath: &mut dyn Datapath,
+    ) -> Result<(), Refusal> {
+        if self.peers.get(&id).is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
+            let what = netfilter::serve(message.header)?;
+            return self.finish(id, message.header, what, datapath);
+        }
+        if message.header.kind == ctrl::FAMILY_ID {
+            return self.tell_family(id, message);
+        }
+        let family =
+            Family::of(message.header.kind).ok_or(Refusal::new(Errno::ENOENT, "there is no such family"))?;
+        let request = Request::decode(message)?;
+        let is_told = self.is_told(request.header.flags);
+        let state = &mut self.state;
+        let outcome = match family {
+            Family::Datapath => datapaths::serve(state, datapath, &request),
+            Family::Vport => vports::serve(state, datapath, &request),
+            Family::Flow => flows::serve(state, datapath, &request, is_told),
+            Family::Packet => packets::serve(state, datapath, &request),
+            Family::Meter => meters::serve(state, datapath, &request),
+            Family::CtLimit => meters::serve_ct_limits(datapath, &request),
+        }?;
+        self.finish(id, request.header, outcome, datapath)
+    }
+
+    fn finish(
+        &mut self,
+        id: PeerId,
+        request: Header,
+        outcome: Outcome,
+        datapath: &mut dyn Datapath,
+    ) -> Result<(), Refusal> {
+        match outcome {
+            Outcome::Done => {}
+            Outcome::Told { answer, command } => self.push(id, answer.message(request, command, 0)?),
+            Outcome::Changed { answer, command, family } => {
+                let bytes = answer.message(request, command, 0)?;
+                self.notify(id, family, &bytes);
+                if request.has(nlm::ECHO) {
+                    self.push(id, bytes);
+                }
+            }
+            Outcome::Removed { id: datapath_id, removal, omitted } => {
+                let removal = Removal { header: request, id: datapath_id, removal, omitted };
+                self.push_removal(id, removal, datapath);
+            }
+            Outcome::Dump(what) => {
+                if let Some(peer) = self.peers.get_mut(&id) {
+                    peer.dump = Some(Dump { header: request, what });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_family(&mut self, id: PeerId, message: &Message<'_>) -> Result<(), Refusal> {
+        let generic = message.generic()?;
+        if generic.command != ctrl::GETFAMILY || message.header.has(nlm::DUMP) {
+            return Err(request::unknown_command());
+        }
+        let wanted = FamilyMessage::decode(crate::attr::Attrs::new(generic.body))?;
+        let by_name = wanted.name.as_deref().and_then(Family::named);
+        let found = by_name.or(wanted.id.and_then(Family::of)).ok_or(Refusal::from(Errno::ENOENT))?;
+        let header = Header { flags: 0, ..message.header };
+        let told = found.message();
+        self.push(id, message::encode_generic(header, ctrl::NEWFAMILY, 2, |writer| told.encode(writer))?);
+        Ok(())
+    }
+
+    fn look_for_flow_members(&mut self) {
+        let group = Family::Flow.group();
+        self.has_flow_members =
+            self.peers.values().any(|peer| peer.groups.iter().any(|one| Some(*one) == group));
+    }
+
+    /// To every member of the family's group but who caused it.
+    fn notify(&mut self, cause: PeerId, family: Family, bytes: &[u8]) {
+        let Some(group) = family.group() else { return };
+        let members = self.peers.iter().filter(|(id, peer)| **id != cause && peer.groups.contains(&group));
+        let members: Vec<PeerId> = members.map(|(id, _)| *id).collect();
+        for id in members {
+            self.push_droppable(id, bytes.to_vec());
+        }
+    }
+
+    fn push(&mut self, id: PeerId, datagram: Vec<u8>) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            self.queued_bytes += datagram.len();
+            peer.push(datagram);
+        }
+    }
+
+    /// Whether a miss or a notification has room; it counts as lost if not.
+    fn has_room(&mut self, id: PeerId, len_bytes: usize) -> bool {
+        let has_room_for_all = self.queued_bytes + len_bytes <= QUEUED_BYTES_MAX;
+        let Some(peer) = self.peers.get_mut(&id) else { return false };
+        let has_room = has_room_for_all && peer.has_room_for_upcall(len_bytes);
+        peer.lost += u64::from(!has_room);
+        has_room
+    }
+
+    /// Without room it is lost.
+    fn push_droppable(&mut self, id: PeerId, datagram: Vec<u8>) -> bool {
+        let has_room = self.has_room(id, datagram.len());
+        if has_room {
+            self.push(id, datagram);
+            self.told.insert(id);
+        }
+        has_room
+    }
+}

@@ -1,0 +1,31 @@
+//! Requests of family `ovs_packet`.
+
+use super::request::{Outcome, Request, unknown_command};
+use super::state::State;
+use crate::datapath::{Datapath, Execute};
+use crate::family::PacketMessage;
+use crate::refusal::Refusal;
+use crate::uapi::packet;
+
+pub(super) fn serve(
+    state: &State,
+    datapath: &mut dyn Datapath,
+    request: &Request<'_>,
+) -> Result<Outcome, Refusal> {
+    if request.command != packet::EXECUTE {
+        return Err(unknown_command());
+    }
+    let wanted = PacketMessage::decode(request.id.0, request.attrs.clone())?;
+    let actions = wanted.actions.ok_or(Refusal::invalid("there are no actions for the packet"))?;
+    state.expect(request.id)?;
+    let execute = Execute {
+        packet: wanted.packet,
+        metadata: wanted.key,
+        actions,
+        is_probe: wanted.is_probe,
+        mru_bytes: wanted.mru_bytes,
+        hash: wanted.hash,
+    };
+    datapath.execute(request.id, execute)?;
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,60 @@
+//! Flows that were taken out, and are told when their last packets are counted.
+
+use super::answer::Answer;
+use super::families::Family;
+use super::peer::Removal;
+use super::{PeerId, Server, flows};
+use crate::datapath::Datapath;
+use crate::uapi::{command, nlm};
+
+impl Server {
+    /// Whether somebody waits for flows that were taken out: then [`Server::settle`] is to be called when workers have
+    /// finished what they were at.
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        !self.settling.is_empty() || !self.orphans.is_empty()
+    }
+
+    /// Tells of flows that were taken out, as far as their last packets are counted. Answers keep their order.
+    pub fn settle(&mut self, datapath: &mut dyn Datapath) {
+        self.orphans.retain(|removal| datapath.flow_removed(*removal).is_none());
+        for id in std::mem::take(&mut self.settling) {
+            self.settle_peer(id, datapath);
+            self.told.insert(id);
+            self.advance(id, datapath);
+        }
+    }
+
+    /// Whether who changes a flow, or anybody else, is told of it.
+    pub(super) fn is_told(&self, flags: u16) -> bool {
+        flags & nlm::ECHO != 0 || self.has_flow_members
+    }
+
+    pub(super) fn push_removal(&mut self, id: PeerId, removal: Removal, datapath: &mut dyn Datapath) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            let before = peer.output_bytes();
+            peer.push_removal(removal);
+            self.queued_bytes = self.queued_bytes + peer.output_bytes() - before;
+            self.settle_peer(id, datapath);
+        }
+    }
+
+    fn settle_peer(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let (before, mut notices) = (peer.output_bytes(), Vec::new());
+        let is_left = peer.settle(|removal| {
+            let flow = datapath.flow_removed(removal.removal)?;
+            let answer = Answer::Flow(flows::message(removal.id, flow.view(), removal.omitted));
+            let bytes = answer.message(removal.header, command::DEL, 0).ok();
+            notices.extend(bytes.clone());
+            Some(bytes.filter(|_| removal.header.has(nlm::ECHO)))
+        });
+        self.queued_bytes = self.queued_bytes + peer.output_bytes() - before;
+        if is_left {
+            self.settling.insert(id);
+        }
+        for bytes in notices {
+            self.notify(id, Family::Flow, &bytes);
+        }
+    }
+}

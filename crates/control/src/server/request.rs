@@ -1,0 +1,51 @@
+//! A request and what becomes of it.
+
+use super::answer::Answer;
+use super::dump::What;
+use super::families::Family;
+use crate::attr::Attrs;
+use crate::datapath::{DatapathId, RemovalId};
+use crate::message::{Header, Message};
+use crate::refusal::{Errno, Refusal};
+use crate::uapi::{command, nlm};
+
+/// A message of a datapath family.
+#[derive(Clone, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) header: Header,
+    pub(super) command: u8,
+    pub(super) id: DatapathId,
+    pub(super) attrs: Attrs<'a>,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn decode(message: &Message<'a>) -> Result<Self, Refusal> {
+        let generic = message.generic()?;
+        let (number, attrs) = generic.datapath()?;
+        Ok(Self { header: message.header, command: generic.command, id: DatapathId(number), attrs })
+    }
+
+    pub(super) fn is_dump(&self) -> bool {
+        self.command == command::GET && self.header.has(nlm::DUMP)
+    }
+}
+
+/// What a request that is not refused leads to.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// An acknowledgement, if one is wanted.
+    Done,
+    /// An object for who asked for it (GET).
+    Told { answer: Answer, command: u8 },
+    /// An object for who wants to see what became of it (NLM_F_ECHO), and for its family's group.
+    Changed { answer: Answer, command: u8, family: Family },
+    /// A flow that was taken out, to be told once its last packets are counted.
+    Removed { id: DatapathId, removal: RemovalId, omitted: u32 },
+    /// Several objects, for who asked for them.
+    Dump(What),
+}
+
+/// A command that a family does not have.
+pub(super) fn unknown_command() -> Refusal {
+    Refusal::new(Errno::EOPNOTSUPP, "the family has no such command")
+}

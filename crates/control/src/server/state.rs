@@ -1,0 +1,176 @@
+//! What the server keeps of datapaths and their ports: names, numbers, and where misses go.
+
+use std::collections::BTreeMap;
+
+use crate::bounds::{DATAPATHS_MAX, MASKS_CACHE_SIZE, PORTS_MAX};
+use crate::datapath::{Datapath, DatapathId, Port};
+use crate::family::{DatapathMessage, DatapathStats, VportMessage};
+use crate::refusal::{Errno, Refusal};
+use crate::uapi::dp;
+
+/// A datapath as clients made it: what has to outlive the switch process, so that its next one goes on where it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatapathRecord {
+    /// Name, of port 0, too.
+    pub name: String,
+    /// `OVS_DP_F_*`.
+    pub user_features: u32,
+    /// As set; it has no other meaning here.
+    pub masks_cache_size: u32,
+    /// Where misses go, by worker, if the features say so.
+    pub per_cpu_port_ids: Vec<u32>,
+    /// Ports by number.
+    pub ports: BTreeMap<u32, Port>,
+    /// Misses that found no room on their way, or nobody at its end.
+    pub lost: u64,
+}
+
+impl DatapathRecord {
+    /// As clients find it that was just made, without any port.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            user_features: 0,
+            masks_cache_size: MASKS_CACHE_SIZE,
+            per_cpu_port_ids: Vec::new(),
+            ports: BTreeMap::new(),
+            lost: 0,
+        }
+    }
+
+    /// All that is told of it.
+    pub(super) fn message(&self, id: DatapathId, datapath: &dyn Datapath) -> DatapathMessage {
+        let (stats, megaflow_stats) = datapath.stats(id);
+        DatapathMessage {
+            datapath: id.0,
+            name: Some(self.name.clone()),
+            stats: Some(DatapathStats { lost: stats.lost + self.lost, ..stats }),
+            megaflow_stats: Some(megaflow_stats),
+            user_features: Some(self.user_features),
+            masks_cache_size: Some(self.masks_cache_size),
+            per_cpu_port_ids: Some(self.per_cpu_port_ids.clone()).filter(|ids| !ids.is_empty()),
+            ..DatapathMessage::default()
+        }
+    }
+
+    /// All that is told of one of its ports.
+    pub(super) fn port_message(&self, id: DatapathId, port: &Port, datapath: &dyn Datapath) -> VportMessage {
+        let view = datapath.port_view(id, port.number);
+        VportMessage {
+            datapath: id.0,
+            number: Some(port.number),
+            kind: Some(port.kind),
+            name: Some(port.name.clone()),
+            options: port.options,
+            upcall_port_ids: Some(port.upcall_port_ids.clone()),
+            stats: Some(view.stats),
+            ifindex: view.ifindex,
+            netns_id: view.netns_id,
+        }
+    }
+
+    pub(super) fn ports_from(&self, number: u32) -> impl Iterator<Item = &Port> {
+        self.ports.range(number..).map(|(_, port)| port)
+    }
+
+    /// The lowest number that no port has; 0 is the datapath's own port.
+    pub(super) fn free_number(&self) -> Result<u32, Refusal> {
+        let taken = self.ports.range(1..).map(|(number, _)| *number);
+        let free =
+            (1..PORTS_MAX).zip(taken.chain(std::iter::repeat(0))).find(|(number, taken)| number != taken);
+        free.map(|(number, _)| number)
+            .ok_or(Refusal::new(Errno::EFBIG, "the datapath has as many ports as it can"))
+    }
+
+    /// Where a miss goes: by worker, or where its port says.
+    pub(super) fn upcall_port_id(&self, number: u32, worker: usize, hash: u64) -> Option<u32> {
+        let list = if self.is_per_cpu() {
+            return pick(&self.per_cpu_port_ids, worker as u64);
+        } else {
+            &self.ports.get(&number)?.upcall_port_ids
+        };
+        pick(list, hash)
+    }
+
+    pub(super) fn is_per_cpu(&self) -> bool {
+        self.user_features & dp::F_DISPATCH_UPCALL_PER_CPU != 0
+    }
+}
+
+fn pick(list: &[u32], at: u64) -> Option<u32> {
+    let at = at.checked_rem(list.len() as u64)?;
+    list.get(usize::try_from(at).ok()?).copied().filter(|id| *id != 0)
+}
+
+/// All datapaths.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    datapaths: BTreeMap<DatapathId, DatapathRecord>,
+}
+
+impl State {
+    pub(super) fn datapath(&self, id: DatapathId) -> Option<&DatapathRecord> {
+        self.datapaths.get(&id)
+    }
+
+    pub(super) fn datapath_mut(&mut self, id: DatapathId) -> Option<&mut DatapathRecord> {
+        self.datapaths.get_mut(&id)
+    }
+
+    /// The datapath of this number, for what is about its flows or meters.
+    pub(super) fn expect(&self, id: DatapathId) -> Result<&DatapathRecord, Refusal> {
+        self.datapath(id).ok_or(no_datapath())
+    }
+
+    pub(super) fn expect_mut(&mut self, id: DatapathId) -> Result<&mut DatapathRecord, Refusal> {
+        self.datapath_mut(id).ok_or(no_datapath())
+    }
+
+    pub(super) fn datapaths_after(&self, after: i32) -> impl Iterator<Item = (DatapathId, &DatapathRecord)> {
+        let from = DatapathId(after.saturating_add(1));
+        self.datapaths.range(from..).map(|(id, known)| (*id, known))
+    }
+
+    /// By name, if there is one; else by number.
+    pub(super) fn find(&self, id: DatapathId, name: Option<&str>) -> Result<DatapathId, Refusal> {
+        let mut all = self.datapaths.iter();
+        let found = match name {
+            Some(name) => all.find(|(_, known)| known.name == name).map(|(id, _)| *id),
+            None => self.datapaths.contains_key(&id).then_some(id),
+        };
+        found.ok_or(no_datapath())
+    }
+
+    /// Which port of which datapath has this name.
+    pub(super) fn port_named(&self, name: &str) -> Option<(DatapathId, u32)> {
+        let ports =
+            self.datapaths.iter().flat_map(|(id, known)| known.ports.values().map(|port| (*id, port)));
+        ports.into_iter().find(|(_, port)| port.name == name).map(|(id, port)| (id, port.number))
+    }
+
+    /// A number for another datapath.
+    pub(super) fn free_id(&self) -> Result<DatapathId, Refusal> {
+        if self.datapaths.len() >= DATAPATHS_MAX {
+            return Err(Refusal::new(Errno::ENOSPC, "there are as many datapaths as there may be"));
+        }
+        let last = self.datapaths.last_key_value().map_or(0, |(id, _)| id.0);
+        Ok(DatapathId(last + 1))
+    }
+
+    pub(super) fn insert(&mut self, id: DatapathId, known: DatapathRecord) {
+        self.datapaths.insert(id, known);
+    }
+
+    pub(super) fn remove(&mut self, id: DatapathId) {
+        self.datapaths.remove(&id);
+    }
+
+    pub(super) fn records(&self) -> &BTreeMap<DatapathId, DatapathRecord> {
+        &self.datapaths
+    }
+}
+
+fn no_datapath() -> Refusal {
+    Refusal::new(Errno::ENODEV, "there is no such datapath")
+}

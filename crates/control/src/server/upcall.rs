@@ -1,0 +1,82 @@
+//! Packets on their way to the control plane.
+
+use super::answer::Answer;
+use super::peer::PeerId;
+use super::{Server, families::Family};
+use crate::datapath::DatapathId;
+use crate::family::PacketMessage;
+use crate::message::Header;
+use crate::uapi::packet;
+
+/// Why a packet goes to the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpcallKind {
+    /// No flow matched it.
+    Miss,
+    /// An action says so; to this port id, unless misses go by worker.
+    Action {
+        /// From the action.
+        port_id: u32,
+    },
+}
+
+/// A packet for the control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upcall {
+    /// Why.
+    pub kind: UpcallKind,
+    /// Where it came in.
+    pub port: u32,
+    /// The worker that met it: packets of one flow come from one worker, and so to one reader.
+    pub worker: usize,
+    /// What is told.
+    pub message: PacketMessage,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upcalled {
+    /// It waits for its client.
+    Queued,
+    /// Nobody wants it, or there is no room. Counted in the datapath's `lost`.
+    Lost,
+}
+
+impl Server {
+    /// Tells the control plane of a packet. Never waits: without room it is lost.
+    pub fn upcall(&mut self, upcall: Upcall) -> Upcalled {
+        let id = DatapathId(upcall.message.datapath);
+        let is_queued = self.target(id, &upcall).is_some_and(|peer| self.queue_upcall(peer, upcall));
+        if is_queued {
+            return Upcalled::Queued;
+        }
+        if let Some(known) = self.state.datapath_mut(id) {
+            known.lost += 1;
+        }
+        Upcalled::Lost
+    }
+
+    fn target(&self, id: DatapathId, upcall: &Upcall) -> Option<PeerId> {
+        let known = self.state.datapath(id)?;
+        let port_id = match upcall.kind {
+            UpcallKind::Action { port_id } if !known.is_per_cpu() => Some(port_id),
+            _ => known.upcall_port_id(upcall.port, upcall.worker, upcall.message.hash.unwrap_or(0)),
+        };
+        self.port_ids.get(&port_id?).copied()
+    }
+
+    fn queue_upcall(&mut self, id: PeerId, upcall: Upcall) -> bool {
+        let command = match upcall.kind {
+            UpcallKind::Miss => packet::MISS,
+            UpcallKind::Action { .. } => packet::ACTION,
+        };
+        // Before the packet is copied: a flood of misses is to cost those little who lose them.
+        if !self.has_room(id, upcall.message.packet.len()) {
+            return false;
+        }
+        let header = Header { kind: Family::Packet.id(), ..Header::default() };
+        let message = Answer::Packet(Box::new(upcall.message)).message(header, command, 0);
+        // A packet of more than 65531 bytes cannot be told.
+        message.is_ok_and(|bytes| self.push_droppable(id, bytes))
+    }
+}

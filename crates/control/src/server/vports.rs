@@ -1,0 +1,122 @@
+//! Requests of family `ovs_vport`.
+
+use super::answer::Answer;
+use super::dump::What;
+use super::families::Family;
+use super::request::{Outcome, Request, unknown_command};
+use super::state::State;
+use crate::bounds::PORTS_MAX;
+use crate::datapath::{Datapath, DatapathId, Port};
+use crate::family::VportMessage;
+use crate::refusal::{Errno, Refusal};
+use crate::uapi::command;
+
+pub(super) fn serve(
+    state: &mut State,
+    datapath: &mut dyn Datapath,
+    request: &Request<'_>,
+) -> Result<Outcome, Refusal> {
+    if request.is_dump() {
+        state.expect(request.id)?;
+        return Ok(Outcome::Dump(What::Ports { id: request.id, from: 0 }));
+    }
+    let wanted = VportMessage::decode(request.id.0, request.attrs.clone())?;
+    match request.command {
+        command::NEW => add(state, datapath, wanted),
+        command::DEL => remove(state, datapath, &wanted),
+        command::SET => change(state, datapath, &wanted),
+        command::GET => {
+            let (id, number) = find(state, &wanted)?;
+            Ok(Outcome::Told { answer: answer(state, datapath, id, number)?, command: command::NEW })
+        }
+        _ => Err(unknown_command()),
+    }
+}
+
+/// By name, if there is one, in any datapath or in the one given; else by number.
+fn find(state: &State, wanted: &VportMessage) -> Result<(DatapathId, u32), Refusal> {
+    let id = DatapathId(wanted.datapath);
+    if let Some(name) = &wanted.name {
+        let found = state.port_named(name).filter(|(found, _)| id.0 == 0 || *found == id);
+        return found.ok_or(no_port());
+    }
+    let number = wanted.number.ok_or(Refusal::invalid("neither a name nor a number says which port"))?;
+    check_number(number)?;
+    let known = state.expect(id)?;
+    known.ports.contains_key(&number).then_some((id, number)).ok_or(no_port())
+}
+
+fn no_port() -> Refusal {
+    Refusal::new(Errno::ENODEV, "there is no such port")
+}
+
+fn check_number(number: u32) -> Result<(), Refusal> {
+    if number < PORTS_MAX {
+        Ok(())
+    } else {
+        Err(Refusal::new(Errno::EFBIG, "a port's number is beyond 65535"))
+    }
+}
+
+fn answer(state: &State, datapath: &dyn Datapath, id: DatapathId, number: u32) -> Result<Answer, Refusal> {
+    let known = state.expect(id)?;
+    let port = known.ports.get(&number).ok_or(no_port())?;
+    Ok(Answer::Vport(known.port_message(id, port, datapath)))
+}
+
+fn changed(answer: Answer, command: u8) -> Outcome {
+    Outcome::Changed { answer, command, family: Family::Vport }
+}
+
+fn add(state: &mut State, datapath: &mut dyn Datapath, wanted: VportMessage) -> Result<Outcome, Refusal> {
+    let id = DatapathId(wanted.datapath);
+    let (Some(name), Some(kind), Some(upcall_port_ids)) = (wanted.name, wanted.kind, wanted.upcall_port_ids)
+    else {
+        return Err(Refusal::invalid("a port needs a name, a type and a port id for misses"));
+    };
+    let number = number_for(state, id, wanted.number)?;
+    if state.port_named(&name).is_some() {
+        return Err(Refusal::new(Errno::EEXIST, "there is a port of that name"));
+    }
+    let port = Port { number, name, kind, options: wanted.options, upcall_port_ids };
+    datapath.port_added(id, &port)?;
+    state.expect_mut(id)?.ports.insert(number, port);
+    Ok(changed(answer(state, datapath, id, number)?, command::NEW))
+}
+
+fn number_for(state: &State, id: DatapathId, wanted: Option<u32>) -> Result<u32, Refusal> {
+    let known = state.expect(id)?;
+    let Some(number) = wanted else { return known.free_number() };
+    check_number(number)?;
+    let is_taken = known.ports.contains_key(&number);
+    if is_taken { Err(Refusal::new(Errno::EBUSY, "another port has that number")) } else { Ok(number) }
+}
+
+fn remove(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage) -> Result<Outcome, Refusal> {
+    let (id, number) = find(state, wanted)?;
+    if number == 0 {
+        return Err(Refusal::invalid("port 0 goes with its datapath only"));
+    }
+    let last = answer(state, datapath, id, number)?;
+    datapath.port_removed(id, number);
+    state.expect_mut(id)?.ports.remove(&number);
+    Ok(changed(last, command::DEL))
+}
+
+fn change(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage) -> Result<Outcome, Refusal> {
+    let (id, number) = find(state, wanted)?;
+    let known = state.expect_mut(id)?;
+    let mut port = known.ports.get(&number).ok_or(no_port())?.clone();
+    if wanted.kind.is_some_and(|kind| kind != port.kind) {
+        return Err(Refusal::invalid("a port's type cannot change"));
+    }
+    if wanted.options.is_some() {
+        port.options = wanted.options;
+        datapath.port_changed(id, &port)?;
+    }
+    if let Some(ids) = &wanted.upcall_port_ids {
+        port.upcall_port_ids.clone_from(ids);
+    }
+    known.ports.insert(number, port);
+    Ok(changed(answer(state, datapath, id, number)?, command::SET))
+}

@@ -1,0 +1,120 @@
+//! What is refused, and with which number.
+
+use lasthop_control::attr::{Attrs, Writer};
+use lasthop_control::{Errno, Refusal, action, key};
+
+fn written(fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut writer = Writer::default();
+    fill(&mut writer);
+    writer.finish().expect("nothing is too long")
+}
+
+fn key_errno(fill: impl FnOnce(&mut Writer)) -> Option<Errno> {
+    key::decode(Attrs::new(&written(fill))).err().map(|refusal| refusal.errno)
+}
+
+fn action_error(fill: impl FnOnce(&mut Writer)) -> Option<Refusal> {
+    action::decode(&written(fill)).err()
+}
+
+#[test]
+fn keys_with_attributes_that_the_kernel_does_not_take() {
+    assert_eq!(key_errno(|key| key.put(0, &[0; 4])), Some(Errno::EINVAL), "type 0");
+    assert_eq!(key_errno(|key| key.put(29, &[0; 4])), Some(Errno::EINVAL), "packet type");
+    assert_eq!(key_errno(|key| key.put(30, &[0; 8])), Some(Errno::EINVAL), "ND extensions");
+    assert_eq!(key_errno(|key| key.put(3, &[0; 5])), Some(Errno::EINVAL), "length");
+    let twice = |key: &mut Writer| (0..2).for_each(|_| key.put(3, &[0; 4]));
+    assert_eq!(key_errno(twice), Some(Errno::EINVAL));
+    assert_eq!(key_errno(|key| key.put(3, &[0; 4])), None);
+}
+
+#[test]
+fn tags_that_are_none() {
+    let without_encap = |key: &mut Writer| {
+        key.put(6, &[0x81, 0]);
+        key.put(5, &[0x10, 5]);
+    };
+    assert_eq!(key_errno(without_encap), Some(Errno::EINVAL));
+    let without_tpid = |key: &mut Writer| {
+        key.put(6, &[8, 0]);
+        key.put(5, &[0x10, 5]);
+        key.put(1, &[]);
+    };
+    assert_eq!(key_errno(without_tpid), Some(Errno::EINVAL));
+    fn nested(key: &mut Writer, depth: usize) {
+        if depth > 0 {
+            key.put(6, &[0x81, 0]);
+            key.put(5, &[0x10, 5]);
+            key.nest(1, |key| nested(key, depth - 1));
+        }
+    }
+    assert_eq!(key_errno(|key| nested(key, 2)), None);
+    assert_eq!(key_errno(|key| nested(key, 3)), Some(Errno::EINVAL), "what QinQ's depth is found out by");
+}
+
+#[test]
+fn label_stacks_of_up_to_three() {
+    assert_eq!(key_errno(|key| key.put(21, &[0; 12])), None);
+    for len in [0, 3, 16] {
+        assert_eq!(key_errno(|key| key.put(21, &vec![0; len])), Some(Errno::EINVAL), "{len} bytes");
+    }
+}
+
+#[test]
+fn actions_that_the_kernel_does_not_have() {
+    for kind in [0, 23, 24, 25, 26, 99] {
+        let refusal = action_error(|list| list.put(kind, &[0; 4])).expect("refused");
+        assert_eq!(refusal.errno, Errno::EINVAL, "type {kind}");
+    }
+}
+
+#[test]
+fn actions_that_make_no_sense() {
+    let errno = |fill: &dyn Fn(&mut Writer)| action_error(|list| fill(list)).map(|refusal| refusal.errno);
+    assert_eq!(errno(&|list| list.put(1, &65_536_u32.to_ne_bytes())), Some(Errno::EINVAL), "a port beyond");
+    assert_eq!(
+        errno(&|list| list.put(13, &13_u32.to_ne_bytes())),
+        Some(Errno::EINVAL),
+        "truncated to nothing"
+    );
+    assert_eq!(errno(&|list| list.put(4, &[0x81, 0, 0, 5])), Some(Errno::EINVAL), "a tag that is not there");
+    assert_eq!(errno(&|list| list.put(8, &[2, 0, 0, 0, 0, 0, 0, 0])), Some(Errno::EINVAL), "a third hash");
+    assert_eq!(
+        errno(&|list| list.nest(11, |set| set.put(30, &[0; 16]))),
+        Some(Errno::EINVAL),
+        "ND extensions"
+    );
+    assert_eq!(
+        errno(&|list| list.nest(11, |set| set.put(9, &[0, 1, 0, 0, 0, 0, 0, 0]))),
+        Some(Errno::EINVAL),
+        "beyond the mask"
+    );
+    assert_eq!(
+        errno(&|list| list.nest(6, |sample| sample.put(1, &[0; 4]))),
+        Some(Errno::EINVAL),
+        "a sample of nothing"
+    );
+}
+
+#[test]
+fn lists_nested_too_deeply_or_too_long() {
+    fn nested(list: &mut Writer, depth: usize) {
+        if depth > 0 {
+            list.nest(20, |inner| nested(inner, depth - 1));
+        }
+    }
+    assert_eq!(action_error(|list| nested(list, 15)), None);
+    assert_eq!(action_error(|list| nested(list, 16)).map(|refusal| refusal.errno), Some(Errno::EOVERFLOW));
+    let long = |list: &mut Writer| (0..4097).for_each(|_| list.put(1, &[0; 4]));
+    assert_eq!(action_error(long).map(|refusal| refusal.errno), Some(Errno::EMSGSIZE));
+}
+
+#[test]
+fn a_tunnel_of_a_bridge_is_a_flag() {
+    let read =
+        key::decode(Attrs::new(&written(|key| key.nest(16, |tunnel| tunnel.put(16, &[]))))).expect("known");
+    let tunnel = read.tunnel.clone().expect("there");
+    assert!(tunnel.is_info_bridge);
+    let again = key::decode(Attrs::new(&written(|writer| key::encode(writer, &read))));
+    assert_eq!(again, Ok(read));
+}

@@ -1,0 +1,94 @@
+//! The outer header of a packet that came through a tunnel, or is to go into one.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Outer header and tunnel options (`OVS_KEY_ATTR_TUNNEL`, nested `OVS_TUNNEL_KEY_ATTR_*`).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Tunnel {
+    /// Tunnel's key: VNI, GRE key; at the low end of 64 bits.
+    pub id: Option<u64>,
+    /// Outer source, IPv4.
+    pub ipv4_src: Option<Ipv4Addr>,
+    /// Outer destination, IPv4. Either this or `ipv6_dst` is what makes a packet one from a tunnel.
+    pub ipv4_dst: Option<Ipv4Addr>,
+    /// Outer source, IPv6.
+    pub ipv6_src: Option<Ipv6Addr>,
+    /// Outer destination, IPv6.
+    pub ipv6_dst: Option<Ipv6Addr>,
+    /// Outer TOS or traffic class.
+    pub tos: Option<u8>,
+    /// Outer TTL or hop limit.
+    pub ttl: Option<u8>,
+    /// Outer DF flag.
+    pub dont_fragment: bool,
+    /// Outer checksum.
+    pub csum: bool,
+    /// OAM flag (Geneve).
+    pub oam: bool,
+    /// Outer source port.
+    pub tp_src: Option<u16>,
+    /// Outer destination port.
+    pub tp_dst: Option<u16>,
+    /// What the kind of tunnel adds.
+    pub options: TunnelOptions,
+    /// Tunnel information belongs to a bridge (`OVS_TUNNEL_KEY_ATTR_IPV4_INFO_BRIDGE`).
+    pub is_info_bridge: bool,
+}
+
+/// What one kind of tunnel adds to its header. The bytes are as on the wire.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TunnelOptions {
+    /// Nothing.
+    #[default]
+    None,
+    /// Geneve options (RFC 8926, 3.5), at most 252 bytes.
+    Geneve(Vec<u8>),
+    /// VXLAN group-based policy; `None` is the nested attribute without its value.
+    VxlanGbp(Option<u32>),
+    /// ERSPAN metadata.
+    Erspan(Vec<u8>),
+}
+
+impl Tunnel {
+    /// The bits that `mask` looks at.
+    pub(crate) fn masked(&self, mask: &Self) -> Self {
+        fn and<T: Copy, B: std::ops::BitAnd<Output = B>>(
+            key: Option<T>,
+            mask: Option<T>,
+            to: fn(T) -> B,
+            from: fn(B) -> T,
+        ) -> Option<T> {
+            key.zip(mask).map(|(key, mask)| from(to(key) & to(mask)))
+        }
+        Self {
+            id: and(self.id, mask.id, u64::from, u64::from),
+            ipv4_src: and(self.ipv4_src, mask.ipv4_src, u32::from, Ipv4Addr::from),
+            ipv4_dst: and(self.ipv4_dst, mask.ipv4_dst, u32::from, Ipv4Addr::from),
+            ipv6_src: and(self.ipv6_src, mask.ipv6_src, u128::from, Ipv6Addr::from),
+            ipv6_dst: and(self.ipv6_dst, mask.ipv6_dst, u128::from, Ipv6Addr::from),
+            tos: and(self.tos, mask.tos, u8::from, u8::from),
+            ttl: and(self.ttl, mask.ttl, u8::from, u8::from),
+            dont_fragment: self.dont_fragment && mask.dont_fragment,
+            csum: self.csum && mask.csum,
+            oam: self.oam && mask.oam,
+            tp_src: and(self.tp_src, mask.tp_src, u16::from, u16::from),
+            tp_dst: and(self.tp_dst, mask.tp_dst, u16::from, u16::from),
+            options: self.options.masked(&mask.options),
+            is_info_bridge: self.is_info_bridge && mask.is_info_bridge,
+        }
+    }
+}
+
+impl TunnelOptions {
+    fn masked(&self, mask: &Self) -> Self {
+        let bytes = |key: &[u8], mask: &[u8]| key.iter().zip(mask).map(|(key, mask)| key & mask).collect();
+        match (self, mask) {
+            (Self::Geneve(key), Self::Geneve(mask)) => Self::Geneve(bytes(key, mask)),
+            (Self::Erspan(key), Self::Erspan(mask)) => Self::Erspan(bytes(key, mask)),
+            (Self::VxlanGbp(key), Self::VxlanGbp(mask)) => {
+                Self::VxlanGbp(key.zip(*mask).map(|(key, mask)| key & mask))
+            }
+            _ => Self::None,
+        }
+    }
+}

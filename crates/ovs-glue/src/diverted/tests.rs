@@ -1,0 +1,120 @@
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use lasthop_control::message::{self, Header, Messages};
+use lasthop_control::private::END;
+use lasthop_control::server::Family;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::rig::Rig;
+use super::*;
+
+const REQUEST: u16 = 1;
+const DUMP: u16 = 0x300;
+
+/// A program's socket, with the calls that `sys` makes for it.
+struct Program {
+    // Open as long as the descriptor in there is used.
+    socket: OwnedFd,
+    diverted: Diverted,
+}
+
+impl Program {
+    fn new(rig: &Rig) -> Self {
+        let place = Place { path: rig.socket(), wait: Duration::from_secs(20) };
+        let wanted = Wanted { protocol: 16, port_id: 0, groups: Vec::new() };
+        let (socket, port_id) = dial::connect(&place, &wanted).expect("a server");
+        let diverted = Diverted::new(socket.as_raw_fd(), place, 16, port_id);
+        Self { socket, diverted }
+    }
+
+    fn send(&self, datagram: &[u8]) -> Result<usize, Errno> {
+        self.diverted.send(|| rustix::net::send(&self.socket, datagram, SendFlags::NOSIGNAL))
+    }
+
+    /// As `recvmsg` with MSG_DONTWAIT.
+    fn receive(&self) -> Result<Vec<u8>, Errno> {
+        let mut buffer = vec![0; 65_536];
+        let received = self.diverted.receive(false, || {
+            let (len, _) = rustix::net::recv(&self.socket, buffer.as_mut_slice(), RecvFlags::DONTWAIT)?;
+            Ok(match Messages::new(&buffer[..len]).next() {
+                None => Datagram::HungUp,
+                Some(message) if message.header.kind == END => Datagram::End,
+                Some(_) => Datagram::Answer(len),
+            })
+        });
+        received.map(|len| buffer[..len].to_vec())
+    }
+}
+
+/// A dump of all datapaths; without any it is one message that says so.
+fn dump() -> Vec<u8> {
+    let header = Header { kind: Family::Datapath.id(), flags: REQUEST | DUMP, seq: 1, port_id: 0 };
+    message::encode_datapath(header, (3, 2), 0, |_| {}).expect("short")
+}
+
+#[test]
+fn nothing_is_there_only_when_nothing_comes() {
+    let rig = Rig::new();
+    let program = Program::new(&rig);
+    assert_eq!(program.receive(), Err(Errno::AGAIN), "nothing was asked");
+    for _ in 0..100 {
+        program.send(&dump()).expect("it takes it");
+        let answer = program.receive().expect("it is waited for, whatever the flags say");
+        assert!(Messages::new(&answer).next().is_some_and(|message| message.is_done()));
+    }
+    // A hundred ENDs that the program did not ask for are passed over.
+    assert_eq!(program.receive(), Err(Errno::AGAIN));
+    assert_eq!(program.diverted.missing.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn another_server_process_is_the_same_to_the_program() {
+    let mut rig = Rig::new();
+    let program = Program::new(&rig);
+    let port_id = program.diverted.port_id();
+    rig.restart_after(|| ());
+    program.send(&dump()).expect("the new one takes it");
+    assert!(program.receive().is_ok());
+    assert_eq!(program.diverted.port_id(), port_id);
+}
+
+#[test]
+fn what_may_have_been_lost_is_told_as_netlink_tells_it() {
+    let mut rig = Rig::new();
+    let program = Program::new(&rig);
+    let group = Family::Vport.group().expect("it has one");
+    program.diverted.set_option(ADD_MEMBERSHIP, group).expect("a group");
+    program.diverted.set_option(EXT_ACK, 1).expect("an option");
+    rig.restart_after(|| ());
+    assert_eq!(program.receive(), Err(Errno::NOBUFS), "notifications");
+    assert_eq!(program.receive(), Err(Errno::AGAIN), "once");
+    assert_eq!(*program.diverted.groups.lock().expect("nobody panics"), [group]);
+}
+
+#[test]
+fn a_program_that_asks_waits_for_the_next_server_process() {
+    let mut rig = Rig::new();
+    let program = Program::new(&rig);
+    std::thread::scope(|scope| {
+        let (asks, asked) = std::sync::mpsc::channel();
+        let program = &program;
+        let asker = scope.spawn(move || {
+            asked.recv().expect("the server is gone");
+            program.send(&dump()).and_then(|_| program.receive())
+        });
+        rig.restart_after(|| {
+            asks.send(()).expect("somebody waits");
+            std::thread::sleep(Duration::from_millis(50));
+        });
+        assert!(asker.join().expect("it does not panic").is_ok());
+    });
+}
+
+#[test]
+fn without_a_server_there_is_no_connection() {
+    let rig = Rig::new();
+    let place = Place { path: rig.socket().with_extension("none"), wait: Duration::ZERO };
+    let wanted = Wanted { protocol: 16, port_id: 0, groups: Vec::new() };
+    assert_eq!(dial::connect(&place, &wanted).map(drop), Err(Errno::CONNREFUSED));
+}
