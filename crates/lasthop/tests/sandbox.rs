@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use lasthop_guest::Guest;
 use rustix::process::Signal;
@@ -95,6 +95,43 @@ fn without_a_sandbox_it_says_so() {
         doctor.contains("sandbox of the switch process: off") && doctor.contains("--sandbox=off"),
         "{doctor}"
     );
+}
+
+#[test]
+fn all_layers_are_required_if_the_user_says_so() {
+    let is_whole = |switch: &Switch| layers(switch).iter().all(|layer| layer["on"] == true);
+    if is_whole(&Switch::start(&[])) {
+        assert!(is_whole(&Switch::start(&["--sandbox", "strict"])));
+    }
+}
+
+/// strace makes another call of what the process calls: one that is in no list.
+#[test]
+fn a_forbidden_call_is_told_in_the_log_and_by_the_doctor() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let process = switch.switch_pid().expect("a switch process").to_string();
+    let other = ["-e", "trace=epoll_pwait", "-e", "inject=epoll_pwait:retval=0:syscall=getppid"];
+    let strace =
+        Command::new("strace").args(["-qq", "-p", &process]).args(other).stderr(Stdio::null()).spawn();
+    let Some(mut strace) = strace_or_skip(strace) else { return };
+    eventually("the end of the switch process", || {
+        let _ = switch.ask(&["stats"]);
+        switch.log().contains("ended by SIGSYS").then_some(())
+    });
+    strace.wait().expect("our child");
+    let said = format!("the switch process {process} was ended by SIGSYS: it made system call ");
+    assert!(switch.log().contains(&said) && switch.log().contains(" (getppid), "), "{}", switch.log());
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let doctor = switch.ask(&["doctor"]).out;
+    assert!(doctor.contains("(getppid), which its sandbox does not allow"), "{doctor}");
+}
+
+/// strace, if it is here.
+fn strace_or_skip(started: std::io::Result<Child>) -> Option<Child> {
+    if started.is_err() {
+        let _ = std::io::stderr().write_all(b"skip: there is no strace here; tools/deps test installs it\n");
+    }
+    started.ok()
 }
 
 /// In a user namespace in which no further one may be made, as in many containers.
@@ -254,10 +291,7 @@ fn traced(
     let pid = switch.pid().to_string();
     let mut strace = Command::new("strace");
     let strace = strace.args(["-f", "-qq", "-o"]).arg(&file).args(["-p", &pid]).stderr(Stdio::null()).spawn();
-    let Ok(mut strace) = strace else {
-        let _ = std::io::stderr().write_all(b"skip: there is no strace here; tools/deps test installs it\n");
-        return None;
-    };
+    let mut strace = strace_or_skip(strace)?;
     let supervisor = format!("/proc/{pid}");
     eventually("strace", || (!status_of(Path::new(&supervisor)).contains("TracerPid:\t0\n")).then_some(()));
     signal(process, Signal::KILL);
