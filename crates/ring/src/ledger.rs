@@ -207,3 +207,68 @@ impl Ledger {
 pub(crate) fn order() {
     compiler_fence(Ordering::SeqCst);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRIES: u16 = 8;
+
+    fn ledger() -> Ledger {
+        Ledger::private(ENTRIES)
+    }
+
+    #[test]
+    fn what_was_taken_completed_and_published_is_known_at_every_step() {
+        let ledger = ledger();
+        assert_eq!(ledger.where_marked(0), Err(LedgerError::Blank));
+        // The ring wraps, and two heads were lost before it began.
+        ledger.begin(1, 65_535);
+        assert_eq!(ledger.where_marked(65_535), Ok((1, 65_535)));
+        ledger.set_mark(3, 1);
+        ledger.set_mark(5, 2);
+        assert_eq!(ledger.where_marked(65_535), Ok((3, 65_535)), "marked, and not noted as taken");
+        ledger.set_taken(3);
+        assert_eq!(ledger.where_marked(65_535), Ok((3, 65_535)));
+        ledger.set_mark(5, 0);
+        assert_eq!(ledger.where_marked(65_535), Ok((3, 0)), "one used entry is written");
+        assert_eq!(ledger.where_marked(0), Ok((3, 0)), "and published");
+        assert_eq!(ledger.marked().collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn what_is_filled_is_used() {
+        let ledger = ledger();
+        ledger.begin(0, 0);
+        ledger.set_filled(5);
+        assert_eq!(ledger.where_filled(2), Ok((5, 5)));
+        assert_eq!(ledger.where_filled(6), Err(LedgerError::Torn { used: 6 }));
+    }
+
+    #[test]
+    fn whatever_was_written_over_it_is_an_answer_or_an_error() {
+        for seed in 0..20_000_u32 {
+            let ledger = ledger();
+            let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;
+            ledger.begin(word(0), word(1));
+            let changed = (seed % 5) as usize;
+            ledger.set(changed, word(2));
+            (0..ENTRIES).for_each(|head| ledger.set_mark(head, word(u32::from(head)) % 3));
+            let used = word(1).wrapping_add(word(3) % 12);
+            for (base, next_used) in
+                [ledger.where_marked(used), ledger.where_filled(used)].into_iter().flatten()
+            {
+                assert!(next_used.wrapping_sub(used) <= ENTRIES, "{seed}: {base} {next_used}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ledger_lies_in_its_memory_or_nowhere() {
+        let mapping = Arc::new(Mapping::anonymous(4096).unwrap());
+        assert!(Ledger::within(&mapping, 0, 1024).is_some());
+        for (offset, entries) in [(0, 2048), (4096, 8), (1, 8), (usize::MAX, 8), (0, 0), (0, 7)] {
+            assert!(Ledger::within(&mapping, offset, entries).is_none(), "{offset} {entries}");
+        }
+    }
+}

@@ -7,3 +7,4 @@ mod hostile;
 mod memory;
 mod negotiation;
 mod rings;
+mod succession;

@@ -1,0 +1,120 @@
+//! A session's process dies, and another one goes on with it: the front end is told nothing and asked nothing.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+
+use lasthop_vhost::message::request;
+use lasthop_vhost::{Kept, KeptSession, Legacy, Session, TakeOverError, features};
+
+use crate::host::{Call, Host, OFFERED, Recorder, started};
+
+/// Rings of one queue pair.
+const RINGS: u16 = 2;
+
+/// What a supervisor has of a session.
+struct Keeper {
+    memory: OwnedFd,
+    connection: OwnedFd,
+    session: KeptSession,
+    fds: BTreeMap<u32, OwnedFd>,
+}
+
+impl Keeper {
+    /// A front end whose session is kept.
+    fn host() -> (Host, Self) {
+        let mut host = Host::plain();
+        let (front, back) = std::os::unix::net::UnixStream::pair().unwrap();
+        front.set_nonblocking(true).unwrap();
+        let memory = Kept::create(RINGS).unwrap();
+        let kept = Kept::map(memory.as_fd(), RINGS).unwrap();
+        let connection = OwnedFd::from(back.try_clone().unwrap());
+        host.session = Some(Session::with_kept(back.into(), host.device.clone(), kept).unwrap());
+        host.front = front;
+        (host, Self { memory, connection, session: KeptSession::default(), fds: BTreeMap::new() })
+    }
+
+    /// Hears what the session has to tell.
+    fn hear(&mut self, host: &mut Host) {
+        if let Some(news) = host.session().news() {
+            self.fds.extend(news.fds);
+            let numbers: Vec<u32> = news.session.fds().collect();
+            self.fds.retain(|number, _| numbers.contains(number));
+            assert_eq!(self.fds.len(), numbers.len(), "each once, and none is missing");
+            self.session = news.session;
+        }
+        host.session().rest();
+    }
+
+    /// The process of the session dies, and another one goes on.
+    fn succeed(self, host: &mut Host) -> Result<Recorder, TakeOverError> {
+        // A killed process neither stops rings nor shuts anything down.
+        std::mem::forget(host.session.take());
+        let kept = Kept::map(self.memory.as_fd(), RINGS).unwrap();
+        let heir = Recorder::new(OFFERED, 1);
+        let legacy = Legacy { kept, session: self.session, fds: self.fds };
+        host.session = Some(Session::take_over(self.connection, heir.clone(), legacy)?);
+        host.device = heir.clone();
+        Ok(heir)
+    }
+}
+
+#[test]
+fn a_successor_has_all_that_was_said_and_says_nothing() {
+    let (mut host, mut keeper) = Keeper::host();
+    host.tell_u64(request::SET_FEATURES, OFFERED & !features::CSUM);
+    host.tell_u64(request::NET_SET_MTU, 1400);
+    host.run_pair();
+    keeper.hear(&mut host);
+    let heir = keeper.succeed(&mut host).unwrap();
+    let expected = [
+        Call::Features(OFFERED & !features::CSUM),
+        Call::Mtu(1400),
+        Call::Memory(1),
+        started(0, 0, true),
+        started(1, 0, true),
+    ];
+    assert_eq!(heir.calls(), expected);
+    assert!(heir.notes().running.values().all(|start| start.is_taken_over));
+    assert!(host.reply().is_none(), "the front end was told nothing");
+    assert_eq!(host.base_of(1), 0, "and is answered when it asks");
+    assert!(host.session().news().is_some(), "which is news for the next successor");
+}
+
+#[test]
+fn a_ring_that_was_stopped_stays_where_it_stood() {
+    let (mut host, mut keeper) = Keeper::host();
+    host.run_pair();
+    host.device.notes().progress = 7;
+    assert_eq!(host.base_of(0), 7);
+    keeper.hear(&mut host);
+    let heir = keeper.succeed(&mut host).unwrap();
+    assert_eq!(heir.notes().running.keys().copied().collect::<Vec<_>>(), [1]);
+    host.tell_eventfd(request::SET_VRING_KICK, 0);
+    assert!(heir.calls().contains(&started(0, 7, true)));
+}
+
+#[test]
+fn what_cannot_be_gone_on_with_ends() {
+    let take_over = |spoil: fn(&mut Host, &mut Keeper)| {
+        let (mut host, mut keeper) = Keeper::host();
+        host.run_pair();
+        keeper.hear(&mut host);
+        spoil(&mut host, &mut keeper);
+        let error = keeper.succeed(&mut host).err().unwrap();
+        let hung_up = std::io::Read::read(&mut host.front, &mut [0]);
+        assert_eq!(hung_up.ok(), Some(0), "the front end sees the end of the connection");
+        error.to_string()
+    };
+    let amid_message = take_over(|host, _| {
+        host.send_bytes(&[1, 0, 0], &[]);
+        host.ready().unwrap();
+        host.session().rest();
+    });
+    assert_eq!(amid_message, "it was in the middle of a message");
+    let untold = take_over(|host, _| host.ready().unwrap());
+    assert_eq!(untold, amid_message, "nobody knows what it said last");
+    let without_fd = take_over(|_, keeper| drop(keeper.fds.pop_first()));
+    assert!(without_fd.contains("of it is missing"), "{without_fd}");
+    let without_ledger = take_over(|_, keeper| keeper.memory = Kept::create(RINGS).unwrap());
+    assert_eq!(without_ledger, "ring 0: nothing is known of the ring");
+}
