@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
-use lasthop_guestmem::guard;
+use lasthop_guestmem::{Mapping, guard};
 use lasthop_ring::{DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
 use crate::bells::{Bells, Blocked, Call};
+use crate::books::Books;
 use crate::control::{Command, ControlQueue};
 use crate::crew::Crew;
 use crate::events::{Event, Events};
@@ -55,6 +56,7 @@ pub(crate) struct Worker {
     crew: Arc<Crew>,
     events: Events,
     active: Rota,
+    books: Books,
     fds: HashMap<(PortId, u16), RingFds>,
     controls: HashMap<PortId, ControlQueue>,
     failures: HashMap<PortId, String>,
@@ -67,6 +69,8 @@ pub(crate) struct Worker {
     polled_ns: u64,
     worked_ns: u64,
     yielded_ns: u64,
+    /// Nothing is taken from guests.
+    is_resting: bool,
     stopping: bool,
 }
 
@@ -86,6 +90,7 @@ impl Worker {
             crew,
             events,
             active: Rota::default(),
+            books: Books::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
             failures: HashMap::new(),
@@ -97,6 +102,7 @@ impl Worker {
             polled_ns: 0,
             worked_ns: 0,
             yielded_ns: 0,
+            is_resting: false,
             stopping: false,
         })
     }
@@ -108,6 +114,7 @@ impl Worker {
         while !self.stopping {
             let now = now_ns(self.started);
             let worked = self.round(now);
+            self.books.write_if_due(now, &self.fabric);
             if self.active.is_empty() {
                 self.sleep(now);
                 continue;
@@ -163,9 +170,13 @@ impl Worker {
     }
 
     fn visit(&mut self, ring: RingId, now: u64) -> Visited {
+        if self.is_resting {
+            return Visited::default();
+        }
         self.stats.visits += 1;
         let visited = self.fabric.visit_in_turn(ring, now);
         self.stats.batches += u64::from(visited.packets > 0);
+        self.books.note();
         self.send_signals();
         visited
     }
@@ -234,7 +245,8 @@ impl Worker {
             let shortened = |timeout: u64| {
                 if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout }
             };
-            deadline.map(shortened)
+            let due = self.books.due_in_ns(now);
+            deadline.map(shortened).into_iter().chain(due).min()
         };
         self.take_events(timeout);
         self.fabric.get_up();
@@ -273,6 +285,7 @@ impl Worker {
         if let Some(fds) = self.fds.get_mut(&(port, index)) {
             fds.kicks += 1;
         }
+        self.books.note();
         if self.controls.get(&port).is_some_and(|control| control.index == index) {
             self.serve_control(port, index);
             return;
@@ -547,6 +560,22 @@ impl Worker {
         self.failures.remove(&port);
         self.fabric.set_memory(port, &Arc::default());
         self.fabric.set_capabilities(port, lasthop_fabric::Capabilities::default());
+    }
+
+    /// Whether anything is taken from guests. Rings that are left alone meanwhile are looked at again.
+    pub(crate) fn set_resting(&mut self, is_resting: bool) {
+        self.is_resting = is_resting;
+    }
+
+    /// A port goes.
+    pub(crate) fn remove_port(&mut self, port: PortId) {
+        self.fabric.remove_port(port);
+        self.books.close(port);
+    }
+
+    /// Keeps a copy of a port's counters, as far as this worker counts them.
+    pub(crate) fn keep_counters(&mut self, port: PortId, memory: &Arc<Mapping>) {
+        self.books.open(port, self.stats.index, memory);
     }
 
     /// What it counted, and how many rings are active.

@@ -49,6 +49,7 @@ mod rota;
 mod sender;
 mod service;
 mod side_table;
+mod tally;
 mod tap;
 mod upcall;
 
@@ -222,7 +223,7 @@ impl Fabric {
     fn switch(&mut self, port: PortId, now_ns: u64) {
         self.verdicts.clear();
         let headers = &self.fetched.headers[..self.fetched.len];
-        let hashes = self.fetched.hashes();
+        let hashes = &self.fetched.hashes;
         self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
         if let Some(destination) = self.common_destination() {
             self.forward_all(destination, now_ns);

@@ -193,15 +193,17 @@ impl Fabric {
     }
 
     /// Virtqueue `index` of `port`, which is stopped, will be at home here. Packets pass once it is enabled, which has to
-    /// wait until all other workers have joined the part returned. `None`: there is no such queue.
+    /// wait until all other workers have joined the part returned. What the device before had taken from a ring that was
+    /// taken over is given back, undelivered. `None`: there is no such queue.
     pub fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
         let (queue, transmit) = queue_of(index);
+        let id = RingId { port, queue: queue as u16 };
         let part = if transmit {
-            let slot = self.senders.get_mut(port)?.queues.get_mut(queue)?;
-            Part::Transmit(Arc::clone(slot.insert(TxQueue::new(ring)).chains()))
+            let chains = self.senders.begin(id, TxQueue::new(ring))?;
+            self.publish();
+            Part::Transmit(chains)
         } else {
             let receiver = self.receivers.get(port)?;
-            let id = RingId { port, queue: queue as u16 };
             let (map, workers) = (Arc::clone(&receiver.map), self.senders.board.workers());
             Part::Receive(Arc::new(ReceiveRing::new(id, map, receiver.capabilities, ring, workers)))
         };

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use lasthop_flow::{Action, Ethernet, FlowKey, FlowStats, Match, Ufid};
 use lasthop_flowtable::{Flow, FlowModule, FlowName, Removed};
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Header, Mac, Module, PortId, Verdicts};
+use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, PortId, Verdicts};
 use lasthop_wire::Offload;
 
 const WORKERS: usize = 3;
@@ -53,7 +53,7 @@ fn work(module: &FlowModule, worker: usize, stop: &AtomicBool, batches: &AtomicU
         let headers = batch(turn % 1000);
         verdicts.clear();
         module.decide(
-            &Batch { port: PortId(1), headers: &headers, hashes: &[] },
+            &Batch { port: PortId(1), headers: &headers, hashes: &Hashes::NONE },
             u64::from(turn),
             &mut verdicts,
         );

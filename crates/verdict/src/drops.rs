@@ -56,6 +56,7 @@ drop_reasons! {
     RxBufferSmall = "rx_buffer_small", "A receive buffer is too small and the receiver does not merge buffers.";
     RxRingBroken = "rx_ring_broken", "The receiver's ring holds an invalid descriptor and is stopped.";
     Recalled = "recalled", "The sender's ring or memory was taken away while the packet waited.";
+    Restart = "restart", "The switch process died while it had the packet, and the next one gave it back undelivered.";
     NoFlow = "no_flow", "No flow matches the packet and the control plane cannot be asked: its queue for the port is full, or nobody listens.";
     FlowDrop = "flow_drop", "The actions of the packet's flow send it nowhere.";
     MeterExceeded = "meter_exceeded", "More packets than a meter lets through.";

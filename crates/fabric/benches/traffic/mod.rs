@@ -20,7 +20,7 @@ use lasthop_fabric::{Capabilities, Fabric, RingId};
 use lasthop_flowtable::FlowModule;
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, Switches};
 use lasthop_ring::write_table;
-use lasthop_verdict::{Batch, Header, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{Batch, Hashes, Header, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 
 use frames::Frame;
@@ -250,7 +250,11 @@ fn module(plan: &Plan) -> (Arc<dyn Module>, Option<Arc<FlowModule>>) {
     for port in receivers().filter(|_| plan.decider == Decider::Bridge) {
         let hello = support::frame(SENDER.0 as u8, port.0 as u8, 64);
         let headers = [Header::new(&hello, 64, Offload::default())];
-        module.decide(&Batch { port, headers: &headers, hashes: &[] }, 1 << 40, &mut Verdicts::default());
+        module.decide(
+            &Batch { port, headers: &headers, hashes: &Hashes::NONE },
+            1 << 40,
+            &mut Verdicts::default(),
+        );
     }
     (module, uncached)
 }

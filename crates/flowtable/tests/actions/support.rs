@@ -2,7 +2,7 @@
 
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{Flow, FlowModule};
-use lasthop_verdict::{Batch, DropReason, Header, Module, PortId, Upcall, Verdicts};
+use lasthop_verdict::{Batch, DropReason, Hashes, Header, Module, PortId, Upcall, Verdicts};
 use lasthop_wire::Offload;
 
 pub(crate) const FROM: PortId = PortId(1);
@@ -48,7 +48,7 @@ pub(crate) fn module(actions: Vec<Action>) -> FlowModule {
 pub(crate) fn outcome(module: &FlowModule, frame: &[u8], offload: Offload) -> Outcome {
     let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, offload);
     let mut verdicts = Verdicts::default();
-    module.decide(&Batch { port: FROM, headers: &[header], hashes: &[] }, NOW_NS, &mut verdicts);
+    module.decide(&Batch { port: FROM, headers: &[header], hashes: &Hashes::NONE }, NOW_NS, &mut verdicts);
     let image = |index: u16| match usize::from(index).checked_sub(32) {
         None => &header,
         Some(made) => &verdicts.images()[made],

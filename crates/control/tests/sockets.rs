@@ -1,0 +1,239 @@
+//! The server behind real sockets: clients that call, stall, hang up and talk too much.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use lasthop_control::client::{Client, ClientError};
+use lasthop_control::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
+use lasthop_control::memory::MemoryDatapath;
+use lasthop_control::message::Messages;
+use lasthop_control::server::{Server, Upcall, UpcallKind};
+use lasthop_control::socket::{Access, Connections};
+use lasthop_flow::{Action, Ethernet, FlowKey, Ufid};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+
+/// What a test has the server's thread do.
+enum Errand {
+    Add(OwnedFd),
+    Upcalls(Box<Upcall>, usize),
+}
+
+/// A server in a thread, which ends when this is dropped.
+struct Served {
+    errands: Option<Sender<Errand>>,
+    wake: Option<OwnedFd>,
+    closed: Receiver<String>,
+    thread: Option<JoinHandle<u64>>,
+}
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    let flags = SocketFlags::CLOEXEC;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair")
+}
+
+impl Served {
+    fn new() -> Self {
+        let (errands, errand) = channel();
+        let (closes, closed) = channel();
+        let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+        let thread = std::thread::spawn(move || serve(&errand, &woken, &closes));
+        Self { errands: Some(errands), wake: Some(wake), closed, thread: Some(thread) }
+    }
+
+    fn send(&self, errand: Errand) {
+        self.errands.as_ref().expect("it runs").send(errand).expect("it runs");
+        rustix::io::write(self.wake.as_ref().expect("it runs"), &[0]).expect("a pipe");
+    }
+
+    fn socket(&self) -> OwnedFd {
+        let (ours, theirs) = pair();
+        self.send(Errand::Add(theirs));
+        ours
+    }
+
+    fn client(&self) -> Client {
+        Client::new(self.socket()).expect("a server")
+    }
+
+    /// Misses that nobody was told of.
+    fn end(&mut self) -> u64 {
+        (self.errands, self.wake) = (None, None);
+        self.thread.take().expect("it runs").join().expect("it does not panic")
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end();
+        }
+    }
+}
+
+fn serve(errands: &Receiver<Errand>, woken: &OwnedFd, closes: &Sender<String>) -> u64 {
+    let mut datapath = MemoryDatapath::new();
+    let mut connections = Connections::new(Server::new(), Access::default()).expect("an epoll set");
+    loop {
+        let (wake, set) = (woken.as_fd(), connections.fd());
+        let mut fds =
+            [PollFd::from_borrowed_fd(wake, PollFlags::IN), PollFd::from_borrowed_fd(set, PollFlags::IN)];
+        poll(&mut fds, None).expect("two descriptors");
+        if fds[0].revents().contains(PollFlags::IN) {
+            let mut byte = [0];
+            rustix::io::read(woken, byte.as_mut_slice()).expect("a pipe");
+            match errands.recv() {
+                Ok(Errand::Add(socket)) => drop(connections.add(socket).expect("it may")),
+                Ok(Errand::Upcalls(upcall, count)) => {
+                    (0..count).for_each(|_| connections.upcall((*upcall).clone(), &mut datapath));
+                }
+                Err(_) => {}
+            }
+        } else if !fds[0].revents().is_empty() {
+            return connections.server().records().values().map(|record| record.lost).sum();
+        }
+        for (_, why) in connections.turn(&mut datapath).expect("an epoll set") {
+            // The test may not care.
+            let _ = closes.send(why.to_string());
+        }
+    }
+}
+
+fn make_datapath(client: &mut Client, port_ids: Vec<u32>) -> i32 {
+    let wanted = DatapathMessage {
+        name: Some("dp0".to_owned()),
+        upcall_port_id: Some(0),
+        user_features: Some(9),
+        per_cpu_port_ids: Some(port_ids),
+        ..DatapathMessage::default()
+    };
+    client.datapath_put(&wanted, true).expect("it is new").datapath
+}
+
+fn flow(datapath: i32, number: u32) -> FlowMessage {
+    let mut ufid = [0; 16];
+    ufid[..4].copy_from_slice(&number.to_ne_bytes());
+    let key = FlowKey { recirc_id: Some(number), ethernet: Some(Ethernet::default()), ..FlowKey::default() };
+    let actions = Some(vec![Action::Output(1)]);
+    FlowMessage { datapath, key: Some(key), actions, ufid: Some(Ufid(ufid)), ..FlowMessage::default() }
+}
+
+fn miss(datapath: i32, worker: usize) -> Upcall {
+    let key = FlowKey { in_port: Some(1), ..FlowKey::default() };
+    let message = PacketMessage { datapath, packet: vec![7; 1500], key, ..PacketMessage::default() };
+    Upcall { kind: UpcallKind::Miss, port: 1, worker, message }
+}
+
+#[test]
+fn a_client_does_what_a_controller_does() {
+    let served = Served::new();
+    let mut client = served.client();
+    let datapath = make_datapath(&mut client, Vec::new());
+    let port = VportMessage {
+        datapath,
+        kind: Some(VportKind::Netdev),
+        name: Some("vm1".to_owned()),
+        upcall_port_ids: Some(vec![0]),
+        ..VportMessage::default()
+    };
+    assert_eq!(client.port_add(&port).expect("it is new").number, Some(1));
+    let refused = client.port_add(&port).expect_err("it is there");
+    assert!(matches!(refused, ClientError::Refused { errno: 17, .. }), "{refused}");
+    assert!(refused.to_string().contains("there is a port of that name"), "{refused}");
+    assert_eq!(client.ports(datapath).expect("a datapath").len(), 2);
+    for number in 0..2000 {
+        client.flow_add(&flow(datapath, number)).expect("another one");
+    }
+    assert_eq!(client.flows(datapath).expect("a datapath").len(), 2000);
+    assert!(client.flow_remove(&flow(datapath, 5)).expect("it is there").is_some());
+    assert_eq!(client.datapaths().expect("some")[0].stats.expect("told").flows, 1999);
+    let nothing = FlowMessage { datapath, ..FlowMessage::default() };
+    assert_eq!(client.flow_remove(&nothing).expect("all of them"), None);
+    assert_eq!(client.flows(datapath).expect("a datapath").len(), 0);
+    let packet = PacketMessage {
+        datapath,
+        packet: vec![0; 60],
+        actions: Some(Vec::new()),
+        ..PacketMessage::default()
+    };
+    client.execute(&packet).expect("a packet");
+}
+
+#[test]
+fn others_ports_are_heard_of() {
+    let served = Served::new();
+    let (mut watcher, mut actor) = (served.client(), served.client());
+    watcher.watch_ports().expect("a group");
+    let datapath = make_datapath(&mut actor, Vec::new());
+    let name = Some("vm1".to_owned());
+    let port = VportMessage { datapath, kind: Some(VportKind::Netdev), name, ..VportMessage::default() };
+    actor.port_add(&VportMessage { upcall_port_ids: Some(vec![0]), ..port }).expect("it is new");
+    let told = watcher.receive().expect("a notification");
+    let message = Messages::new(&told).next().expect("a message");
+    let (_, attrs) = message.generic().expect("generic").datapath().expect("of a datapath");
+    assert_eq!(VportMessage::decode(datapath, attrs).expect("a port").name.as_deref(), Some("vm1"));
+}
+
+#[test]
+fn who_does_not_read_misses_loses_some_and_harms_nobody() {
+    const MISSES: usize = 5000;
+    let mut served = Served::new();
+    let (stalled, mut reader, mut other) = (served.client(), served.client(), served.client());
+    let datapath = make_datapath(&mut other, vec![stalled.port_id(), reader.port_id()]);
+    served.send(Errand::Upcalls(Box::new(miss(datapath, 0)), MISSES));
+    for number in 0..100 {
+        other.flow_add(&flow(datapath, number)).expect("the server goes on");
+    }
+    served.send(Errand::Upcalls(Box::new(miss(datapath, 1)), 10));
+    for _ in 0..10 {
+        let told = reader.receive().expect("a miss");
+        let (_, attrs) =
+            Messages::new(&told).next().expect("one").generic().expect("generic").datapath().expect("of one");
+        assert_eq!(PacketMessage::decode(datapath, attrs).expect("a packet").packet.len(), 1500);
+    }
+    drop(stalled);
+    let lost = served.end();
+    assert!(lost > 0 && (lost as usize) < MISSES, "{lost} of {MISSES}");
+}
+
+#[test]
+fn who_does_not_speak_the_language_is_hung_up_on() {
+    let served = Served::new();
+    let stranger = served.socket();
+    rustix::net::send(&stranger, b"GET / HTTP/1.1\r\n\r\n", SendFlags::NOSIGNAL).expect("a socket");
+    let mut byte = [0];
+    let (len, _) =
+        rustix::net::recv(&stranger, byte.as_mut_slice(), rustix::net::RecvFlags::empty()).expect("its end");
+    assert_eq!(len, 0);
+    assert!(served.closed.recv().expect("why").contains("HELLO"));
+    let mut client = served.client();
+    assert_eq!(client.datapaths().expect("others are served").len(), 0);
+}
+
+#[test]
+fn a_dump_that_nobody_reads_stops_nobody() {
+    let served = Served::new();
+    let mut other = served.client();
+    let datapath = make_datapath(&mut other, Vec::new());
+    for number in 0..5000 {
+        other.flow_add(&flow(datapath, number)).expect("another one");
+    }
+    let lazy = served.client();
+    let header = lasthop_control::message::Header { kind: 0x22, flags: 0x301, seq: 1, port_id: 0 };
+    let dump = lasthop_control::message::encode_datapath(header, (3, 1), datapath, |_| {}).expect("short");
+    rustix::net::send(lazy.fd(), &dump, SendFlags::NOSIGNAL).expect("a socket");
+    assert_eq!(other.flows(datapath).expect("the server goes on").len(), 5000);
+    let mut seen = 0;
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let (len, _) = rustix::net::recv(lazy.fd(), buffer.as_mut_slice(), rustix::net::RecvFlags::empty())
+            .expect("more");
+        let messages: Vec<_> = Messages::new(&buffer[..len]).collect();
+        seen += messages.iter().filter(|message| !message.is_done() && message.header.kind == 0x22).count();
+        if messages.iter().any(lasthop_control::message::Message::is_done) {
+            break;
+        }
+    }
+    assert_eq!(seen, 5000);
+}
