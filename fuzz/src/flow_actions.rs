@@ -7,7 +7,7 @@ use lasthop_flow::{
     Match, MplsTag, Ports, Rewrite, Sample, Userspace, Vlan,
 };
 use lasthop_flowtable::{Flow, FlowModule, MeterRate};
-use lasthop_verdict::{Batch, Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, Module, PortId, Verdicts};
+use lasthop_verdict::{Batch, Hashes, Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, Module, PortId, Verdicts};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial, gso};
 
@@ -108,7 +108,11 @@ pub fn run(bytes: &[u8]) {
     let header = Header::new(image, len, checked(Offload::parse(&vnet), image, len));
     for _ in 0..2 {
         let mut verdicts = Verdicts::default();
-        module.decide(&Batch { port: PortId(1), headers: &[header], hashes: &[] }, 1 << 40, &mut verdicts);
+        module.decide(
+            &Batch { port: PortId(1), headers: &[header], hashes: &Hashes::NONE },
+            1 << 40,
+            &mut verdicts,
+        );
         check(&header, &verdicts);
     }
 }

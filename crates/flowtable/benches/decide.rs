@@ -6,7 +6,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput};
 use lasthop_flow::{Action, Ethernet, FlowKey, Ipv4, Match, Ports, Ufid};
 use lasthop_flowtable::{Flow, FlowModule, FlowName};
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Header, Mac, Module, PortId, Verdicts};
+use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, PortId, Verdicts};
 use lasthop_wire::Offload;
 
 const NOW_NS: u64 = 1 << 40;
@@ -71,7 +71,7 @@ fn decide(criterion: &mut Criterion, flows: u32, masks: u32) {
     let mut run = |headers: &[Header]| {
         verdicts.clear();
         module.decide(
-            &Batch { port: SENDER, headers: black_box(headers), hashes: &[] },
+            &Batch { port: SENDER, headers: black_box(headers), hashes: &Hashes::NONE },
             NOW_NS,
             &mut verdicts,
         );
