@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
 //! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] what clients of the control
-//! interface say. Each has a `run`, which panics when something does not hold, and `seeds`,
+//! interface say, [`flow_actions`] what flows have done to packets. Each has a `run`, which panics when something does not hold, and `seeds`,
 //! inputs made of what real senders send.
 //!
 //! **Contract.** A target is a pure function of its bytes: no clock, no thread, nothing random, so that an input that
@@ -25,6 +25,7 @@
 pub mod control_messages;
 pub mod control_queue;
 pub mod descriptor_tables;
+pub mod flow_actions;
 pub mod headers;
 pub mod input;
 pub mod mutation;
@@ -44,7 +45,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 5] = [
+pub const TARGETS: [Target; 6] = [
     Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     Target {
         name: "vhost_messages",
@@ -69,5 +70,11 @@ pub const TARGETS: [Target; 5] = [
         run: control_messages::run,
         seeds: control_messages::seeds,
         input_bytes_max: 4096,
+    },
+    Target {
+        name: "flow_actions",
+        run: flow_actions::run,
+        seeds: flow_actions::seeds,
+        input_bytes_max: 1024,
     },
 ];

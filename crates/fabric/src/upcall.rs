@@ -56,10 +56,12 @@ pub struct UpcallLimits {
 pub struct UpcallRecord {
     /// Why it is handed over.
     pub reason: UpcallReason,
-    /// What is known of it. Its input port is the one that it came from.
+    /// Where it came from, and whose queue it is in; `internal` for the control plane's own, whatever input port they have.
+    pub port: PortId,
+    /// What is known of it.
     pub metadata: Metadata,
     /// The worker that it came through.
-    pub worker: u16,
+    pub worker: u8,
     /// Its bytes, of which not all may be there.
     pub len_bytes: u32,
     /// See [`Upcall::ticket`].
@@ -67,7 +69,7 @@ pub struct UpcallRecord {
 }
 
 impl UpcallRecord {
-    /// Two words: kind 8, step 16, input port 16, worker 16; and flow 32, length 32.
+    /// Two words: kind 8, step 16, input port 16, worker 8, port 16; and flow 32, length 32.
     fn words(&self) -> [u64; 2] {
         let (kind, flow, step) = match self.reason {
             UpcallReason::Miss => (MISS, 0, 0),
@@ -76,7 +78,8 @@ impl UpcallRecord {
         let first = kind
             | u64::from(step) << 8
             | u64::from(self.metadata.in_port) << 24
-            | u64::from(self.worker) << 40;
+            | u64::from(self.worker) << 40
+            | u64::from(self.port.0) << 48;
         [first, u64::from(flow) | u64::from(self.len_bytes) << 32]
     }
 
@@ -100,7 +103,8 @@ impl UpcallRecord {
         };
         let in_port = (first >> 24) as u16;
         let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port };
-        Self { reason, metadata, worker: (first >> 40) as u16, len_bytes: (second >> 32) as u32, ticket }
+        let (worker, port) = ((first >> 40) as u8, PortId((first >> 48) as u16));
+        Self { reason, port, metadata, worker, len_bytes: (second >> 32) as u32, ticket }
     }
 }
 
@@ -210,9 +214,9 @@ impl UpcallReader {
                 let Some(head) = reader.pop(&mut self.buffer) else { break };
                 let (prefix, frame) = self.buffer.split_at(PREFIX_BYTES.min(self.buffer.len()));
                 let record = UpcallRecord::of(head, prefix);
-                let Some(queue) = self.queues.get_mut(usize::from(record.metadata.in_port)) else { continue };
+                let Some(queue) = self.queues.get_mut(record.port.index()) else { continue };
                 if queue.is_empty() {
-                    self.turns.push_back(record.metadata.in_port);
+                    self.turns.push_back(record.port.0);
                 }
                 queue.push_back((record, frame.to_vec()));
                 self.bytes += frame.len();
@@ -381,8 +385,8 @@ impl Fabric {
             truncate_len_bytes,
             image: upcall.image,
         };
-        let record =
-            UpcallRecord { reason, metadata, worker: u16::from(senders.worker), len_bytes: 0, ticket };
+        let (port, worker) = (copy.packet.port(), senders.worker);
+        let record = UpcallRecord { reason, port, metadata, worker, len_bytes: 0, ticket };
         let taken = match (&mut upcalls.writer, senders.source(copy.packet)) {
             (Some(writer), Some(source)) => writer.take(&source, &copy, record, now_ns),
             (None, _) => Err(DropReason::NoFlow),
@@ -413,7 +417,8 @@ mod tests {
     fn a_record_survives_its_words() {
         for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }] {
             let metadata = Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023 };
-            let record = UpcallRecord { reason, metadata, worker: 15, len_bytes: u32::MAX, ticket: 0x1_0007 };
+            let (port, len_bytes) = (PortId(1022), u32::MAX);
+            let record = UpcallRecord { reason, port, metadata, worker: 15, len_bytes, ticket: 0x1_0007 };
             assert_eq!(UpcallRecord::of(record.words(), &record.prefix()), record);
         }
     }

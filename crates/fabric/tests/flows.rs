@@ -8,7 +8,7 @@ use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Userspace};
 use lasthop_flowtable::{Flow, FlowModule};
 use lasthop_verdict::{DropReason, Mac, PortId, UpcallReason};
-use lasthop_wire::Offload;
+use lasthop_wire::{Metadata, Offload};
 use support::{TestGuest, assert_conserved, everything, frame};
 
 const LIMITS: UpcallLimits = UpcallLimits { packets: 64, bytes: 200_000, rate: 0 };
@@ -148,6 +148,23 @@ fn actions_of_a_flow_reach_several_ports_and_the_control_plane() {
     assert_eq!((record.reason, bytes.len()), (UpcallReason::Action { flow: 0, step: 0 }, 40));
     let counters = switch.guests[0].counters(&switch.fabric);
     assert_eq!(counters.rx_drops.of(DropReason::PortGone), 1);
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn packets_of_the_control_plane_come_back_on_its_own_account() {
+    let mut switch = Switch::new();
+    let metadata = Metadata { in_port: 700, ..Metadata::default() };
+    for _ in 0..3 {
+        let actions = [Action::Userspace(Userspace::default()), Action::Recirc(9)];
+        switch.module.execute_next(metadata, &actions).unwrap();
+        switch.fabric.inject(&frame(2, 1, 60), Offload::default(), 0).unwrap();
+        let mut bytes = Vec::new();
+        let record = switch.reader.pop(&mut bytes).unwrap();
+        assert_eq!((record.port, record.metadata.in_port), (PortId::INTERNAL, 700));
+        let record = switch.reader.pop(&mut bytes).unwrap();
+        assert_eq!((record.reason, record.metadata.recirc_id), (UpcallReason::Miss, 9));
+    }
     assert_conserved(&switch.fabric, &PORTS);
 }
 

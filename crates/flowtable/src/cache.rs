@@ -69,10 +69,11 @@ impl Cache {
         &mut self.words.as_chunks_mut::<WORDS>().0[place.0]
     }
 
-    /// Something of where `hash` may be, so that its cache line comes in.
+    /// Something of where `hash` may be, so that its cache lines come in.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u64 {
-        self.entry(Self::places(hash)[0])[0]
+        let entry = self.entry(Self::places(hash)[0]);
+        entry[0] ^ entry[KEY_AT + KEY_WORDS_SHORT - 1]
     }
 
     /// What is known of `key`.

@@ -94,6 +94,8 @@ struct Stock {
     made: AtomicU32,
     /// Entries below `made` that were given out once.
     begun: AtomicU32,
+    /// Times that there was none for a flow since the last time that entries were made.
+    wanted: AtomicU32,
     /// Entries whose flows are gone. Its worker tries the lock and never waits for it.
     returned: Mutex<Vec<EntryId>>,
 }
@@ -110,6 +112,7 @@ impl Stats {
             entries: Chunks::new(FLOWS_MAX as usize),
             made: AtomicU32::new(0),
             begun: AtomicU32::new(0),
+            wanted: AtomicU32::new(0),
             returned: Mutex::default(),
         };
         Self { stocks: (0..WORKERS_MAX).map(stock).collect() }
@@ -125,7 +128,8 @@ impl Stats {
         for stock in self.stocks.iter().take(workers.max(1)) {
             let (made, begun) = (stock.made.load(Ordering::Relaxed), stock.begun.load(Ordering::Relaxed));
             // Nobody needs more entries than there are flows.
-            let wanted = (begun + STATS_STOCK.max(begun / 2).min(STATS_STOCK_MAX)).min(flows as u32);
+            let more = stock.wanted.swap(0, Ordering::Relaxed).clamp(STATS_STOCK, STATS_STOCK_MAX);
+            let wanted = (begun + more).min(flows as u32);
             let mut next = made;
             while next < wanted && stock.entries.make(next as usize).is_some() {
                 next = (next / CHUNK as u32 + 1) * CHUNK as u32;
@@ -162,7 +166,11 @@ impl Stats {
             stock.begun.store(begun + 1, Ordering::Relaxed);
             return Some(EntryId::new(worker, begun));
         }
-        stock.returned.try_lock().ok()?.pop()
+        let returned = stock.returned.try_lock().ok().and_then(|mut returned| returned.pop());
+        if returned.is_none() {
+            stock.wanted.fetch_add(1, Ordering::Relaxed);
+        }
+        returned
     }
 
     /// Entries from `first` on.
