@@ -45,10 +45,17 @@ pub struct Match {
 }
 
 impl Match {
-    /// The bits that count: two matches of one mask with the same bits are of the same packets.
+    /// The bits that count.
     #[must_use]
     pub fn masked_key(&self) -> FlowKey {
         self.mask.as_ref().map_or_else(|| self.key.clone(), |mask| self.key.masked(mask))
+    }
+
+    /// Which packets it is for: the bits that count, and the mask without what it does not look at. Two flows with the same
+    /// of both are for the same packets.
+    #[must_use]
+    pub fn packets(&self) -> (FlowKey, Option<FlowKey>) {
+        (self.masked_key(), self.mask.as_ref().map(|mask| mask.masked(mask)))
     }
 
     /// Whether the key is complete for what it says that the packet is, and the mask looks at no field whose kind of
@@ -306,6 +313,10 @@ mod tests {
         assert_eq!(from(1).masked_key(), from(2).masked_key());
         assert_eq!(from(1).masked_key().tcp, Some(Ports { src: 0, dst: 80 }));
         assert_eq!(from(1).masked_key().ipv4, None);
+        let mut other = from(3);
+        other.mask.as_mut().expect("it has one").ipv4 = Some(Ipv4::default());
+        assert_ne!(other.mask, from(1).mask);
+        assert_eq!(other.packets(), from(1).packets(), "a mask of zeros looks at nothing");
     }
 
     #[test]
