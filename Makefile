@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint bench chaos install clean
+.PHONY: help demo build test lint bench chaos install deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -35,8 +35,12 @@ chaos: ## random trouble over random traffic for an hour; SECONDS=n SEED=n GUEST
 	CHAOS_SECONDS=$(or $(SECONDS),3600) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(GUESTS),CHAOS_GUESTS=$(GUESTS)) \
 	    $(if $(WORKERS),CHAOS_WORKERS=$(WORKERS)) cargo test --release --locked -p lasthop --test chaos
 
-install: build ## the binary, manual pages, completions and the schema, below $(DESTDIR)$(PREFIX)
-	@tools/install-files $(BINARY) $(DESTDIR)$(PREFIX)
+install: build ## the binary, manual pages, completions, systemd's units, below $(DESTDIR)$(PREFIX)
+	@tools/install-files $(BINARY) $(DESTDIR)$(PREFIX) $(PREFIX)
+
+deb: build ## a Debian package, in target/deb
+	@tools/deps deb
+	@tools/deb $(BINARY) $(dir $(BINARY))../deb
 
 clean: ## what was built
 	cargo clean

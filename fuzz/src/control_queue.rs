@@ -41,7 +41,14 @@ impl World {
         let memory = RingMemory::new(&map, entries, Areas::of(RING).addresses()).expect("it lies in memory");
         let ring = DeviceRing::new(memory, 0, event_idx);
         let queue_pairs_max = 1 + u16::from(pairs % 64);
-        let queue = ControlQueue { ring, map, index: 2 * queue_pairs_max, queue_pairs_max, error: None };
+        let queue = ControlQueue {
+            ring,
+            map,
+            index: 2 * queue_pairs_max,
+            queue_pairs_max,
+            granted: None,
+            error: None,
+        };
         Self { queue, entries: entries as u16, available: 0, used: 0 }
     }
 

@@ -2,8 +2,11 @@
 
 use etherparse::{InternetSlice, Ipv6ExtensionSlice, NetSlice, SlicedPacket, TransportSlice};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, PROTO_TCP, PROTO_UDP, ethertype};
+use lasthop_wire::key::{Link, extract, field};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES};
-use lasthop_wire::{HeaderError, Layers, Network, Offload, Segmentation, Sum, check_partial, flow_hash};
+use lasthop_wire::{
+    HeaderError, Key, Layers, Metadata, Network, Offload, Segmentation, Sum, check_partial, flow_hash,
+};
 
 use crate::input::{Input, Seed};
 
@@ -35,6 +38,7 @@ pub fn run(bytes: &[u8]) {
     let case = Case::decode(bytes);
     assert_eq!(Offload::parse(&case.offload.emit(7)), case.offload);
     find_headers(&case);
+    make_key(&case);
     complete_checksum(&case);
     cut_into_segments(&case);
 }
@@ -62,6 +66,22 @@ fn find_headers(case: &Case) {
     }
     if let Ok(oracle) = oracle {
         compare(frame, &layers, &oracle);
+    }
+}
+
+/// A key says of a packet what is found in its headers, where both find something.
+fn make_key(case: &Case) {
+    let head = &case.frame[..case.cut];
+    let mut key = Key::default();
+    let offsets = extract(head, Link::Ethernet, &Metadata::default(), &mut key);
+    assert!(usize::from(offsets.network) <= head.len() && usize::from(offsets.transport) <= head.len());
+    let Ok(layers) = Layers::parse(head) else { return };
+    assert_eq!(offsets.network, layers.l3_offset);
+    let ports = layers.ports(head).filter(|_| offsets.transport > 0);
+    if let Some([a, b, c, d]) = ports {
+        let of_key = [key.get(field::TP_SRC), key.get(field::TP_DST)];
+        assert_eq!(of_key, [u64::from(u16::from_be_bytes([a, b])), u64::from(u16::from_be_bytes([c, d]))]);
+        assert_eq!((offsets.transport, key.get(field::IP_PROTO)), (layers.l4_offset, layers.l4_proto.into()));
     }
 }
 

@@ -11,6 +11,12 @@
 //! | [`RECEIVE_SLOT_BYTES`] | 65600 | bytes | the longest frame with its header and room for a tag |
 //! | [`SOCKET_BYTES`] | 8388608 | bytes | what a packet socket holds: TCP's usual largest window |
 //! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; what is beyond is older than any patience |
+//! | [`XDP_FRAMES`] | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB, or 8 above an MTU of 1774, of what may be locked |
+//! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel gives back places after it has passed on what stood in them, so with twice the frames none is ever full |
+//! | [`XDP_BATCH`] | 64 | frames | of one visit: the other direction waits for some 10 us |
+//! | [`XDP_WAKES_MAX`] | 8 | system calls | of one visit to send: the kernel takes 32 frames a call, and some may have been left |
+//! | [`XDP_BINDS_MAX`] | 250 | attempts | to bind to a queue that has a socket still, half a second in all; the kernel takes some 10 ms to clear away a closed one |
+//! | [`XDP_BIND_PAUSE`] | 2 | ms | between them, of the thread that attaches ports |
 
 pub(crate) use crate::sys::BATCH;
 
@@ -43,3 +49,16 @@ pub(crate) const RECEIVE_AT: u32 = SEND_SLOTS as u32 * SEND_STRIDE_BYTES;
 const _: () =
     assert!(SEND_PARTS_MAX * SEND_SLOT_BYTES as usize > 65_600 && SEND_PARTS_MAX < crate::sys::PARTS_MAX);
 const _: () = assert!((SEND_STRIDE_BYTES / 64) % 2 == 1 && (RECEIVE_SLOT_BYTES / 64) % 2 == 1);
+
+/// Frames of an XDP socket for each direction; a power of two.
+pub(crate) const XDP_FRAMES: u32 = 1024;
+/// Entries of each of its rings.
+pub(crate) const XDP_ENTRIES: u32 = 2 * XDP_FRAMES;
+/// Frames that one visit takes.
+pub(crate) const XDP_BATCH: usize = 64;
+/// Calls into the kernel for one batch to be sent.
+pub(crate) const XDP_WAKES_MAX: usize = 8;
+/// Attempts to bind.
+pub(crate) const XDP_BINDS_MAX: usize = 250;
+/// Between two attempts.
+pub(crate) const XDP_BIND_PAUSE: std::time::Duration = std::time::Duration::from_millis(2);

@@ -9,6 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::event::{Report, Reporter};
 use crate::lane::{Lane, LaneState};
+use crate::patience::Patience;
 use crate::watch::{Source, Watch};
 use crate::{DriverError, DriverEvent, DriverSettings, QueueError, ThreadStats};
 
@@ -90,7 +91,7 @@ pub(crate) struct Io {
     reporter: Reporter,
     stats: ThreadStats,
     cpus: Vec<usize>,
-    hysteresis_ns: u64,
+    patience: Patience,
     started: Instant,
     polled_ns: u64,
     worked_ns: u64,
@@ -114,7 +115,7 @@ impl Io {
             reporter,
             stats: ThreadStats::default(),
             cpus: settings.cpus.clone(),
-            hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
+            patience: Patience::new(u64::from(settings.hysteresis_us) * 1000),
             started: Instant::now(),
             polled_ns: 0,
             worked_ns: 0,
@@ -134,8 +135,7 @@ impl Io {
             let now = self.now_ns();
             let worked = self.round(now);
             if !self.lanes.iter().any(|(_, lane)| lane.is_active) {
-                self.stats.sleeps += 1;
-                self.take_events(true);
+                self.sleep(now);
                 continue;
             }
             if worked {
@@ -147,13 +147,20 @@ impl Io {
                 self.stats.polls += 1;
                 self.take_events(false);
                 if worked {
-                    self.leave_idle(now, self.hysteresis_ns);
+                    self.leave_idle(now, self.patience.ns());
                 }
             }
             if !worked {
                 self.wind_down(now);
             }
         }
+    }
+
+    /// Nothing is active.
+    fn sleep(&mut self, now: u64) {
+        self.stats.sleeps += 1;
+        self.take_events(true);
+        self.patience.slept(self.now_ns() - now);
     }
 
     /// Whether there are lanes that only an event tells of.
@@ -196,7 +203,7 @@ impl Io {
 
     /// Lanes without frames for the hysteresis are left alone; when somebody else wants the core, all without frames are.
     fn wind_down(&mut self, now: u64) {
-        let mut hysteresis = self.hysteresis_ns;
+        let mut hysteresis = self.patience.ns();
         if now - self.yielded_ns >= BLIND_NS {
             let offered_ns = self.now_ns();
             std::thread::yield_now();

@@ -49,6 +49,7 @@ mod lane;
 pub mod open;
 mod outbound;
 mod packet;
+mod patience;
 mod queue;
 mod sys;
 mod tap;

@@ -158,7 +158,8 @@ impl Inbox {
     #[inline]
     pub(crate) fn message(&self, index: usize) -> Received<'_> {
         let message = &self.messages[index];
-        let control_len = message.msg_hdr.msg_controllen.min(CONTROL_BYTES);
+        #[allow(clippy::unnecessary_cast, reason = "a socklen_t with musl")]
+        let control_len = (message.msg_hdr.msg_controllen as usize).min(CONTROL_BYTES);
         Received {
             len: message.msg_len,
             is_truncated: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
@@ -398,6 +399,7 @@ impl DeviceRequest {
 /// Requests that take a [`DeviceRequest`].
 #[derive(Clone, Copy)]
 #[repr(u64)]
+#[allow(clippy::unnecessary_cast, reason = "TUNSETIFF is an int with musl")]
 pub(crate) enum DeviceCall {
     Index = libc::SIOCGIFINDEX,
     Flags = libc::SIOCGIFFLAGS,
@@ -406,7 +408,7 @@ pub(crate) enum DeviceCall {
     SetAddress = libc::SIOCSIFHWADDR,
     Mtu = libc::SIOCGIFMTU,
     SetMtu = libc::SIOCSIFMTU,
-    MakeTap = libc::TUNSETIFF,
+    MakeTap = libc::TUNSETIFF as u64,
 }
 
 /// Has a tap take and give virtio-net headers of `len_bytes`, little endian, and leave undone what `offloads` says
@@ -418,8 +420,8 @@ pub(crate) fn set_tap_headers(fd: BorrowedFd<'_>, len_bytes: c_int) -> Result<()
     let (raw, little) = (fd.as_raw_fd(), 1 as c_int);
     // SAFETY: both requests read one int.
     unsafe {
-        checked(libc::ioctl(raw, libc::TUNSETVNETHDRSZ as c_ulong, &raw const len_bytes))?;
-        checked(libc::ioctl(raw, libc::TUNSETVNETLE as c_ulong, &raw const little)).map(drop)
+        checked(libc::ioctl(raw, libc::TUNSETVNETHDRSZ as _, &raw const len_bytes))?;
+        checked(libc::ioctl(raw, libc::TUNSETVNETLE as _, &raw const little)).map(drop)
     }
 }
 
@@ -429,7 +431,6 @@ pub(crate) fn set_tap_headers(fd: BorrowedFd<'_>, len_bytes: c_int) -> Result<()
 /// `INVAL` when the kernel does not know one of them.
 pub(crate) fn set_tap_offloads(fd: BorrowedFd<'_>, offloads: u32) -> Result<(), Errno> {
     // SAFETY: the request takes a number.
-    let result =
-        unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as c_ulong, c_ulong::from(offloads)) };
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD as _, c_ulong::from(offloads)) };
     checked(result).map(drop)
 }

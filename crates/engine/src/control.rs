@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use lasthop_guestmem::{Cursor, MemoryMap, Segment};
+use lasthop_guestmem::{Cursor, MemoryMap, Segment, Word};
 use lasthop_ring::{DeviceRing, Direction, RingError, walk};
 
 const CLASS_MQ: u8 = 4;
@@ -30,6 +30,8 @@ pub(crate) struct ControlQueue {
     /// Index of the virtqueue: behind all queue pairs.
     pub(crate) index: u16,
     pub(crate) queue_pairs_max: u16,
+    /// Where a successor finds what was granted.
+    pub(crate) granted: Option<Word>,
     pub(crate) error: Option<RingError>,
 }
 
@@ -64,6 +66,9 @@ impl ControlQueue {
         })?;
         self.ring.take(1);
         let command = self.parse(&readable);
+        if let (Some(Command::QueuePairs(pairs)), Some(word)) = (command, &self.granted) {
+            word.store(u32::from(pairs));
+        }
         let ack = if command.is_some() { ACK_OK } else { ACK_ERR };
         let written = Cursor::new(&self.map, &writable).write(&[ack]).unwrap_or(0);
         granted.extend(command);
@@ -96,7 +101,7 @@ mod tests {
         let memory = || RingMemory::new(&map, 16, addresses).unwrap();
         let driver = DriverRing::new(memory(), false);
         let ring = DeviceRing::new(memory(), 0, false);
-        (ControlQueue { ring, map, index: 4, queue_pairs_max: 2, error: None }, driver)
+        (ControlQueue { ring, map, index: 4, queue_pairs_max: 2, granted: None, error: None }, driver)
     }
 
     fn ask(queue: &mut ControlQueue, driver: &mut DriverRing, command: &[u8]) -> (Vec<Command>, u8) {

@@ -226,7 +226,12 @@ impl Crew {
     ) -> Result<(), EngineError> {
         let call = call.map(|fd| Arc::new(Call::new(fd)));
         self.call_all(move |worker| worker.set_call(port, index, call.as_ref()))?;
-        // What was published while there was none, nobody was told of. By a worker: it is watched.
+        // What was published while there was none, nobody was told of.
+        self.ring_bell(port, index)
+    }
+
+    /// Signals a guest whatever was published. By a worker: it is watched.
+    pub(crate) fn ring_bell(&self, port: PortId, index: u16) -> Result<(), EngineError> {
         match self.home(port, index) {
             Some(home) => self.call(home, move |worker| worker.ring_bell(port, index)).map(drop),
             None => Ok(()),
@@ -284,7 +289,7 @@ impl Crew {
     pub(crate) fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
         self.detach(port)?;
         lock(&self.offences).forget(port);
-        self.call_all(move |worker| worker.fabric.remove_port(port)).map(drop)
+        self.call_all(move |worker| worker.remove_port(port)).map(drop)
     }
 }
 

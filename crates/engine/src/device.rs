@@ -1,7 +1,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lasthop_guestmem::MemoryMap;
+use lasthop_guestmem::{MemoryMap, Word};
 use lasthop_verdict::PortId;
 use lasthop_vhost::{Device, Offer, RingStart};
 
@@ -51,6 +51,14 @@ impl PortDevice {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The queue pairs that the guest asked another process's control queue for; 0 is none.
+    fn restore_pairs(&self, pairs: u32) {
+        let pairs = u16::try_from(pairs).ok().filter(|pairs| (1..=self.offer.queue_pairs).contains(pairs));
+        if let Some(pairs) = pairs {
+            self.crew.grant_pairs(self.port, pairs);
+        }
+    }
+
     fn record(&self, change: impl FnOnce(&mut PortRecord)) {
         if let Some(record) = self.table().get_mut(self.port) {
             change(record);
@@ -85,16 +93,23 @@ impl Device for PortDevice {
 
     fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String> {
         let port = self.port;
-        let RingStart { ring, kick, call, enabled } = start;
+        let RingStart { ring, kick, call, enabled, is_taken_over, granted } = start;
         let queue_pairs_max = self.offer.queue_pairs;
+        if let Some(pairs) = granted.as_ref().filter(|_| is_taken_over).map(Word::load) {
+            self.restore_pairs(pairs);
+        }
         let started = if index == 2 * queue_pairs_max {
             let map = Arc::clone(&self.map);
-            let control = ControlQueue { ring, map, index, queue_pairs_max, error: None };
+            let control = ControlQueue { ring, map, index, queue_pairs_max, granted, error: None };
             self.crew.start_control(port, control, (kick, call))
         } else {
             self.crew.start_ring(port, index, ring, (kick, call), enabled)
         };
         match started {
+            Ok(Ok(())) if is_taken_over => {
+                // What was published last, the guest may not have been told of.
+                self.crew.ring_bell(port, index).map_err(|error| error.to_string())
+            }
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("cannot wait for kicks of ring {index}: {error}")),
             Err(error) => Err(error.to_string()),
@@ -179,7 +194,7 @@ mod tests {
         let start = || {
             let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
             let ring = DeviceRing::new(RingMemory::new(&map, 16, addresses).unwrap(), 0, false);
-            RingStart { ring, kick: None, call: None, enabled: true }
+            RingStart { ring, kick: None, call: None, enabled: true, is_taken_over: false, granted: None }
         };
         let mut device = engine.device(port).unwrap();
         device.set_memory(Arc::clone(&map));

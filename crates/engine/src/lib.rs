@@ -27,6 +27,7 @@
 #![deny(unsafe_code)] // sys.rs alone may have some
 
 mod bells;
+mod books;
 mod capture;
 mod control;
 mod crew;
@@ -40,16 +41,19 @@ mod offences;
 mod port;
 mod stats;
 mod sys;
+mod upcalls;
 mod watchdog;
 mod worker;
 
+pub use books::{BOOK_BYTES, counters_in};
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
-pub use lasthop_fabric::{Direction, Sight, Watch};
+pub use lasthop_fabric::{Direction, Sight, UpcallLimits, UpcallRecord, Watch};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 pub use sys::peer_process;
+pub use upcalls::Upcalls;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,6 +62,7 @@ use std::time::Duration;
 
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
+use lasthop_guestmem::Mapping;
 use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
 use thiserror::Error;
 
@@ -69,6 +74,9 @@ use worker::Worker;
 
 /// How long a control call waits for the worker: far more than a visit takes, far less than a person waits.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether all packets have come to their end.
+const REST_LOOK: Duration = Duration::from_micros(100);
 
 /// Why the engine did not do as told.
 #[derive(Debug, Error)]
@@ -190,6 +198,39 @@ impl Engine {
             return Err(error);
         }
         Ok(port)
+    }
+
+    /// Keeps a copy of the counters of `port` in `memory`, of [`BOOK_BYTES`], for who reads them when this process was killed.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn keep_counters(&self, port: PortId, memory: &Arc<Mapping>) -> Result<(), EngineError> {
+        let memory = Arc::clone(memory);
+        self.crew.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
+    }
+
+    /// Takes nothing more from any guest, and waits until what was taken has come to its end, for `patience` at most.
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn rest(&self, patience: Duration) -> Result<(), EngineError> {
+        let until = std::time::Instant::now() + patience;
+        self.crew.call_all(|worker| worker.set_resting(true))?;
+        while self.crew.call_all(|worker| worker.fabric.under_way())?.into_iter().sum::<usize>() > 0 {
+            if std::time::Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(REST_LOOK);
+        }
+        Ok(())
+    }
+
+    /// Goes on after [`Self::rest`].
+    ///
+    /// # Errors
+    /// [`EngineError::NoAnswer`].
+    pub fn wake(&self) -> Result<(), EngineError> {
+        self.crew.call_all(|worker| worker.set_resting(false)).map(drop)
     }
 
     /// Changes a port while its guest is attached. Its address, its limits and its link change at once; what a guest is told when it

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
-use lasthop_guestmem::guard;
+use lasthop_guestmem::{Mapping, guard};
 use lasthop_ring::{DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
 
 use crate::EngineSettings;
 use crate::bells::{Bells, Blocked, Call};
+use crate::books::Books;
 use crate::control::{Command, ControlQueue};
 use crate::crew::Crew;
 use crate::events::{Event, Events};
@@ -55,16 +56,21 @@ pub(crate) struct Worker {
     crew: Arc<Crew>,
     events: Events,
     active: Rota,
+    books: Books,
     fds: HashMap<(PortId, u16), RingFds>,
     controls: HashMap<PortId, ControlQueue>,
     failures: HashMap<PortId, String>,
+    /// To be rung when the control plane was handed something.
+    pub(crate) upcall_bell: Option<Arc<OwnedFd>>,
     cpus: Vec<usize>,
     hysteresis_ns: u64,
-    started: Instant,
+    pub(crate) started: Instant,
     faults_seen: usize,
     polled_ns: u64,
     worked_ns: u64,
     yielded_ns: u64,
+    /// Nothing is taken from guests.
+    is_resting: bool,
     stopping: bool,
 }
 
@@ -84,9 +90,11 @@ impl Worker {
             crew,
             events,
             active: Rota::default(),
+            books: Books::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
             failures: HashMap::new(),
+            upcall_bell: None,
             cpus: settings.cpus.clone(),
             hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
             started,
@@ -94,6 +102,7 @@ impl Worker {
             polled_ns: 0,
             worked_ns: 0,
             yielded_ns: 0,
+            is_resting: false,
             stopping: false,
         })
     }
@@ -105,6 +114,7 @@ impl Worker {
         while !self.stopping {
             let now = now_ns(self.started);
             let worked = self.round(now);
+            self.books.write_if_due(now, &self.fabric);
             if self.active.is_empty() {
                 self.sleep(now);
                 continue;
@@ -160,9 +170,13 @@ impl Worker {
     }
 
     fn visit(&mut self, ring: RingId, now: u64) -> Visited {
+        if self.is_resting {
+            return Visited::default();
+        }
         self.stats.visits += 1;
         let visited = self.fabric.visit_in_turn(ring, now);
         self.stats.batches += u64::from(visited.packets > 0);
+        self.books.note();
         self.send_signals();
         visited
     }
@@ -231,7 +245,8 @@ impl Worker {
             let shortened = |timeout: u64| {
                 if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout }
             };
-            deadline.map(shortened)
+            let due = self.books.due_in_ns(now);
+            deadline.map(shortened).into_iter().chain(due).min()
         };
         self.take_events(timeout);
         self.fabric.get_up();
@@ -270,6 +285,7 @@ impl Worker {
         if let Some(fds) = self.fds.get_mut(&(port, index)) {
             fds.kicks += 1;
         }
+        self.books.note();
         if self.controls.get(&port).is_some_and(|control| control.index == index) {
             self.serve_control(port, index);
             return;
@@ -380,7 +396,7 @@ impl Worker {
     }
 
     /// Writes the call eventfds that the last visits asked for, and wakes workers that sleep over what they were given back.
-    fn send_signals(&mut self) {
+    pub(crate) fn send_signals(&mut self) {
         let mut signals = std::mem::take(self.fabric.signals());
         for signal in signals.drain(..) {
             if self.ring_bell(signal.port, signal.index) {
@@ -393,6 +409,12 @@ impl Worker {
         while wakes != 0 {
             self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
             wakes &= wakes - 1;
+        }
+        if self.fabric.take_upcalled()
+            && let Some(bell) = &self.upcall_bell
+        {
+            // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
     }
 
@@ -538,6 +560,22 @@ impl Worker {
         self.failures.remove(&port);
         self.fabric.set_memory(port, &Arc::default());
         self.fabric.set_capabilities(port, lasthop_fabric::Capabilities::default());
+    }
+
+    /// Whether anything is taken from guests. Rings that are left alone meanwhile are looked at again.
+    pub(crate) fn set_resting(&mut self, is_resting: bool) {
+        self.is_resting = is_resting;
+    }
+
+    /// A port goes.
+    pub(crate) fn remove_port(&mut self, port: PortId) {
+        self.fabric.remove_port(port);
+        self.books.close(port);
+    }
+
+    /// Keeps a copy of a port's counters, as far as this worker counts them.
+    pub(crate) fn keep_counters(&mut self, port: PortId, memory: &Arc<Mapping>) {
+        self.books.open(port, self.stats.index, memory);
     }
 
     /// What it counted, and how many rings are active.

@@ -121,6 +121,11 @@ impl RecordWriter {
         true
     }
 
+    /// Whether records of `bytes` bytes together find room now, their heads of 24 bytes and padding to whole words included.
+    pub fn has_room_for(&mut self, bytes: usize) -> bool {
+        self.has_room(bytes.div_ceil(WORD_BYTES))
+    }
+
     #[inline]
     fn has_room(&mut self, words: usize) -> bool {
         let room = |read: usize| self.ring.words.len() - self.written.wrapping_sub(read);

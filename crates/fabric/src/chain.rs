@@ -1,7 +1,7 @@
 //! A transmit chain as it was taken, and its headers: read once, checked, then used.
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
-use lasthop_verdict::{DropReason, Header, IMAGE_FETCH_BYTES};
+use lasthop_verdict::{DropReason, Hashes, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::PacketHash;
 use lasthop_wire::hash::HASH_BYTES;
 use lasthop_wire::vnet::HEADER_BYTES;
@@ -50,22 +50,23 @@ pub(crate) fn read_one_piece(map: &MemoryMap, header: &mut Header, chain: &Chain
     read_offload(header, &vnet)
 }
 
-/// As [`read_one_piece`], for a chain in pieces or a header of another length; with a hash, if that is long enough for one.
+/// As [`read_one_piece`], for a chain in pieces, or with another header. A hash behind the header is told of packet `index`.
 #[inline(never)]
 pub(crate) fn read_pieces(
     (map, segments): (&MemoryMap, &[Segment]),
-    (header, hash): (&mut Header, &mut PacketHash),
+    header: &mut Header,
     chain: &Chain,
     vnet_bytes: usize,
+    (hashes, index): (&mut Hashes, usize),
 ) -> Result<(), DropReason> {
     let frame_len = chain.frame_bytes(vnet_bytes)?;
     let mut cursor = Cursor::new(map, segments);
     let mut vnet = [0; HEADER_BYTES];
     cursor.read(&mut vnet[..vnet_bytes.min(HEADER_BYTES)]).map_err(|_| DropReason::Recalled)?;
     if vnet_bytes > HEADER_BYTES {
-        let mut bytes = [0; HASH_BYTES];
-        cursor.read(&mut bytes).map_err(|_| DropReason::Recalled)?;
-        *hash = PacketHash::parse(&bytes);
+        let mut hash = [0; HASH_BYTES];
+        cursor.read(&mut hash).map_err(|_| DropReason::Recalled)?;
+        hashes.tell(index, PacketHash::parse(&hash));
     }
     let image = header.fill(frame_len, (frame_len as usize).min(IMAGE_FETCH_BYTES));
     cursor.read(image).map_err(|_| DropReason::Recalled)?;

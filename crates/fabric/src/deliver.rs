@@ -155,6 +155,7 @@ impl Delivery<'_> {
             return Err(stale.into());
         }
         reservation.complete(ring);
+        self.queue.note_filled();
         self.delivered.packets += 1;
         self.delivered.bytes += u64::from(len);
         self.delivered.gso_packets += u64::from(offload.is_gso());

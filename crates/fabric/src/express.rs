@@ -61,6 +61,7 @@ impl Express {
         let places = &self.places[..reserved];
         let copied = copy_all(map, source, copies, places);
         complete(&mut queue.ring, &places[..copied.packets as usize]);
+        queue.note_filled();
         delivered.add(&copied);
         copied.packets as usize
     }

@@ -2,6 +2,10 @@ use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment, copy, copy_and_
 use lasthop_verdict::Header;
 use lasthop_wire::{Offload, Sum};
 
+use crate::receiver::Copy;
+use crate::sender::Source;
+use crate::side_table::SegmentBuffer;
+
 /// A frame to be delivered: its header image, and the rest in the sender's memory.
 ///
 /// ```text
@@ -20,6 +24,25 @@ pub(crate) struct Frame<'a> {
     pub(crate) len: u32,
     /// The header's, unless the frame is truncated.
     pub(crate) offload: Offload,
+}
+
+/// Reads the first bytes of a frame, as it was handed over, into `out`: its header image and the rest from its sender's
+/// memory, as far as that is there. Returns how many there are.
+pub(crate) fn gather(
+    source: Option<&Source<'_>>,
+    copy: &Copy<'_>,
+    out: &mut [u8],
+    buffer: &mut SegmentBuffer,
+) -> usize {
+    let image = copy.header.bytes();
+    let image = &image[..image.len().min(out.len())];
+    let (head, rest) = out.split_at_mut(image.len());
+    head.copy_from_slice(image);
+    let Some(source) = source.filter(|_| !rest.is_empty()) else { return image.len() };
+    let Some(segments) = source.segments(copy.packet, buffer) else { return image.len() };
+    let mut cursor = Cursor::new(source.map(), segments);
+    cursor.advance(source.vnet_bytes() + copy.header.covers_bytes() as usize);
+    image.len() + cursor.read(rest).unwrap_or(0)
 }
 
 /// Length and metadata of a frame as it is delivered.

@@ -68,14 +68,18 @@ impl InternalPort {
         }
     }
 
-    fn put(&mut self, frame: &[u8], offload: Offload) -> Result<(), InjectError> {
-        if frame.len() < FRAME_BYTES_MIN as usize || frame.len() > FRAME_BYTES_MAX as usize {
-            return Err(InjectError::BadLength(frame.len()));
+    /// Whether a frame of `len_bytes` could be put.
+    fn check(&mut self, len_bytes: usize) -> Result<(), InjectError> {
+        if len_bytes < FRAME_BYTES_MIN as usize || len_bytes > FRAME_BYTES_MAX as usize {
+            return Err(InjectError::BadLength(len_bytes));
         }
         self.reclaim();
-        if self.driver.free_descriptors() == 0 {
-            return Err(InjectError::Full);
-        }
+        let is_full = self.driver.free_descriptors() == 0 || self.free.is_empty();
+        if is_full { Err(InjectError::Full) } else { Ok(()) }
+    }
+
+    fn put(&mut self, frame: &[u8], offload: Offload) -> Result<(), InjectError> {
+        self.check(frame.len())?;
         let buffer = self.free.pop().ok_or(InjectError::Full)?;
         let addr = BUFFERS + u64::from(buffer) * BUFFER_BYTES;
         let len = (HEADER_BYTES + frame.len()) as u32;
@@ -92,6 +96,14 @@ impl InternalPort {
 }
 
 impl Fabric {
+    /// Whether [`Self::inject`] would take a frame of `len_bytes` now.
+    ///
+    /// # Errors
+    /// See [`InjectError`].
+    pub fn can_inject(&mut self, len_bytes: usize) -> Result<(), InjectError> {
+        self.internal.as_mut().ok_or(InjectError::Elsewhere)?.check(len_bytes)
+    }
+
     /// Puts a frame of the switch's own on its way: re-injected packets, announcements, ICMP errors. The module decides
     /// where it goes; it sees `PortId::INTERNAL` as the source.
     ///

@@ -49,7 +49,9 @@ mod rota;
 mod sender;
 mod service;
 mod side_table;
+mod tally;
 mod tap;
+mod upcall;
 
 pub use counters::{CrewCounters, Drops, PortCounters};
 pub use internal::InjectError;
@@ -57,6 +59,7 @@ pub use lifecycle::{RingPart, RingState, Stopping};
 pub use progress::RingProgress;
 pub use rota::{ActiveRing, Rota, Visited};
 pub use tap::{Direction, Sight, Tap, TapClock, TapReader, Watch, tap};
+pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
 
 use std::sync::Arc;
 
@@ -73,6 +76,7 @@ use reference::Attempt;
 use sender::{Fetched, Senders};
 use service::{Service, Tools};
 use side_table::SegmentBuffer;
+use upcall::Upcalls;
 
 /// What a port's guest negotiated, as far as packets are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +151,7 @@ pub struct Fabric {
     internal: Option<InternalPort>,
     fetched: Fetched,
     verdicts: Verdicts,
+    upcalls: Upcalls,
     destinations: Destinations,
     scratch: Scratch,
     segments: Box<SegmentBuffer>,
@@ -218,7 +223,7 @@ impl Fabric {
     fn switch(&mut self, port: PortId, now_ns: u64) {
         self.verdicts.clear();
         let headers = &self.fetched.headers[..self.fetched.len];
-        let hashes = self.fetched.hashes();
+        let hashes = &self.fetched.hashes;
         self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
         if let Some(destination) = self.common_destination() {
             self.forward_all(destination, now_ns);
@@ -227,6 +232,9 @@ impl Fabric {
         self.expect_copies();
         self.destinations.sort(self.verdicts.outputs());
         self.fetched.add_images(self.verdicts.images());
+        if !self.verdicts.upcalls().is_empty() {
+            self.hand_over(now_ns);
+        }
         while let Some(list) = self.destinations.next() {
             let mut at = Some(list.first);
             while at.is_some() {
@@ -255,7 +263,8 @@ impl Fabric {
             let index = index as u16; // below BATCH_PACKETS_MAX
             *output == Output { packet: index, image: index, port, truncate_len_bytes: u32::MAX }
         };
-        let rest = self.verdicts.drops().len() + self.verdicts.lost() as usize;
+        let rest =
+            self.verdicts.drops().len() + self.verdicts.upcalls().len() + self.verdicts.lost() as usize;
         let known = port.index() < lasthop_verdict::PORTS_MAX;
         let all =
             known && rest == 0 && outputs.len() == self.fetched.len && outputs.iter().enumerate().all(plain);
@@ -276,6 +285,9 @@ impl Fabric {
         let mut copies = [0_u16; BATCH_PACKETS_MAX];
         for output in self.verdicts.outputs() {
             copies[usize::from(output.packet)] += 1;
+        }
+        for upcall in self.verdicts.upcalls() {
+            copies[usize::from(upcall.packet)] += 1;
         }
         let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
         for &(packet, reason) in self.verdicts.drops() {

@@ -98,7 +98,8 @@ impl Fabric {
             receivers: crate::Receivers::new(Arc::clone(board)),
             internal: None,
             fetched: crate::Fetched::default(),
-            verdicts: crate::Verdicts::default(),
+            verdicts: crate::Verdicts::of_worker(usize::from(worker)),
+            upcalls: crate::Upcalls::default(),
             destinations: crate::Destinations::default(),
             scratch: crate::Scratch::default(),
             segments: Box::new([Segment::default(); crate::bounds::CHAIN_SEGMENTS_MAX]),
@@ -192,15 +193,17 @@ impl Fabric {
     }
 
     /// Virtqueue `index` of `port`, which is stopped, will be at home here. Packets pass once it is enabled, which has to
-    /// wait until all other workers have joined the part returned. `None`: there is no such queue.
+    /// wait until all other workers have joined the part returned. What the device before had taken from a ring that was
+    /// taken over is given back, undelivered. `None`: there is no such queue.
     pub fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
         let (queue, transmit) = queue_of(index);
+        let id = RingId { port, queue: queue as u16 };
         let part = if transmit {
-            let slot = self.senders.get_mut(port)?.queues.get_mut(queue)?;
-            Part::Transmit(Arc::clone(slot.insert(TxQueue::new(ring)).chains()))
+            let chains = self.senders.begin(id, TxQueue::new(ring))?;
+            self.publish();
+            Part::Transmit(chains)
         } else {
             let receiver = self.receivers.get(port)?;
-            let id = RingId { port, queue: queue as u16 };
             let (map, workers) = (Arc::clone(&receiver.map), self.senders.board.workers());
             Part::Receive(Arc::new(ReceiveRing::new(id, map, receiver.capabilities, ring, workers)))
         };
@@ -374,8 +377,17 @@ impl Fabric {
     pub fn counters(&self, port: PortId) -> Option<PortCounters> {
         let sent = self.senders.get(port)?.counters;
         let Some(receiver) = self.receivers.get(port) else {
-            // The switch's own port: what was taken from its ring was put in by the switch.
-            return Some(PortCounters { injected: sent.rx_packets, rx_packets: 0, ..sent });
+            // The switch's own port: what was taken from its ring was put in by the switch, and what it got the control plane got.
+            let (delivered, tx_drops) = (&self.upcalls.delivered, self.upcalls.drops);
+            return Some(PortCounters {
+                injected: sent.rx_packets,
+                rx_packets: 0,
+                tx_packets: delivered.packets,
+                tx_bytes: delivered.bytes,
+                tx_csum_completed: delivered.csum_completed,
+                tx_drops,
+                ..sent
+            });
         };
         let got = &receiver.received;
         Some(PortCounters {

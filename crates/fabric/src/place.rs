@@ -128,6 +128,14 @@ impl RxQueue {
         }
     }
 
+    /// All used entries written so far are of filled buffers, unless somebody is filling some without the claim.
+    #[inline]
+    pub(crate) fn note_filled(&mut self) {
+        if self.leases.is_empty() {
+            self.ring.note_filled();
+        }
+    }
+
     /// Whether it takes packets.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {

@@ -41,6 +41,12 @@ impl Fabric {
         progress
     }
 
+    /// Chains that were taken from transmit rings at home here, and not given back.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.senders.taken()
+    }
+
     fn transmit_progress(&self, port: PortId, queue: u16) -> Option<RingProgress> {
         let sender = self.senders.get(port)?;
         let tx = sender.queues.get(usize::from(queue))?.as_ref()?;

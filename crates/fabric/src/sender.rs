@@ -5,9 +5,8 @@ use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{
     DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, Direction, RingError, walk_from,
 };
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
-use lasthop_wire::{PacketHash, hash};
 
 use crate::board::Board;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LENT_PACKETS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
@@ -66,6 +65,32 @@ impl TxQueue {
         self.table.taken()
     }
 
+    /// Enters the chain at `head`, with one copy to be settled.
+    #[inline]
+    fn enter(&mut self, head: u16, epoch: u32, segments: &[Segment]) {
+        self.table.enter(head, epoch, segments);
+        self.ring.set_mark(head, 1);
+    }
+
+    /// One copy of the chain at `head` is settled; true if it was the last, and the chain is completed.
+    #[inline]
+    fn settle(&mut self, head: u16) -> bool {
+        let is_last = self.ring.settle(head);
+        if is_last {
+            self.table.release(head);
+        }
+        is_last
+    }
+
+    /// Completes, undelivered, what the device before this one had taken when it was killed; how many chains, and copies of
+    /// their packets. Each may have been delivered, and is not delivered again.
+    fn give_up_taken(&mut self) -> (u64, u64) {
+        let heads: Vec<u16> = self.ring.marked().collect();
+        let copies = heads.iter().map(|head| u64::from(self.ring.mark(*head))).sum();
+        heads.iter().for_each(|head| self.ring.give_up(*head));
+        (heads.len() as u64, copies)
+    }
+
     /// Chains were completed: whether nobody knew yet that it is to be published, and whether it waited for that.
     #[inline]
     fn note_completed(&mut self) -> (bool, bool) {
@@ -100,9 +125,8 @@ pub(crate) struct Fetched {
     /// The chains as taken, before frames that are none are left out.
     pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
-    /// Of the packets, if their sender tells them.
-    hashes: Box<[PacketHash; BATCH_PACKETS_MAX]>,
-    tells_hashes: bool,
+    /// Of the packets.
+    pub(crate) hashes: Box<Hashes>,
 }
 
 impl Default for Fetched {
@@ -115,19 +139,12 @@ impl Default for Fetched {
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
             segments: Box::new([Segment::default(); CHAIN_SEGMENTS_MAX]),
-            hashes: Box::new([PacketHash::default(); BATCH_PACKETS_MAX]),
-            tells_hashes: false,
+            hashes: Box::new(Hashes::NONE),
         }
     }
 }
 
 impl Fetched {
-    /// The hashes of the packets; none if their sender does not tell them.
-    #[inline]
-    pub(crate) fn hashes(&self) -> &[PacketHash] {
-        if self.tells_hashes { &self.hashes[..self.len] } else { &[] }
-    }
-
     /// Puts the images that the module made where outputs look for them.
     #[inline]
     pub(crate) fn add_images(&mut self, made: &[Header]) {
@@ -250,6 +267,12 @@ impl Senders {
         (0..self.board.workers() as u8).filter(is_asleep).fold(0, |bits, worker| bits | 1 << worker)
     }
 
+    /// Chains taken and not completed.
+    pub(crate) fn taken(&self) -> usize {
+        let queues = self.slots.iter().flatten().flat_map(|sender| &sender.queues);
+        queues.flatten().map(|queue| usize::from(queue.taken())).sum()
+    }
+
     pub(crate) fn get(&self, port: PortId) -> Option<&Sender> {
         self.slots.get(port.index())?.as_deref()
     }
@@ -270,11 +293,27 @@ impl Senders {
         self.get_mut(ring.port)?.queues.get_mut(usize::from(ring.queue))?.as_mut()
     }
 
+    /// A ring is at home here from now on. What another device left undone there is given back, and counted as dropped.
+    pub(crate) fn begin(&mut self, ring: RingId, mut queue: TxQueue) -> Option<Arc<Chains>> {
+        let (chains_lost, copies_lost) = queue.give_up_taken();
+        let chains = Arc::clone(queue.chains());
+        let sender = self.get_mut(ring.port)?;
+        *sender.queues.get_mut(usize::from(ring.queue))? = Some(queue);
+        sender.counters.rx_packets += chains_lost;
+        sender.counters.copies_added += copies_lost - chains_lost; // each marked chain has one at least
+        sender.counters.rx_drops.count_all(DropReason::Restart, copies_lost);
+        if chains_lost > 0 {
+            self.mark_dirty(ring);
+        }
+        Some(chains)
+    }
+
     /// Takes a batch from a ring into `fetched`; frames that are no frames are dropped and completed here. Returns the
     /// heads taken. A broken ring is marked and yields nothing more.
     #[inline]
     pub(crate) fn fetch(&mut self, ring: RingId, fetched: &mut Fetched) -> usize {
         fetched.len = 0;
+        fetched.hashes.clear();
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return 0;
         };
@@ -322,9 +361,8 @@ impl Senders {
         let Some(Some(queue)) = queues.get_mut(usize::from(ring.queue)) else { return };
         let mut completed = false;
         for (packet, attempt) in attempts {
-            if counters.settle(attempt) && queue.table.settle(packet.head) {
-                queue.ring.complete(packet.head, 0);
-                completed = true;
+            if counters.settle(attempt) {
+                completed |= queue.settle(packet.head);
             }
         }
         if completed {
@@ -372,10 +410,7 @@ impl Senders {
         counters.forwarded += packets.len() as u64;
         let mut completed = false;
         for packet in packets {
-            if queue.table.settle(packet.head) {
-                queue.ring.complete(packet.head, 0);
-                completed = true;
-            }
+            completed |= queue.settle(packet.head);
         }
         if completed {
             let news = queue.note_completed();
@@ -413,7 +448,7 @@ impl Senders {
                 sender.counters.copies_added += u64::from(copies - 1);
                 sender.charge.add_copies(u64::from(copies - 1));
                 if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
-                    queue.table.set_pending(packet.head, copies);
+                    queue.ring.set_mark(packet.head, copies);
                 }
             }
         }
@@ -520,7 +555,7 @@ impl Sender {
         }
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
         fetched.more = taken < all;
-        queue.ring.take(taken as u16);
+        queue.ring.take_marked(taken as u16);
         self.charge.add_pieces(std::mem::take(&mut queue.pieces));
         self.read_headers(ring, fetched, taken, (home, discard));
         (taken, error)
@@ -537,7 +572,6 @@ impl Sender {
     ) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return };
         let vnet_bytes = self.capabilities.sent_header_bytes;
-        fetched.tells_hashes = vnet_bytes == hash::HEADER_BYTES;
         let packet = PacketRef { port: ring.port.0, queue: ring.queue, head: 0, home, epoch: self.epoch };
         let (mut bytes, mut gso_packets) = (0, 0);
         for chain in &fetched.chains[..taken] {
@@ -547,8 +581,9 @@ impl Sender {
             } else {
                 let chains = queue.table.chains();
                 let segments = chains.segments(chain.head, self.epoch, &mut fetched.segments);
-                let hash = &mut fetched.hashes[fetched.len];
-                read_pieces((&self.map, segments.unwrap_or_default()), (header, hash), chain, vnet_bytes)
+                let pieces = (&*self.map, segments.unwrap_or_default());
+                let told = (&mut *fetched.hashes, fetched.len);
+                read_pieces(pieces, header, chain, vnet_bytes, told)
             };
             if read.is_ok() {
                 bytes += u64::from(header.frame_len_bytes());
@@ -556,7 +591,7 @@ impl Sender {
             if let Some(reason) = read.err().or(discard) {
                 self.counters.rx_drops.count(reason);
                 queue.table.refuse(chain.head, reason);
-                queue.ring.complete(chain.head, 0);
+                queue.settle(chain.head);
                 continue;
             }
             gso_packets += u64::from(header.offload.is_gso());
@@ -592,7 +627,7 @@ fn take_chain(
     epoch: u32,
     chain: &mut Chain,
 ) -> Result<(), RingError> {
-    if queue.table.is_taken(head) {
+    if queue.ring.mark(head) > 0 {
         return Err(RingError::HeadTwice(head));
     }
     let descriptor = queue.ring.descriptor(head);
@@ -601,7 +636,7 @@ fn take_chain(
         let piece = map.translate_whole(descriptor.addr, descriptor.len, &mut queue.hint);
         if let Some(first) = piece.filter(|piece| piece.len > 0) {
             map.prefetch_start(first);
-            queue.table.enter(head, epoch, &[first]);
+            queue.enter(head, epoch, &[first]);
             *chain = Chain { head, whole: true, bytes: first.len, first };
             return Ok(());
         }
@@ -628,6 +663,6 @@ fn take_pieces(
     queue.pieces += segments.len() as u64;
     let first = segments.first().copied().unwrap_or_default();
     map.prefetch(first, 0);
-    queue.table.enter(head, epoch, &segments);
+    queue.enter(head, epoch, &segments);
     Ok(Chain { head, whole, bytes, first })
 }

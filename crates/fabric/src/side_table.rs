@@ -123,12 +123,11 @@ impl Chains {
     }
 }
 
-/// One slot per entry of a transmit ring, with what only its home worker needs to know.
+/// One slot per entry of a transmit ring, with what only its home worker needs to know. How many copies of a chain are to be
+/// settled is its mark in the ring's ledger, which a successor reads.
 #[derive(Debug)]
 pub(crate) struct SideTable {
     chains: Arc<Chains>,
-    /// Copies that are not yet delivered or dropped, by head; 0: the chain is not ours.
-    pending: Box<[u16]>,
     /// Chunk of each taken long chain.
     chunk_of: Box<[u16]>,
     /// Why each chain was dropped as soon as it was taken, if it was.
@@ -144,7 +143,6 @@ impl SideTable {
         let chunks = chains.chunks.len();
         Self {
             chains,
-            pending: vec![0; usize::from(entries)].into_boxed_slice(),
             refusals: vec![DropReason::TooShort; usize::from(entries)].into_boxed_slice(),
             chunk_of: vec![NO_CHUNK; usize::from(entries)].into_boxed_slice(),
             free_chunks: Vec::with_capacity(chunks),
@@ -169,17 +167,11 @@ impl SideTable {
         self.taken
     }
 
-    #[inline]
-    pub(crate) fn is_taken(&self, head: u16) -> bool {
-        self.pending[usize::from(head)] > 0
-    }
-
-    /// Enters a chain with one pending copy. `has_room` was true.
+    /// Enters a chain. `has_room` was true.
     #[inline]
     pub(crate) fn enter(&mut self, head: u16, epoch: u32, segments: &[Segment]) {
         let chunk = if segments.len() > SLOT_SEGMENTS { self.chunk(head) } else { NO_CHUNK };
         self.chains.write(head, epoch, chunk, segments);
-        self.pending[usize::from(head)] = 1;
         self.taken += 1;
     }
 
@@ -192,11 +184,10 @@ impl SideTable {
         chunk
     }
 
-    /// A chain is dropped as soon as it is taken.
+    /// Notes why a chain is dropped as soon as it is taken.
     #[inline]
     pub(crate) fn refuse(&mut self, head: u16, reason: DropReason) {
         self.refusals[usize::from(head)] = reason;
-        self.settle(head);
     }
 
     /// Why the chain at `head` was refused when that happened last.
@@ -204,27 +195,14 @@ impl SideTable {
         self.refusals[usize::from(head)]
     }
 
-    /// Sets how many copies of a taken chain are to be settled.
+    /// The chain at `head` is completed.
     #[inline]
-    pub(crate) fn set_pending(&mut self, head: u16, copies: u16) {
-        self.pending[usize::from(head)] = copies;
-    }
-
-    /// One copy is settled; true if it was the last, and the chain is to be completed.
-    #[inline]
-    pub(crate) fn settle(&mut self, head: u16) -> bool {
-        let pending = &mut self.pending[usize::from(head)];
-        debug_assert!(*pending > 0, "a chain is settled once per copy");
-        *pending = pending.saturating_sub(1);
-        if *pending > 0 {
-            return false;
-        }
+    pub(crate) fn release(&mut self, head: u16) {
         let chunk = &mut self.chunk_of[usize::from(head)];
         if *chunk != NO_CHUNK {
             self.free_chunks.push(std::mem::replace(chunk, NO_CHUNK));
         }
         self.taken -= 1;
-        true
     }
 }
 
@@ -248,19 +226,9 @@ mod tests {
                 assert!(table.chains().segments(head, round + 1, &mut buffer).is_none(), "another epoch");
             }
             assert_eq!(table.taken(), 4);
-            for head in 0..4 {
-                assert!(table.is_taken(head) && table.settle(head) && !table.is_taken(head));
-            }
+            (0..4).for_each(|head| table.release(head));
         }
         assert_eq!(table.used_chunks, 2);
         assert_eq!(table.taken(), 0);
-    }
-
-    #[test]
-    fn a_flooded_chain_is_completed_with_its_last_copy() {
-        let mut table = SideTable::new(2);
-        table.enter(1, 0, &segments(2));
-        table.set_pending(1, 3);
-        assert_eq!([table.settle(1), table.settle(1), table.settle(1)], [false, false, true]);
     }
 }

@@ -20,7 +20,7 @@ use lasthop_guestmem::{Cursor, Segment};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX};
-use crate::frame::shape;
+use crate::frame::{gather, shape};
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef};
 use crate::sender::{Senders, Source};
@@ -235,19 +235,9 @@ impl Taps {
         }
     }
 
-    /// Reads the first bytes of a frame, as it was handed over: its header image and the rest from its sender's memory, as far
-    /// as that is there. Returns how many there are.
     fn gather(&mut self, source: Option<&Source<'_>>, copy: &Copy<'_>, len: usize) -> usize {
         let len = len.min(self.frame.len());
-        let image = copy.header.bytes();
-        let image = &image[..image.len().min(len)];
-        let (head, rest) = self.frame[..len].split_at_mut(image.len());
-        head.copy_from_slice(image);
-        let Some(source) = source.filter(|_| !rest.is_empty()) else { return image.len() };
-        let Some(segments) = source.segments(copy.packet, &mut self.segments) else { return image.len() };
-        let mut cursor = Cursor::new(source.map(), segments);
-        cursor.advance(source.vnet_bytes() + copy.header.covers_bytes() as usize);
-        image.len() + cursor.read(rest).unwrap_or(0)
+        gather(source, copy, &mut self.frame[..len], &mut self.segments)
     }
 
     fn forget(&mut self, port: PortId) {
@@ -371,6 +361,7 @@ impl Fabric {
         let Self { senders, fetched, verdicts, .. } = self;
         let mut has_copies = [false; BATCH_PACKETS_MAX];
         verdicts.outputs().iter().for_each(|output| has_copies[usize::from(output.packet)] = true);
+        verdicts.upcalls().iter().for_each(|upcall| has_copies[usize::from(upcall.packet)] = true);
         let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
         let mut drop = |index: usize, reason| {
             senders.tap_dropped(&whole(fetched.packets[index], &fetched.headers[index]), reason);

@@ -30,12 +30,16 @@ mod mapping;
 mod short;
 mod slots;
 mod sum;
+mod word;
+mod words;
 
 pub use backing::{Backing, MemoryKind};
 pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Rest, Segment, StaleSegment};
 pub use mapping::{FileRange, Mapping, MappingError, memfd};
 pub use slots::SlotArray;
+pub use word::Word;
+pub use words::Words;
 
 /// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS; what QEMU asks for at most).
 pub const REGIONS_MAX: usize = 509;

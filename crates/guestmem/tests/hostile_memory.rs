@@ -95,3 +95,15 @@ fn overlapping_or_wrapping_regions_are_refused() {
     assert!(overlap.contains("overlap at guest address 0xfffff"), "{overlap}");
     assert!(MemoryMap::new(vec![region(u64::MAX - 10, MIB)]).unwrap_err().contains("wraps"));
 }
+
+#[test]
+#[cfg_attr(miri, ignore = "needs files")]
+fn guest_memory_is_left_out_of_core_files() {
+    let fd = memfd("secret", MIB).unwrap();
+    let mapping = Mapping::of_file(fd.as_fd(), 0, MIB).unwrap();
+    let start = format!("{:x}-", mapping.start().as_ptr() as usize);
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let own = maps.lines().skip_while(|line| !line.starts_with(&start));
+    let flags = own.filter_map(|line| line.strip_prefix("VmFlags:")).next().unwrap();
+    assert!(flags.split_whitespace().any(|flag| flag == "dd"), "{flags}");
+}

@@ -105,6 +105,8 @@ pub(crate) struct Config {
     pub(crate) workers: Option<Workers>,
     pub(crate) hysteresis: Option<Hysteresis>,
     pub(crate) sandbox: Option<sandbox::Mode>,
+    /// Who may use the control socket beside the switch's own user.
+    pub(crate) control_group: Option<String>,
     /// Those that were named, beside the default one.
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
@@ -139,6 +141,8 @@ struct File {
     #[serde(rename = "hysteresis-us")]
     hysteresis: Option<Hysteresis>,
     sandbox: Option<sandbox::Mode>,
+    #[serde(rename = "control-group")]
+    control_group: Option<String>,
     #[serde(default)]
     switch: Vec<Spanned<SwitchSpec>>,
     #[serde(default)]
@@ -230,8 +234,20 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File { module, cpus, fdb_entries, workers, hysteresis, sandbox, fdb, .. } = file;
-    Ok(Config { module, cpus, fdb_entries, workers, hysteresis, sandbox, switches, vnics, ports, fdb })
+    let File { module, cpus, fdb_entries, workers, hysteresis, sandbox, control_group, fdb, .. } = file;
+    Ok(Config {
+        module,
+        cpus,
+        fdb_entries,
+        workers,
+        hysteresis,
+        sandbox,
+        control_group,
+        switches,
+        vnics,
+        ports,
+        fdb,
+    })
 }
 
 /// The device ports, or the first one that cannot be beside the others and the vnics.
@@ -280,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\n[[switch]]\nname = \"red\"\n\
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
@@ -290,6 +306,7 @@ mod tests {
         assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
         assert_eq!((config.workers, config.hysteresis), (Some(Workers(2)), Some(Hysteresis(20))));
         assert_eq!(config.sandbox, Some(sandbox::Mode::Strict));
+        assert_eq!(config.control_group.as_deref(), Some("kvm"));
         let specs: Vec<VnicSpec> = [
             "a",
             "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",

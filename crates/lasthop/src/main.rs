@@ -34,6 +34,7 @@ mod ipc;
 mod links;
 mod log;
 mod names;
+mod notify;
 mod orders;
 mod output;
 mod plan;

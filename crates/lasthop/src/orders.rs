@@ -1,6 +1,7 @@
 //! What supervisor and switch process say to each other.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::capture::CaptureSpec;
 use crate::doctor::facts::Inspection;
@@ -11,6 +12,9 @@ use crate::report::{FdbReport, StatsReport, SwitchInside};
 use crate::sandbox::{ForbiddenCall, Layer};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
+
+/// Of orders and reports, and of what is told of a session. A switch process of another version cannot take over.
+pub(crate) const STATE_VERSION: u64 = 1;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,9 +38,14 @@ pub(crate) enum Order {
     ChangePort(SwitchPort),
     /// Forget a port and hang up on its guest.
     RemovePort { name: String },
-    /// The attached descriptor is a connection to the port's guest. Answered by [`Report::Detached`] when it ends,
-    /// which may be at once.
+    /// The first attached descriptor is a connection to the port's guest, the second one memory for a successor, if there is
+    /// any. Answered by [`Report::Detached`] when it ends, which may be at once.
     Attach { name: String, attachment: u64 },
+    /// The attached descriptors, with these numbers, belong to a session that is to be taken over.
+    Bring { attachment: u64, numbers: Vec<u32> },
+    /// The attached descriptors are the connection to the port's guest and the memory of its session, as a switch process left
+    /// them that is dead: go on, as if nothing had happened. `session` is what that one told last; null: nothing yet.
+    TakeOver { name: String, attachment: u64, session: Value },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
     /// All counters.
@@ -51,6 +60,14 @@ pub(crate) enum Order {
     FdbDel(StaticEntry),
     /// Forget learned addresses.
     FdbFlush(Flush),
+    /// Which version of what is kept is known.
+    Know,
+    /// Take nothing more from any guest, and finish what was taken: another process will go on.
+    Rest,
+    /// Take nothing from any guest before `Wake`: all are to be there first.
+    Hold,
+    /// Take from guests again.
+    Wake,
     /// Let every guest go and end.
     End,
 }
@@ -70,6 +87,10 @@ pub(crate) enum Report {
     Reply { id: u64, result: Result<Answer, Fault> },
     /// A guest's connection is over; `why` is a sentence without a full stop.
     Detached { name: String, attachment: u64, why: String },
+    /// The attached descriptors, with these numbers, belong to a session from now on.
+    Keep { attachment: u64, numbers: Vec<u32> },
+    /// What a successor has to know of a session; `numbers` are all descriptors that belong to it.
+    Kept { attachment: u64, session: Value, numbers: Vec<u32> },
     /// A guest's VMM was refused something, and the connection goes on.
     Refused { name: String, why: String },
     /// What the switch could give up, before it met any guest.
@@ -92,6 +113,10 @@ pub(crate) enum Answer {
     Fdb(FdbReport),
     Inspection(Inspection),
     Switches(Vec<SwitchInside>),
+    /// Of orders, reports and sessions: `STATE_VERSION`.
+    Knows {
+        version: u64,
+    },
     /// So many addresses were forgotten.
     Flushed(usize),
 }

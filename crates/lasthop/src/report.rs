@@ -367,6 +367,8 @@ pub(crate) struct SettingsReport {
     #[serde(default)]
     pub(crate) hysteresis_us: Option<u32>,
     pub(crate) sandbox: Option<sandbox::Mode>,
+    #[serde(default)]
+    pub(crate) control_group: Option<String>,
 }
 
 /// Which program is running.

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};
 use support::namespaces::{Namespace, may};
-use support::{Switch, eventually, signal};
+use support::{Switch, eventually, is_alive, signal};
 
 /// A switch in a namespace, whose device `wire` leads to another namespace, where it is `eth0`.
 struct Lab {
@@ -120,6 +120,13 @@ fn a_device_comes_and_goes_and_its_port_with_it() {
     }
     lab.until("late", "no device");
     lab.host.ip("link set wire name late");
+    lab.until("late", "up");
+    lab.host.ip("link set late name other");
+    lab.until("late", "no device");
+    eventually("the port to be left", || {
+        (lab.show("late")["inside"]["state"] == "waiting for guest").then_some(())
+    });
+    lab.host.ip("link set other name late");
     lab.until("late", "up");
     lab.host.ip(&format!("link set late netns {}", lab.outside.name()));
     lab.until("late", "no device");
@@ -256,6 +263,23 @@ fn a_switch_that_is_started_again_has_its_ports_again() {
     shout(&lab.outside);
     hear_arp(&mut vm1);
     assert_eq!(lab.show("wire")["driver"]["pid"], driver, "the same driver");
+}
+
+#[test]
+fn the_driver_ends_with_its_supervisor_and_leaves_nothing() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new(&["--uplink", "wire", "--host-port", "host=192.0.2.1/24"]);
+    lab.until("host", "up");
+    assert!(lab.switch.log().contains("with 0 vnics and 2 ports over devices"), "{}", lab.switch.log());
+    let driver = lab.show("wire")["driver"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let driver = driver.expect("a driver process");
+    assert!(lab.host.ip("-d link show wire").contains("promiscuity 1"));
+    signal(lab.switch.pid(), Signal::KILL);
+    eventually("the end of the driver", || (!is_alive(driver)).then_some(()));
+    eventually("the end of the tap", || (!lab.host.ip("link").contains("host")).then_some(()));
+    assert!(lab.host.ip("-d link show wire").contains("promiscuity 0"));
 }
 
 #[test]

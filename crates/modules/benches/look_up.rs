@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_LIMIT};
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Header, Mac, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{
+    BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, PortId, PortSettings, Verdicts,
+};
 use lasthop_wire::Offload;
 
 const NOW_NS: u64 = 1 << 40;
@@ -41,7 +43,7 @@ fn bridge(macs: u32) -> Bridge {
     for number in 0..=macs {
         let port = if number == 0 { SENDER } else { PortId(2 + (number % u32::from(RECEIVERS)) as u16) };
         let headers = [header(mac(number), mac(0))];
-        bridge.decide(&Batch { port, headers: &headers, hashes: &[] }, NOW_NS, &mut verdicts);
+        bridge.decide(&Batch { port, headers: &headers, hashes: &Hashes::NONE }, NOW_NS, &mut verdicts);
         verdicts.clear();
     }
     bridge
@@ -75,7 +77,7 @@ fn decide(
             verdicts.clear();
             let headers = turns.next().unwrap();
             module.decide(
-                &Batch { port: SENDER, headers: black_box(headers), hashes: &[] },
+                &Batch { port: SENDER, headers: black_box(headers), hashes: &Hashes::NONE },
                 NOW_NS,
                 &mut verdicts,
             );

@@ -1,7 +1,8 @@
 //! A module with a clock and frames, for tests.
 
 use lasthop_verdict::{
-    BATCH_PACKETS_MAX, Batch, DropReason, Header, Mac, Module, PORTS_MAX, PortId, PortSettings, Verdicts,
+    BATCH_PACKETS_MAX, Batch, DropReason, Hashes, Header, Mac, Module, PORTS_MAX, PortId, PortSettings,
+    Verdicts,
 };
 use lasthop_wire::Offload;
 
@@ -56,7 +57,7 @@ impl<M: Module> Lab<M> {
         let header = |frame: &Vec<u8>| Header::new(frame, frame.len() as u32, Offload::default());
         let headers: Vec<_> = frames.iter().map(header).collect();
         self.verdicts.clear();
-        let batch = Batch { port: PortId(port), headers: &headers, hashes: &[] };
+        let batch = Batch { port: PortId(port), headers: &headers, hashes: &Hashes::NONE };
         self.module.decide(&batch, self.now_ns, &mut self.verdicts);
         (0..frames.len()).map(|packet| self.fate(packet as u16)).collect()
     }

@@ -1,6 +1,7 @@
 use std::sync::atomic::{Ordering, fence};
 
-use crate::{Descriptor, RingError, RingMemory, arm_and_recheck};
+use crate::ledger::order;
+use crate::{Descriptor, Ledger, LedgerError, RingError, RingMemory, arm_and_recheck};
 
 const USED_NO_NOTIFY: u16 = 1;
 const AVAIL_NO_INTERRUPT: u16 = 1;
@@ -9,6 +10,7 @@ const AVAIL_NO_INTERRUPT: u16 = 1;
 #[derive(Debug)]
 pub struct DeviceRing {
     memory: RingMemory,
+    ledger: Ledger,
     /// Position of the next head to take.
     next_avail: u16,
     /// Position of the next used entry to write; used.idx follows at `publish`.
@@ -24,12 +26,56 @@ pub struct DeviceRing {
 }
 
 impl DeviceRing {
-    /// A ring that goes on at `base`, the next position of the available ring (GET_VRING_BASE's answer).
+    /// As `begin`, without anything being kept for a successor.
     #[must_use]
     pub fn new(memory: RingMemory, base: u16, event_idx: bool) -> Self {
-        let next_used = memory.used_index();
+        let ledger = Ledger::private(memory.entries());
+        Self::begin(memory, ledger, base, event_idx)
+    }
+
+    /// A ring that goes on at `base`, the next position of the available ring (GET_VRING_BASE's answer), and is written
+    /// down in `ledger`, which is for as many entries.
+    #[must_use]
+    pub fn begin(memory: RingMemory, ledger: Ledger, base: u16, event_idx: bool) -> Self {
+        let used = memory.used_index();
+        ledger.begin(base, used);
+        Self::at(memory, ledger, (base, used), event_idx)
+    }
+
+    /// A ring whose device is dead, as `ledger` has it. What that one had completed is published; chains that it had taken
+    /// and not completed are marked still ([`Self::marked`]), and are to be completed by [`Self::settle`].
+    ///
+    /// # Errors
+    /// [`LedgerError`]; nothing is changed then.
+    pub fn take_over(memory: RingMemory, ledger: Ledger, event_idx: bool) -> Result<Self, LedgerError> {
+        let (base, used) = ledger.where_marked(memory.used_index())?;
+        let mut ring = Self::at(memory, ledger, (base, used), event_idx);
+        // Else a successor of this one would take what is completed next for what is not taken.
+        ring.ledger.set_taken(base);
+        ring.publish();
+        Ok(ring)
+    }
+
+    /// As `take_over`, for a ring whose buffers are used in the order in which they were taken: those that were not filled
+    /// are pending again.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; nothing is changed then.
+    pub fn take_over_in_order(
+        memory: RingMemory,
+        ledger: Ledger,
+        event_idx: bool,
+    ) -> Result<Self, LedgerError> {
+        let (base, used) = ledger.where_filled(memory.used_index())?;
+        let mut ring = Self::at(memory, ledger, (base, used), event_idx);
+        ring.publish();
+        Ok(ring)
+    }
+
+    fn at(memory: RingMemory, ledger: Ledger, (base, next_used): (u16, u16), event_idx: bool) -> Self {
         Self {
             memory,
+            ledger,
             next_avail: base,
             next_used,
             published: next_used,
@@ -93,6 +139,58 @@ impl DeviceRing {
         self.next_avail = self.next_avail.wrapping_add(count);
     }
 
+    /// As `take`, for heads that were all marked, which are completed in any order.
+    #[inline]
+    pub fn take_marked(&mut self, count: u16) {
+        self.take(count);
+        self.ledger.set_taken(self.next_avail);
+    }
+
+    /// What is left to be done of the chain at `head`; 0: the driver has it.
+    #[inline(always)]
+    #[must_use]
+    pub fn mark(&self, head: u16) -> u16 {
+        self.ledger.mark(head)
+    }
+
+    /// Notes how much is to be done of the chain at `head`, at least 1: before it is done, whoever takes over will know.
+    #[inline(always)]
+    pub fn set_mark(&mut self, head: u16, left: u16) {
+        self.ledger.set_mark(head, left);
+    }
+
+    /// Heads that are marked.
+    pub fn marked(&self) -> impl Iterator<Item = u16> + '_ {
+        self.ledger.marked()
+    }
+
+    /// One more of what was to be done of the marked chain at `head` is done; true if that was the last: it is completed.
+    #[inline]
+    pub fn settle(&mut self, head: u16) -> bool {
+        let mark = self.ledger.mark(head);
+        debug_assert!(mark > 0, "a chain is settled once for each copy");
+        let left = mark.saturating_sub(1);
+        if left == 0 {
+            self.complete(head, 0);
+            order();
+        }
+        self.ledger.set_mark(head, left);
+        left == 0
+    }
+
+    /// Completes the marked chain at `head`, however much was to be done of it.
+    pub fn give_up(&mut self, head: u16) {
+        self.complete(head, 0);
+        order();
+        self.ledger.set_mark(head, 0);
+    }
+
+    /// All used entries written so far are of buffers that are filled: whoever takes over publishes them.
+    #[inline]
+    pub fn note_filled(&mut self) {
+        self.ledger.set_filled(self.next_used);
+    }
+
     /// Gives back the `count` heads taken last: they are pending again.
     #[inline]
     pub fn put_back(&mut self, count: u16) {
@@ -129,7 +227,10 @@ impl DeviceRing {
     #[inline]
     pub fn publish_up_to(&mut self, position: u16) {
         self.published = position;
+        self.ledger.set_filled(position);
+        order();
         self.memory.set_used_index(position);
+        order();
     }
 
     /// Position just behind the last used entry written.

@@ -27,8 +27,11 @@
 
 mod carousel;
 mod chain;
+#[doc(hidden)]
+pub mod death;
 mod device;
 mod driver;
+mod ledger;
 mod memory;
 mod rendezvous;
 #[cfg(test)]
@@ -38,6 +41,7 @@ pub use carousel::{Carousel, Returned};
 pub use chain::{Direction, walk, walk_from};
 pub use device::DeviceRing;
 pub use driver::*;
+pub use ledger::{Ledger, LedgerError};
 pub use memory::{Descriptor, RingAddresses, RingMemory};
 pub use rendezvous::arm_and_recheck;
 

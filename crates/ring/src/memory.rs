@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use lasthop_guestmem::{Mapping, MemoryMap};
 
-use crate::{RING_ENTRIES_MAX, RingError};
+use crate::{RING_ENTRIES_MAX, RingError, death};
 
 /// One descriptor, read once (virtio 1.2, 2.7.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -225,6 +225,7 @@ impl RingMemory {
 
     #[inline]
     pub(crate) fn set_used_index(&self, index: u16) {
+        death::may_come();
         self.used_word(1).store(index.to_le(), Ordering::Release);
     }
 
@@ -237,6 +238,7 @@ impl RingMemory {
 
     #[inline]
     pub(crate) fn set_used_entry(&self, position: u16, head: u32, len: u32) {
+        death::may_come();
         self.used_pair(position).store((u64::from(head) | u64::from(len) << 32).to_le(), Ordering::Relaxed);
     }
 

@@ -56,5 +56,11 @@ drop_reasons! {
     RxBufferSmall = "rx_buffer_small", "A receive buffer is too small and the receiver does not merge buffers.";
     RxRingBroken = "rx_ring_broken", "The receiver's ring holds an invalid descriptor and is stopped.";
     Recalled = "recalled", "The sender's ring or memory was taken away while the packet waited.";
+    Restart = "restart", "The switch process died while it had the packet, and the next one gave it back undelivered.";
+    NoFlow = "no_flow", "No flow matches the packet and the control plane cannot be asked: its queue for the port is full, or nobody listens.";
+    FlowDrop = "flow_drop", "The actions of the packet's flow send it nowhere.";
+    MeterExceeded = "meter_exceeded", "More packets than a meter lets through.";
+    ActionImpossible = "action_impossible", "An action of its flow cannot be done to this packet, or not with what is known of its headers (the first 128 bytes).";
+    ActionBudget = "action_budget", "The flows that it goes through have more actions than are done for one packet.";
     VerdictOverflow = "verdict_overflow", "The module decided more copies than there is room for.";
 }

@@ -1,3 +1,4 @@
+mod splice;
 mod tag;
 
 use lasthop_wire::Offload;

@@ -20,18 +20,18 @@
 #![forbid(unsafe_code)]
 
 mod drops;
+mod hashes;
 mod header;
 mod outputs;
 mod vlan;
 
 pub use drops::DropReason;
+pub use hashes::Hashes;
 pub use header::{Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, TAG_BYTES, TagEdit};
-pub use outputs::{IMAGES_MADE_MAX, Output, Verdicts};
+pub use outputs::{IMAGES_MADE_MAX, Output, UPCALLS_MAX, Upcall, UpcallReason, Verdicts};
 pub use vlan::{PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;
-
-use lasthop_wire::PacketHash;
 
 /// Packets that a worker takes from one ring at a time.
 pub const BATCH_PACKETS_MAX: usize = 32;
@@ -118,17 +118,8 @@ pub struct Batch<'a> {
     pub port: PortId,
     /// One header image per packet.
     pub headers: &'a [Header],
-    /// The hash of each packet as its sender tells it; of none, unless the port is one that tells. See [`Self::hash`].
-    pub hashes: &'a [PacketHash],
-}
-
-impl Batch<'_> {
-    /// The hash of packet `index`, if its sender knows one: an untrusted hint, good for where to look and nothing else.
-    #[inline]
-    #[must_use]
-    pub fn hash(&self, index: usize) -> Option<PacketHash> {
-        self.hashes.get(index).copied().filter(PacketHash::is_known)
-    }
+    /// What their sender tells of their hashes: nothing, unless it is an uplink's driver.
+    pub hashes: &'a Hashes,
 }
 
 /// Frames per second that are taken from one port to be flooded; 0 is no limit. Up to a tenth of that, and at least a

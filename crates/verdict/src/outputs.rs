@@ -1,7 +1,11 @@
+use lasthop_wire::Metadata;
+
 use crate::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 
 /// Header images that a module may make for a batch: a tagged and an untagged form of each packet.
 pub const IMAGES_MADE_MAX: usize = 2 * BATCH_PACKETS_MAX;
+/// Packets that go to the control plane out of a batch: each once, and as many again that go there by an action.
+pub const UPCALLS_MAX: usize = 2 * BATCH_PACKETS_MAX;
 
 /// One copy of one packet of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,13 +20,46 @@ pub struct Output {
     pub truncate_len_bytes: u32,
 }
 
+/// Why the control plane gets a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UpcallReason {
+    /// No flow matches it.
+    Miss,
+    /// An action says so: number `step` of the userspace actions of the flow in slot `flow`.
+    Action {
+        /// The flow's number.
+        flow: u32,
+        /// Which of its userspace actions, from 0 on, in the order in which they are written.
+        step: u16,
+    },
+}
+
+/// A copy of a packet for the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upcall {
+    /// Index of the packet in the batch.
+    pub packet: u16,
+    /// Index of the header image: the packet's own, or one from [`Verdicts::add_image`].
+    pub image: u16,
+    /// At most this many bytes; `u32::MAX` is the whole frame.
+    pub truncate_len_bytes: u32,
+    /// Why.
+    pub reason: UpcallReason,
+    /// What is known of the packet besides its bytes.
+    pub metadata: Metadata,
+    /// By which the module is told that the control plane is done with the packet; 0 if it does not want to know.
+    pub ticket: u32,
+}
+
 /// What a module decided for a batch. Room for a flood of every packet to every port is there from the start.
 #[derive(Debug)]
 pub struct Verdicts {
     outputs: Vec<Output>,
     drops: Vec<(u16, DropReason)>,
     images: Vec<Header>,
+    upcalls: Vec<Upcall>,
     lost: u32,
+    worker: u16,
 }
 
 impl Default for Verdicts {
@@ -31,12 +68,42 @@ impl Default for Verdicts {
             outputs: Vec::with_capacity(BATCH_PACKETS_MAX * PORTS_MAX),
             drops: Vec::with_capacity(BATCH_PACKETS_MAX),
             images: Vec::with_capacity(IMAGES_MADE_MAX),
+            upcalls: Vec::with_capacity(UPCALLS_MAX),
             lost: 0,
+            worker: 0,
         }
     }
 }
 
 impl Verdicts {
+    /// Those of worker `worker`; by default it is the first.
+    #[must_use]
+    pub fn of_worker(worker: usize) -> Self {
+        Self { worker: worker as u16, ..Self::default() }
+    }
+
+    /// Number of the worker that asks, for modules that keep something for each.
+    #[inline]
+    #[must_use]
+    pub fn worker(&self) -> usize {
+        usize::from(self.worker)
+    }
+
+    /// Sends a copy to the control plane. False, and nothing is sent, beyond [`UPCALLS_MAX`].
+    pub fn upcall(&mut self, upcall: Upcall) -> bool {
+        let has_room = self.upcalls.len() < UPCALLS_MAX;
+        if has_room {
+            self.upcalls.push(upcall);
+        }
+        has_room
+    }
+
+    /// What goes to the control plane, in the order in which it was decided.
+    #[must_use]
+    pub fn upcalls(&self) -> &[Upcall] {
+        &self.upcalls
+    }
+
     /// Sends packet `packet` of the batch to `port`, whole and unchanged.
     #[inline]
     pub fn output(&mut self, packet: usize, port: PortId) {
@@ -105,6 +172,7 @@ impl Verdicts {
         self.outputs.clear();
         self.drops.clear();
         self.images.clear();
+        self.upcalls.clear();
     }
 }
 

@@ -2,6 +2,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{SendFlags, send};
 
+use crate::kept::Keeper;
 use crate::message::Message;
 
 /// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG (vhost-user, "Back-end message types"): read the configuration space again.
@@ -9,18 +10,32 @@ const CONFIG_CHANGE: u32 = 2;
 
 /// Where the back end may ask the front end for something. It is kept open, since a closed one ends the front end's device.
 #[derive(Debug, Default)]
-pub(crate) struct BackendChannel(Option<OwnedFd>);
+pub(crate) struct BackendChannel {
+    fd: Option<OwnedFd>,
+    /// Its number for a successor.
+    number: u32,
+}
 
 impl BackendChannel {
     /// Takes the socket that came with SET_BACKEND_REQ_FD, in place of an older one.
-    pub(crate) fn open(&mut self, fds: Vec<OwnedFd>) {
-        self.0 = fds.into_iter().next();
+    pub(crate) fn open(&mut self, fds: Vec<OwnedFd>, keeper: &mut Keeper) {
+        let fd = fds.into_iter().next();
+        *self = Self { number: fd.as_ref().map_or(0, |fd| keeper.keep(fd)), fd };
+    }
+
+    /// The socket of a dead session.
+    pub(crate) fn of_kept(fd: OwnedFd, number: u32) -> Self {
+        Self { fd: Some(fd), number }
+    }
+
+    pub(crate) fn kept(&self) -> Option<u32> {
+        self.fd.as_ref().map(|_| self.number)
     }
 
     /// Whether the front end was told that its device's configuration changed. Nothing waits for one that does not read, and
     /// no answer is asked for, so that there is nothing to read here.
     pub(crate) fn tell_config_changed(&self) -> bool {
-        let Some(fd) = &self.0 else { return false };
+        let Some(fd) = &self.fd else { return false };
         let message = Message::new(CONFIG_CHANGE, Vec::new()).encode();
         send(fd.as_fd(), &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
             .is_ok_and(|sent| sent == message.len())

@@ -1,8 +1,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use lasthop_guestmem::MemoryMap;
+use lasthop_guestmem::{MemoryMap, Word};
 use lasthop_ring::DeviceRing;
+use serde::{Deserialize, Serialize};
 
 use crate::features;
 
@@ -52,7 +53,7 @@ pub trait Device {
 }
 
 /// What a device offers to a front end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
     /// Virtio features, see [`features`].
     pub features: u64,
@@ -98,4 +99,9 @@ pub struct RingStart {
     pub call: Option<OwnedFd>,
     /// Whether it starts enabled.
     pub enabled: bool,
+    /// The ring was another device's, which died: chains that it had taken are marked, kicks and calls may be lost.
+    pub is_taken_over: bool,
+    /// Where to note how many queue pairs the guest asks its control queue for, and where it is noted how many it has; 0 is
+    /// none. `None`: nothing is kept.
+    pub granted: Option<Word>,
 }

@@ -4,10 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use lasthop_guestmem::MemoryMap;
-use lasthop_ring::{DeviceRing, RING_ENTRIES_MAX, RingAddresses, RingError, RingMemory};
+use lasthop_ring::{DeviceRing, Ledger, RING_ENTRIES_MAX, RingAddresses, RingError, RingMemory};
 
 use crate::features::{EVENT_IDX, PROTOCOL_FEATURES};
-use crate::{Device, Refusal, RingStart};
+use crate::kept::{Kept, KeptKick, KeptRing, Legacy};
+use crate::{Device, Refusal, RingStart, TakeOverError};
 
 /// What all rings of a session start with.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub(crate) struct Shared {
     pub(crate) map: Option<Arc<MemoryMap>>,
     /// Features as last acknowledged, `PROTOCOL_FEATURES` included.
     pub(crate) features: u64,
+    /// Memory that a successor gets.
+    pub(crate) kept: Option<Kept>,
 }
 
 impl Shared {
@@ -23,6 +26,15 @@ impl Shared {
     /// SET_VRING_ENABLE, even if it negotiated protocol features.
     fn rings_start_enabled(&self) -> bool {
         self.features & PROTOCOL_FEATURES == 0
+    }
+
+    fn uses_event_idx(&self) -> bool {
+        self.features & EVENT_IDX != 0
+    }
+
+    fn ledger(&self, index: u16, entries: u16) -> Ledger {
+        let kept = self.kept.as_ref().and_then(|kept| kept.ledger(index, entries));
+        kept.unwrap_or_else(|| Ledger::private(entries))
     }
 }
 
@@ -35,7 +47,14 @@ pub(crate) enum Kick {
     /// It does not: the device polls.
     Polled,
     /// By an eventfd.
-    Fd(OwnedFd),
+    Fd(Numbered),
+}
+
+/// A descriptor, and its number for a successor.
+#[derive(Debug)]
+pub(crate) struct Numbered {
+    pub(crate) fd: OwnedFd,
+    pub(crate) number: u32,
 }
 
 /// A ring's size and place.
@@ -52,7 +71,7 @@ struct Ring {
     /// Where the ring goes on when it is started.
     base: u16,
     kick: Kick,
-    call: Option<OwnedFd>,
+    call: Option<Numbered>,
     /// What SET_VRING_ENABLE said last.
     enable: Option<bool>,
     running: bool,
@@ -65,18 +84,85 @@ impl Ring {
 
     /// What the device needs to start it; `None` as long as something is missing.
     fn start(&self, index: u16, shared: &Shared) -> Result<Option<RingStart>, Refusal> {
-        let (Some(map), Some(addresses)) = (&shared.map, self.layout.addresses) else { return Ok(None) };
-        let kick = match &self.kick {
-            _ if self.layout.entries == 0 => return Ok(None),
-            Kick::NotSet => return Ok(None),
-            Kick::Polled => None,
-            Kick::Fd(fd) => Some(duplicate(fd)?),
+        let (false, Some(memory)) = (matches!(self.kick, Kick::NotSet), self.memory(index, shared)?) else {
+            return Ok(None);
         };
-        let memory = RingMemory::new(map, u32::from(self.layout.entries), addresses)
-            .map_err(|error| Refusal::Ring(index, error))?;
-        let ring = DeviceRing::new(memory, self.base, shared.features & EVENT_IDX != 0);
+        let ledger = shared.ledger(index, self.layout.entries);
+        let ring = DeviceRing::begin(memory, ledger, self.base, shared.uses_event_idx());
+        self.start_with(ring, shared).map(Some)
+    }
+
+    /// Where it lies, if its size and place and any memory are known.
+    fn memory(&self, index: u16, shared: &Shared) -> Result<Option<RingMemory>, Refusal> {
+        let (Some(map), Some(addresses)) = (&shared.map, self.layout.addresses) else { return Ok(None) };
+        if self.layout.entries == 0 {
+            return Ok(None);
+        }
+        let memory = RingMemory::new(map, u32::from(self.layout.entries), addresses);
+        memory.map(Some).map_err(|error| Refusal::Ring(index, error))
+    }
+
+    fn start_with(&self, ring: DeviceRing, shared: &Shared) -> Result<RingStart, Refusal> {
+        let kick = match &self.kick {
+            Kick::NotSet | Kick::Polled => None,
+            Kick::Fd(kick) => Some(duplicate(kick)?),
+        };
         let call = self.call.as_ref().map(duplicate).transpose()?;
-        Ok(Some(RingStart { ring, kick, call, enabled: self.enabled(shared) }))
+        let granted = shared.kept.as_ref().map(Kept::granted);
+        Ok(RingStart { ring, kick, call, enabled: self.enabled(shared), is_taken_over: false, granted })
+    }
+
+    /// As `start`, for a ring that another device ran; `is_in_order`: it uses buffers in the order in which it takes them.
+    fn take_over(
+        &self,
+        index: u16,
+        is_in_order: bool,
+        shared: &Shared,
+    ) -> Result<Option<RingStart>, TakeOverError> {
+        let Some(memory) = self.memory(index, shared)? else { return Ok(None) };
+        let (ledger, event_idx) = (shared.ledger(index, self.layout.entries), shared.uses_event_idx());
+        let ring = if is_in_order {
+            DeviceRing::take_over_in_order(memory, ledger, event_idx)
+        } else {
+            DeviceRing::take_over(memory, ledger, event_idx)
+        };
+        let ring = ring.map_err(|error| TakeOverError::Ring(index, error))?;
+        Ok(Some(RingStart { is_taken_over: true, ..self.start_with(ring, shared)? }))
+    }
+
+    fn kept(&self) -> KeptRing {
+        let kick = match &self.kick {
+            Kick::NotSet => KeptKick::NotSet,
+            Kick::Polled => KeptKick::Polled,
+            Kick::Fd(kick) => KeptKick::Fd(kick.number),
+        };
+        let addresses = self.layout.addresses.map(|at| [at.descriptors, at.available, at.used]);
+        KeptRing {
+            entries: self.layout.entries,
+            addresses,
+            base: self.base,
+            kick,
+            call: self.call.as_ref().map(|call| call.number),
+            enable: self.enable,
+            is_running: self.running,
+        }
+    }
+
+    fn of_kept(kept: &KeptRing, legacy: &mut Legacy) -> Result<Self, TakeOverError> {
+        let mut numbered = |number| Ok::<_, TakeOverError>(Numbered { fd: legacy.take_fd(number)?, number });
+        let kick = match kept.kick {
+            KeptKick::NotSet => Kick::NotSet,
+            KeptKick::Polled => Kick::Polled,
+            KeptKick::Fd(number) => Kick::Fd(numbered(number)?),
+        };
+        let call = kept.call.map(&mut numbered).transpose()?;
+        let addresses = kept.addresses.map(|[descriptors, available, used]| RingAddresses {
+            descriptors,
+            available,
+            used,
+        });
+        let layout = Layout { entries: kept.entries, addresses };
+        Ok(Self { layout, base: kept.base, kick, call, enable: kept.enable, running: false })
     }
 }
 
@@ -106,6 +192,33 @@ pub(crate) struct Rings(Vec<Ring>);
 impl Rings {
     pub(crate) fn new(count: u16) -> Self {
         Self((0..count).map(|_| Ring::default()).collect())
+    }
+
+    /// As a dead session had them; none runs yet.
+    pub(crate) fn of_kept(legacy: &mut Legacy) -> Result<Self, TakeOverError> {
+        let rings = legacy.session.rings.clone();
+        rings.iter().map(|kept| Ring::of_kept(kept, legacy)).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(crate) fn kept(&self) -> Vec<KeptRing> {
+        self.0.iter().map(Ring::kept).collect()
+    }
+
+    /// Starts a ring that ran in a dead session, as that one left it.
+    pub(crate) fn take_over(
+        &mut self,
+        index: u16,
+        device: &mut impl Device,
+        shared: &Shared,
+    ) -> Result<(), TakeOverError> {
+        // Receive rings; and the control ring, whose index is even, too.
+        let is_in_order = index.is_multiple_of(2);
+        let ring = self.ring(index);
+        if let Some(start) = ring.take_over(index, is_in_order, shared)? {
+            device.start_ring(index, start).map_err(|error| Refusal::Device(index, error))?;
+            ring.running = true;
+        }
+        Ok(())
     }
 
     pub(crate) fn count(&self) -> u16 {
@@ -250,7 +363,7 @@ impl Rings {
     pub(crate) fn set_call(
         &mut self,
         index: u16,
-        call: Option<OwnedFd>,
+        call: Option<Numbered>,
         device: &mut impl Device,
     ) -> Result<(), Refusal> {
         let ring = self.ring(index);
@@ -279,6 +392,6 @@ impl Rings {
 }
 
 /// The session keeps its own descriptor, to start the ring again with.
-fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, Refusal> {
-    fd.try_clone().map_err(|error| Refusal::System("duplicating an eventfd".to_owned(), error))
+fn duplicate(numbered: &Numbered) -> Result<OwnedFd, Refusal> {
+    numbered.fd.try_clone().map_err(|error| Refusal::System("duplicating an eventfd".to_owned(), error))
 }

@@ -2,7 +2,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::socket::Link;
-use crate::{Device, MESSAGES_PER_TURN, Protocol, Refusals, SessionEnd, SessionView};
+use crate::{
+    Device, Kept, Legacy, MESSAGES_PER_TURN, News, Protocol, Refusals, SessionEnd, SessionView, TakeOverError,
+};
 
 /// One connected front end and the device that it drives. Dropping it stops the rings, in order.
 #[derive(Debug)]
@@ -19,6 +21,43 @@ impl<D: Device> Session<D> {
     /// When the socket's flags cannot be set.
     pub fn new(socket: OwnedFd, device: D) -> io::Result<Self> {
         Ok(Self { link: Link::new(socket)?, protocol: Protocol::new(device) })
+    }
+
+    /// As `new`, with memory from which a successor may go on if this process is killed. What it has to know besides is told by
+    /// [`news`](Self::news).
+    ///
+    /// # Errors
+    /// When the socket's flags cannot be set.
+    pub fn with_kept(socket: OwnedFd, device: D, kept: Kept) -> io::Result<Self> {
+        Ok(Self { link: Link::new(socket)?, protocol: Protocol::with_kept(device, kept) })
+    }
+
+    /// The session of a process that died, whose connection `socket` is: it goes on, and the front end sees nothing of it.
+    ///
+    /// # Errors
+    /// [`TakeOverError`]: it cannot go on, and its connection is shut down.
+    pub fn take_over(socket: OwnedFd, device: D, legacy: Legacy) -> Result<Self, TakeOverError> {
+        // Made first: whatever fails, it ends the connection.
+        let link = Link::new(socket)?;
+        Ok(Self { protocol: Protocol::take_over(device, legacy)?, link })
+    }
+
+    /// What a successor would have to know and was not told yet: to be asked for after [`ready`](Self::ready).
+    pub fn news(&mut self) -> Option<News> {
+        self.protocol.news()
+    }
+
+    /// Whether a successor could go on with it, for all that is known of it here.
+    #[must_use]
+    pub fn is_resting(&self) -> bool {
+        self.link.is_resting()
+    }
+
+    /// A successor knows all of the news: from now on it could go on, if all that was asked is answered.
+    pub fn rest(&self) {
+        if self.link.is_resting() {
+            self.protocol.set_resting();
+        }
     }
 
     /// The socket, to wait for, level-triggered: always for reading, and for writing if [`wants_write`](Self::wants_write).
@@ -38,6 +77,7 @@ impl<D: Device> Session<D> {
     /// # Errors
     /// [`SessionEnd`]: why the session is over. Drop it.
     pub fn ready(&mut self) -> Result<(), SessionEnd> {
+        self.protocol.set_reading();
         let served = self.serve();
         // What was served before the end is still to be told.
         let flushed = self.link.flush();

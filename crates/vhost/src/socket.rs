@@ -37,6 +37,11 @@ impl Link {
         !self.output.is_empty()
     }
 
+    /// Whether it is between two messages, and all replies have left.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.arrived == 0 && self.output.is_empty()
+    }
+
     /// The next message, if all of it has arrived.
     pub(crate) fn next(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, SessionEnd> {
         while self.arrived < HEADER_BYTES + self.body.len() {
@@ -86,6 +91,13 @@ impl Link {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Link {
+    /// A copy of the socket that somebody keeps would hold the connection open.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 }
 

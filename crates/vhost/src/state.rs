@@ -1,5 +1,7 @@
 //! The protocol as a state machine: a message in, a reply or nothing out, calls to the device meanwhile.
 
+mod succession;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -9,12 +11,16 @@ use lasthop_ring::RingAddresses;
 use crate::channel::BackendChannel;
 use crate::fds::{is_eventfd, is_unix_socket, set_nonblocking};
 use crate::features::{self, PROTOCOL_FEATURES, protocol};
+use crate::kept::{Keeper, KeptRegion};
 use crate::message::{
     CONFIG_BYTES_MAX, ConfigMessage, FLAG_REPLY, Message, RingStateMessage, VRING_INDEX_MASK, VRING_NO_FD,
     request,
 };
-use crate::rings::{Kick, RingView, Rings, Shared};
-use crate::{Device, MEMORY_SLOTS_MAX, MTU_BYTES_MIN, Offer, ProtocolError, Refusal, SessionEnd, memory};
+use crate::rings::{Kick, Numbered, RingView, Rings, Shared};
+use crate::{
+    Device, Kept, KeptSession, MEMORY_SLOTS_MAX, MTU_BYTES_MIN, Offer, ProtocolError, Refusal, SessionEnd,
+    memory,
+};
 
 /// What a session did not do, for those who look why a guest has no network.
 #[derive(Debug, Default)]
@@ -63,6 +69,12 @@ pub struct Protocol<D: Device> {
     backend_channel: BackendChannel,
     refusals: Refusals,
     messages: u64,
+    mtu: Option<u16>,
+    /// The regions of the memory map, with the numbers of their files.
+    regions: Vec<KeptRegion>,
+    keeper: Keeper,
+    /// What was told of the session last.
+    told: KeptSession,
 }
 
 /// How a request was served.
@@ -97,7 +109,20 @@ impl<D: Device> Protocol<D> {
             backend_channel: BackendChannel::default(),
             refusals: Refusals::default(),
             messages: 0,
+            mtu: None,
+            regions: Vec::new(),
+            keeper: Keeper::default(),
+            told: KeptSession::default(),
         }
+    }
+
+    /// As `new`, with memory from which a successor may go on.
+    #[must_use]
+    pub fn with_kept(device: D, kept: Kept) -> Self {
+        let mut protocol = Self::new(device);
+        protocol.shared.kept = Some(kept);
+        protocol.keeper = Keeper::new(0);
+        protocol
     }
 
     /// How far the front end has come.
@@ -196,7 +221,7 @@ impl<D: Device> Protocol<D> {
             request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
                 self.set_ring_eventfd(message, fds)?;
             }
-            request::SET_BACKEND_REQ_FD => self.backend_channel.open(fds),
+            request::SET_BACKEND_REQ_FD => self.backend_channel.open(fds, &mut self.keeper),
             // Passed over, a migration would go on and lose the guest's memory.
             request::SET_LOG_BASE | request::SET_LOG_FD => {
                 return Err(Refusal::NotServed(request::name(message.request)).into());
@@ -250,7 +275,9 @@ impl<D: Device> Protocol<D> {
 
     fn set_mtu(&mut self, mtu: u64) -> Result<(), Refusal> {
         let usable = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_BYTES_MIN);
-        self.device.set_mtu(usable.ok_or(Refusal::Mtu(mtu))?);
+        let usable = usable.ok_or(Refusal::Mtu(mtu))?;
+        self.mtu = Some(usable);
+        self.device.set_mtu(usable);
         Ok(())
     }
 
@@ -293,11 +320,34 @@ impl<D: Device> Protocol<D> {
             _ => (memory::removed(old, message.memory_region()?)?, false),
         };
         let Some(map) = map else { return Ok(()) };
+        self.note_regions(message, fds)?;
         let started = self.use_memory(Arc::new(map));
         // A region that moves is removed, then added: until then, the rings in it wait.
         match started {
             Err(refusal @ Refusal::Ring(..)) if !is_whole => self.refusals.last = Some(refusal),
             other => other?,
+        }
+        Ok(())
+    }
+
+    /// Notes what a message that was served made of the regions.
+    fn note_regions(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<(), ProtocolError> {
+        let (regions, keeper) = (&mut self.regions, &mut self.keeper);
+        match message.request {
+            request::SET_MEM_TABLE => {
+                let table = message.memory_table()?;
+                *regions =
+                    table.into_iter().zip(fds).map(|(r, fd)| KeptRegion::new(r, keeper.keep(fd))).collect();
+            }
+            request::ADD_MEM_REG => {
+                let added = message.memory_region()?;
+                regions.extend(fds.first().map(|fd| KeptRegion::new(added, keeper.keep(fd))));
+            }
+            _ => {
+                let removed = message.memory_region()?;
+                let at = regions.iter().position(|region| region.is_named_by(&removed));
+                at.map(|at| regions.remove(at));
+            }
         }
         Ok(())
     }
@@ -356,6 +406,7 @@ impl<D: Device> Protocol<D> {
         let word = message.u64()?;
         let index = self.ring_index(message, word & VRING_INDEX_MASK)?;
         let fd = if word & VRING_NO_FD == 0 { Some(eventfd(message, fds)?) } else { None };
+        let fd = fd.map(|fd| Numbered { number: self.keeper.keep(&fd), fd });
         let (device, shared) = (&mut self.device, &self.shared);
         match message.request {
             request::SET_VRING_KICK => {

@@ -240,7 +240,7 @@ impl Segmentation {
     ///
     /// # Panics
     /// If `head` or `out` is shorter than [`Segmentation::header_len`].
-    #[inline]
+    #[inline(always)] // for every segment; left to itself the compiler calls it
     pub fn write_header(&self, index: u32, head: &[u8], out: &mut [u8]) -> Offload {
         let out = &mut out[..self.header_len];
         out.copy_from_slice(&head[..self.header_len]);

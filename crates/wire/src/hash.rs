@@ -41,6 +41,9 @@ pub struct PacketHash {
 }
 
 impl PacketHash {
+    /// No hash.
+    pub const NONE: Self = Self { value: 0, covers: COVERS_NONE, function: FUNCTION_UNKNOWN, key: 0 };
+
     /// Reads what stands behind the virtio-net header.
     #[inline]
     #[must_use]

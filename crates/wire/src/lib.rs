@@ -2,7 +2,8 @@
 //!
 //! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame, [`Sum`]
 //! computes Internet checksums over pieces in any split, [`Segmentation`] cuts a TSO or USO frame into segments towards a
-//! receiver that did not negotiate that, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
+//! receiver that did not negotiate that, [`key::extract`] makes
+//! a flow table's [`Key`] of a packet's first bytes, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
 //! receive queue.
 //!
 //! **Contract.** Everything is a pure function of its arguments: no allocation, no clock, no state. No function panics
@@ -31,6 +32,7 @@ pub mod flow;
 pub mod gso;
 pub mod hash;
 pub mod headers;
+pub mod key;
 pub mod vnet;
 
 pub use checksum::{Sum, check_partial};
@@ -38,4 +40,5 @@ pub use flow::flow_hash;
 pub use gso::{GsoError, Segmentation};
 pub use hash::PacketHash;
 pub use headers::{HeaderError, Layers, Network};
+pub use key::{Key, Metadata};
 pub use vnet::Offload;

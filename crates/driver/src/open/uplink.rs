@@ -99,12 +99,14 @@ impl Uplink {
 
 /// The XDP device if it is to be one, and why it is or is not.
 fn choose(name: &str, options: UplinkOptions) -> Result<(Option<XdpDevice>, String), OpenError> {
-    let asked_for = || "it was asked for".to_owned();
     match options.backend {
         Some(Backend::AfXdp) => {
-            Ok((Some(XdpDevice::attach(name, options.queues, options.host)?), asked_for()))
+            let device = XdpDevice::attach(name, options.queues, options.host)?;
+            let native = device.facts().xdp.is_some_and(|xdp| xdp.native);
+            let runs = if native { "the device's driver" } else { "the stack, behind a copy (generic XDP)," };
+            Ok((Some(device), format!("it was asked for; {runs} runs the XDP program")))
         }
-        Some(_) => Ok((None, asked_for())),
+        Some(_) => Ok((None, "it was asked for".to_owned())),
         None => Ok(probe(name, options)),
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! What the kernel and the switch name is held against this table: a frame that is not theirs is refused.
 
-use super::bounds::XDP_FRAMES;
+use crate::bounds::XDP_FRAMES;
 
 /// Bytes in front of every received frame that are the receiver's (XDP_PACKET_HEADROOM, linux/bpf.h): more than a virtio-net
 /// header. Frames to be sent start at the same place.

@@ -8,7 +8,6 @@
 //! `sys` maps rings, `rings` is their arithmetic, `socket` binds, `frames` knows who has which frame, `umem` is all that
 //! passes between the kernel and us, `queue` joins it to the vNIC.
 
-mod bounds;
 mod frames;
 mod partial;
 mod queue;

@@ -6,11 +6,11 @@ use lasthop_ring::Used;
 use lasthop_wire::Offload;
 use rustix::io::Errno;
 
-use super::bounds::{XDP_BATCH, XDP_FRAMES};
 use super::frames::{Frames, HEADROOM_BYTES, Holder, LINK_BYTES, Way, place_bytes};
 use super::socket::Place;
 use super::umem::{Received, Umem};
 use super::{HEADER, partial};
+use crate::bounds::{XDP_BATCH, XDP_FRAMES};
 use crate::{Counters, DeviceFacts, DropReason, Needs, Next, Queue, QueueError, Visit, XdpFacts};
 
 /// Where the virtio-net header starts in a frame's place, so that the frame itself starts behind the headroom.

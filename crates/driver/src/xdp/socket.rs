@@ -7,9 +7,9 @@ use rustix::net::xdp::{
 };
 use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
 
-use super::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
 use super::rings::{Consumer, Entry, Frame, Producer};
 use super::sys::RingMemory;
+use crate::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
 
 /// Where an XDP socket gets its frames from and where they lie.
 #[derive(Clone, Copy, Debug)]

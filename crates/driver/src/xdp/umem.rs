@@ -3,10 +3,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::bounds::XDP_WAKES_MAX;
 use super::frames::{Frames, HEADROOM_BYTES, Holder, Way};
 use super::rings::{Broken, Frame};
 use super::socket::{Place, Rings};
+use crate::bounds::XDP_WAKES_MAX;
 use crate::{DropReason, QueueError};
 
 /// Bytes of the shortest frame there is: an Ethernet header.

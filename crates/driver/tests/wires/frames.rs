@@ -181,12 +181,13 @@ fn datagrams_pass_unsegmented_where_kernels_can() {
     segmented_datagrams(&two, &one, "[fd00::1]");
     for (now, before) in [(lab.port(1).counters, before.0), (lab.port(2).counters, before.1)] {
         let counters = since(now, before);
-        assert!(counters.from_device.frames < 10 && counters.to_device.frames < 10, "{counters:?}");
-        assert!(counters.from_device.bytes > 10_000 && counters.to_device.bytes > 10_000, "{counters:?}");
+        // 20 of these, and whatever the hosts say besides.
+        assert!(counters.from_device.frames < 100 && counters.to_device.frames < 100, "{counters:?}");
+        assert!(counters.from_device.bytes > 200_000 && counters.to_device.bytes > 200_000, "{counters:?}");
     }
     // A kernel that cannot gets them cut by the switch.
     segmented_datagrams(&one, &old, "192.0.2.3");
     segmented_datagrams(&two, &old, "[fd00::3]");
-    assert!(lab.port(3).counters.to_device.frames >= 20, "{:?}", lab.port(3).counters);
+    assert!(lab.port(3).counters.to_device.frames >= 400, "{:?}", lab.port(3).counters);
     lab.assert_conserved();
 }

@@ -48,18 +48,21 @@ pub(crate) fn datagrams(from: &Namespace, to: &Namespace, address: &str, lens: &
     }
 }
 
-/// Sends ten datagrams of 1000 bytes as one to be segmented (udp(7), `UDP_SEGMENT`), for which std has no call.
-const SEGMENTED: &str = "import socket, sys
+/// Sends 20 times ten datagrams of 1000 bytes as one to be segmented (udp(7), `UDP_SEGMENT`), for which std has no call.
+/// With pauses, since what waits at a socket is bounded.
+const SEGMENTED: &str = "import socket, sys, time
 s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.IPPROTO_UDP, 103, 1000)
-s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))";
+for _ in range(20):
+    time.sleep(0.01)
+    s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))";
 
-/// As [`datagrams`], of many that their sender leaves to be cut.
+/// As [`datagrams`], 200 that their sender leaves to be cut.
 pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &str) {
     let there = to.within(|| UdpSocket::bind(format!("{address}:0"))).unwrap();
     there.set_read_timeout(Some(PATIENCE)).unwrap();
     let port = there.local_addr().unwrap().port().to_string();
-    let status = Command::new("ip")
+    let mut sender = Command::new("ip")
         .args([
             "netns",
             "exec",
@@ -70,11 +73,12 @@ pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &st
             address.trim_matches(['[', ']']),
             &port,
         ])
-        .status();
-    assert!(status.unwrap().success());
+        .spawn()
+        .unwrap();
     let mut buffer = vec![0; 65536];
-    for number in 0..10 {
+    for number in 0..200 {
         let received = there.recv(&mut buffer).unwrap();
-        assert!(received == 1000 && buffer[..1000] == [65 + number; 1000], "{number}: {received}");
+        assert!(received == 1000 && buffer[..1000] == [65 + number % 10; 1000], "{number}: {received}");
     }
+    assert!(sender.wait().unwrap().success());
 }

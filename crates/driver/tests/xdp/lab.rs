@@ -127,6 +127,12 @@ impl Lab {
         within(&self.far, work)
     }
 
+    /// Frames that the far end could not put into the pair.
+    pub(crate) fn far_drops(&self) -> u64 {
+        let told = self.far_command("cat /sys/class/net/far0/statistics/tx_dropped");
+        told.trim().parse().unwrap()
+    }
+
     /// A command at the uplink.
     pub(crate) fn host_command(&self, command: &str) -> String {
         run(&format!("ip netns exec {} {command}", self.host))

@@ -7,6 +7,7 @@
 //! ```
 #![allow(dead_code, unreachable_pub)] // each program uses its own part of this module
 
+mod flows;
 pub mod frames;
 mod nowhere;
 pub mod scenarios;
@@ -16,9 +17,10 @@ mod support;
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, RingId};
+use lasthop_flowtable::FlowModule;
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, Switches};
 use lasthop_ring::write_table;
-use lasthop_verdict::{Batch, Header, Module, PortId, PortSettings, Verdicts};
+use lasthop_verdict::{Batch, Hashes, Header, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 
 use frames::Frame;
@@ -45,6 +47,13 @@ pub enum Decider {
     Bridge,
     /// Port pairs; with more or fewer than one receiver the sender has no partner.
     Dummy,
+    /// A flow table.
+    Flows {
+        /// Masks of flows that match nothing here, each installed before those that do.
+        other_masks: u16,
+        /// Whether the first-level cache knows the packets.
+        is_cached: bool,
+    },
     /// Each packet goes to one of as many ports, or to all of them; none exists.
     Nowhere {
         /// Ports.
@@ -115,12 +124,15 @@ pub struct Traffic {
     chains: Vec<Chain>,
     buffers_expected: usize,
     now_ns: u64,
+    /// Its cache is emptied before each visit.
+    uncached: Option<Arc<FlowModule>>,
 }
 
 impl Traffic {
     /// Guests with posted buffers and laid out frames.
     pub fn new(plan: &Plan) -> Self {
-        let mut fabric = Fabric::new(module(plan)).unwrap();
+        let (module, uncached) = module(plan);
+        let mut fabric = Fabric::new(module).unwrap();
         let sender = TestGuest::attach(&mut fabric, SENDER.0, everything(), RING_ENTRIES, 2048);
         let receivers = (0..plan.receivers).map(|number| {
             let port = SENDER.0 + 1 + number;
@@ -132,7 +144,8 @@ impl Traffic {
         let receivers = receivers.collect();
         let chains = (0..).zip(&plan.frames).map(|(number, frame)| lay_out(&sender, number, frame, plan));
         let chains = chains.collect();
-        Self { fabric, sender, receivers, chains, buffers_expected: plan.buffers_expected, now_ns: 1 << 40 }
+        let (buffers_expected, now_ns) = (plan.buffers_expected, 1 << 40);
+        Self { fabric, sender, receivers, chains, buffers_expected, now_ns, uncached }
     }
 
     /// Frames of one visit.
@@ -151,6 +164,9 @@ impl Traffic {
         }
         self.sender.tx.publish();
         self.now_ns += VISIT_NS;
+        if let Some(module) = &self.uncached {
+            module.forget(0);
+        }
     }
 
     /// The switch takes the batch and sees it through.
@@ -209,15 +225,21 @@ fn lay_out(sender: &TestGuest, number: u64, frame: &Frame, plan: &Plan) -> Chain
     Chain { buffers, table }
 }
 
-/// The plan's module, told of its ports.
-fn module(plan: &Plan) -> Arc<dyn Module> {
+/// The plan's module, told of its ports; and beside it the one whose cache shall be empty.
+fn module(plan: &Plan) -> (Arc<dyn Module>, Option<Arc<FlowModule>>) {
     let receivers = || (SENDER.0 + 1..).take(usize::from(plan.receivers)).map(PortId);
+    let mut uncached = None;
     let module: Arc<dyn Module> = match plan.decider {
         Decider::Bridge => Arc::new(Bridge::new(&BridgeSettings {
             hash_key: [1, 2], // every run takes the same way
             ..BridgeSettings::default()
         })),
         Decider::Dummy => Arc::new(Dummy::default()),
+        Decider::Flows { other_masks, is_cached } => {
+            let module = Arc::new(flows::module(plan, other_masks));
+            uncached = (!is_cached).then(|| Arc::clone(&module));
+            module
+        }
         Decider::Nowhere { destinations, flood } => Arc::new(nowhere::Nowhere { destinations, flood }),
     };
     // As in the product, where one switch is not a case of its own.
@@ -228,7 +250,11 @@ fn module(plan: &Plan) -> Arc<dyn Module> {
     for port in receivers().filter(|_| plan.decider == Decider::Bridge) {
         let hello = support::frame(SENDER.0 as u8, port.0 as u8, 64);
         let headers = [Header::new(&hello, 64, Offload::default())];
-        module.decide(&Batch { port, headers: &headers, hashes: &[] }, 1 << 40, &mut Verdicts::default());
+        module.decide(
+            &Batch { port, headers: &headers, hashes: &Hashes::NONE },
+            1 << 40,
+            &mut Verdicts::default(),
+        );
     }
-    module
+    (module, uncached)
 }

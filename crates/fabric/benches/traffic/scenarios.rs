@@ -42,7 +42,24 @@ pub const ALL: &[Scenario] = &[
     }),
     ("flood-8", || flood(8)),
     ("dropped", dropped),
+    ("flow-cached", || flows(0, true)),
+    ("flow-cached-1000-masks", || flows(1000, true)),
+    ("flow-cached-32-destinations", || Plan {
+        decider: Decider::Flows { other_masks: 0, is_cached: true },
+        ..destinations()
+    }),
+    ("flow-found", || flows(0, false)),
+    ("flow-found-100-masks", || flows(100, false)),
 ];
+
+/// Packets of different keys, all of one flow.
+pub fn flows(other_masks: u16, is_cached: bool) -> Plan {
+    let mut frames = one_flow(BATCH, 64);
+    for (frame, source) in frames.iter_mut().zip(0..) {
+        frame.bytes[10] = source;
+    }
+    Plan { decider: Decider::Flows { other_masks, is_cached }, ..Plan::bridged(frames) }
+}
 
 /// Each packet of a batch to another receiver.
 pub fn destinations() -> Plan {

@@ -107,8 +107,13 @@ impl TestGuest {
 
     /// The switch's side of virtqueue `index % 2` of the pair, to go on at `position`.
     pub fn device_ring(&self, index: u16, position: u16) -> DeviceRing {
+        DeviceRing::new(self.ring_memory(index), position, true)
+    }
+
+    /// Where virtqueue `index % 2` of the pair lies.
+    pub fn ring_memory(&self, index: u16) -> RingMemory {
         let base = self.base + if index.is_multiple_of(2) { RX_RINGS } else { TX_RINGS };
-        DeviceRing::new(ring_at(&self.map, self.entries, base), position, true)
+        ring_at(&self.map, self.entries, base)
     }
 
     /// (Re)starts virtqueue `index` on the switch's side.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use lasthop_fabric::{
     Capabilities, Direction, Fabric, PortCounters, RingId, Stopping, TapReader, Watch, tap,
 };
+use lasthop_guestmem::Mapping;
+use lasthop_ring::{DeviceRing, Ledger};
 use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
 use lasthop_wire::vnet::HEADER_BYTES;
 
@@ -57,6 +59,21 @@ pub(crate) struct Setup {
     pub(crate) guests: Vec<(u16, bool, bool, bool, u8)>,
 }
 
+/// What the guest of a port negotiated.
+fn capabilities(setup: &Setup, port: PortId) -> Capabilities {
+    let (_, mergeable, csum, tso, _) = setup.guests[port.index() - 1];
+    Capabilities {
+        mergeable,
+        csum,
+        tso4: csum && tso,
+        tso6: false,
+        ecn: false,
+        uso: false,
+        header_bytes: HEADER_BYTES,
+        sent_header_bytes: HEADER_BYTES,
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
     Begun(usize),
@@ -66,6 +83,8 @@ enum Visit {
 /// One queue pair: its guest's side, its home, and where its rings would go on if they are stopped.
 struct Pair {
     guest: TestGuest,
+    /// What a successor finds.
+    kept: Arc<Mapping>,
     home: usize,
     next_number: u32,
     stopped: [Option<u16>; 2],
@@ -73,7 +92,22 @@ struct Pair {
     stopping: [bool; 2],
 }
 
+impl Pair {
+    /// The switch's side of a ring: begun at a position, or as a dead switch left it.
+    fn ring(&self, index: u16, position: Option<u16>) -> DeviceRing {
+        let ledger = Ledger::within(&self.kept, usize::from(index) * Ledger::BYTES, 64).unwrap();
+        let memory = self.guest.ring_memory(index);
+        match (position, index) {
+            (Some(position), _) => DeviceRing::begin(memory, ledger, position, true),
+            (None, 0) => DeviceRing::take_over_in_order(memory, ledger, true).unwrap(),
+            (None, _) => DeviceRing::take_over(memory, ledger, true).unwrap(),
+        }
+    }
+}
+
 pub(crate) struct Crew {
+    setup: Setup,
+    deaths: u32,
     /// `None`: at work further down the stack.
     workers: Vec<Option<Fabric>>,
     visits: Vec<Option<Visit>>,
@@ -90,66 +124,81 @@ pub(crate) struct Crew {
 
 impl Crew {
     pub(crate) fn new(setup: &Setup) -> Self {
-        let module: Arc<dyn Module> = Arc::new(ByLastByte(setup.guests.len() as u16));
-        let mut fabrics = Fabric::crew(&module, setup.workers).unwrap();
         let mut pairs = Vec::new();
         let mut ports = vec![PortId::INTERNAL];
-        for (number, &(count, mergeable, csum, tso, size)) in setup.guests.iter().enumerate() {
+        for (number, &(count, .., size)) in setup.guests.iter().enumerate() {
             let port = PortId(number as u16 + 1);
             ports.push(port);
-            let capabilities = Capabilities {
-                mergeable,
-                csum,
-                tso4: csum && tso,
-                tso6: false,
-                ecn: false,
-                uso: false,
-                header_bytes: HEADER_BYTES,
-                sent_header_bytes: HEADER_BYTES,
-            };
             let map = memory(usize::from(count));
-            for fabric in &mut fabrics {
-                fabric.add_port(port, count);
-                fabric.set_capabilities(port, capabilities);
-                fabric.set_memory(port, &map);
-                fabric.set_flow_key(7);
-            }
             for queue in 0..count {
                 let rx_bytes = [600, 2048, 4096][usize::from(size)];
+                let capabilities = capabilities(setup, port);
                 let guest = TestGuest::pair(port, queue, Arc::clone(&map), capabilities, 64, rx_bytes);
                 let home = pairs.len() % setup.workers;
-                pairs.push(Pair {
-                    guest,
-                    home,
-                    next_number: 0,
-                    stopped: [Some(0), Some(0)],
-                    stopping: [false; 2],
-                });
+                let kept = Arc::new(Mapping::anonymous(2 * Ledger::BYTES).unwrap());
+                let (stopped, stopping) = ([Some(0), Some(0)], [false; 2]);
+                pairs.push(Pair { guest, kept, home, next_number: 0, stopped, stopping });
             }
         }
+        let (workers, visits, taps) = (Vec::new(), vec![None; setup.workers], Vec::new());
+        let (seen, received, now_ns, sights) = (HashMap::new(), 0, 0, HashMap::new());
+        let (setup, deaths) = (setup.clone(), 0);
+        let mut crew =
+            Self { setup, deaths, workers, visits, pairs, ports, seen, received, now_ns, taps, sights };
+        crew.hire();
+        for pair in 0..crew.pairs.len() {
+            crew.start(pair, 0);
+            crew.start(pair, 1);
+        }
+        crew
+    }
+
+    /// New workers, who know the ports and no ring.
+    fn hire(&mut self) {
+        let module: Arc<dyn Module> = Arc::new(ByLastByte(self.setup.guests.len() as u16));
+        let mut fabrics = Fabric::crew(&module, self.setup.workers).unwrap();
         let watch = Watch {
-            ports: ports.clone(), // a port's number is its interface's
+            ports: self.ports.clone(), // a port's number is its interface's
             inbound: true,
             outbound: true,
             drops: true,
             snap_len_bytes: 64,
             buffer_bytes: 1 << 16,
         };
-        let mut taps = Vec::new();
+        self.taps.clear();
         for fabric in &mut fabrics {
+            for Pair { guest, .. } in self.pairs.iter().filter(|pair| pair.guest.queue == 0) {
+                let queues = self.pairs.iter().filter(|pair| pair.guest.port == guest.port).count();
+                fabric.add_port(guest.port, queues as u16);
+                fabric.set_capabilities(guest.port, guest.capabilities);
+                fabric.set_memory(guest.port, &guest.map);
+                fabric.set_flow_key(7);
+            }
             let (tap, reader) = tap(1, &watch, &(Arc::new(|| 0_u64) as _)).unwrap();
             fabric.add_tap(tap);
-            taps.push(reader);
+            self.taps.push(reader);
         }
-        let workers = fabrics.into_iter().map(Some).collect();
-        let visits = vec![None; setup.workers];
-        let (seen, received, now_ns, sights) = (HashMap::new(), 0, 0, HashMap::new());
-        let mut crew = Self { workers, visits, pairs, ports, seen, received, now_ns, taps, sights };
-        for pair in 0..crew.pairs.len() {
-            crew.start(pair, 0);
-            crew.start(pair, 1);
+        self.workers = fabrics.into_iter().map(Some).collect();
+    }
+
+    /// All workers die, wherever they are, and others take over.
+    fn die(&mut self) {
+        if self.workers.iter().any(Option::is_none) {
+            return; // those are on the stack
         }
-        crew
+        self.deaths += 1;
+        self.sights.clear();
+        self.visits.fill(None);
+        self.hire();
+        for pair in 0..self.pairs.len() {
+            for index in 0..2 {
+                self.pairs[pair].stopping[usize::from(index)] = false;
+                if self.pairs[pair].stopped[usize::from(index)].is_none() {
+                    let ring = self.pairs[pair].ring(index, None);
+                    self.begin(pair, index, ring);
+                }
+            }
+        }
     }
 
     fn pick(&self, from: u16) -> usize {
@@ -186,6 +235,7 @@ impl Crew {
                 self.now_ns += 150_000_000;
                 self.on(worker, |fabric, now_ns| fabric.expire(now_ns));
             }
+            28 if how % 4 == 1 => self.die(),
             29 => self.stop(pair, how % 2),
             30 => (0..2).for_each(|index| self.start(pair, index)),
             31 => self.enable(pair, how % 2, how / 2 % 4 > 0),
@@ -264,23 +314,26 @@ impl Crew {
     }
 
     fn start(&mut self, pair: usize, index: u16) {
-        let Pair { guest, home, stopped, .. } = &mut self.pairs[pair];
-        let Some(position) = stopped[usize::from(index)] else { return };
-        let (port, index_of_port) = (guest.port, 2 * guest.queue + index);
+        let Some(position) = self.pairs[pair].stopped[usize::from(index)] else { return };
         if self.workers.iter().any(Option::is_none) {
             return; // all have to hear of it
         }
-        let ring = guest.device_ring(index, position);
-        let home = *home;
-        stopped[usize::from(index)] = None;
+        self.pairs[pair].stopped[usize::from(index)] = None;
+        let ring = self.pairs[pair].ring(index, Some(position));
+        self.begin(pair, index, ring);
+    }
+
+    fn begin(&mut self, pair: usize, index: u16, ring: DeviceRing) {
+        let Pair { guest, home, .. } = &self.pairs[pair];
+        let (port, index, home) = (guest.port, 2 * guest.queue + index, *home);
         let fabric = self.workers[home].as_mut().unwrap();
-        let part = fabric.prepare_ring(port, index_of_port, ring).unwrap();
+        let part = fabric.prepare_ring(port, index, ring).unwrap();
         for (worker, fabric) in self.workers.iter_mut().enumerate() {
             if worker != home {
-                fabric.as_mut().unwrap().join_ring(port, index_of_port, &part);
+                fabric.as_mut().unwrap().join_ring(port, index, &part);
             }
         }
-        assert!(self.workers[home].as_mut().unwrap().set_ring_enabled(port, index_of_port, true));
+        assert!(self.workers[home].as_mut().unwrap().set_ring_enabled(port, index, true));
     }
 
     fn stop(&mut self, pair: usize, index: u16) {
@@ -420,6 +473,9 @@ impl Crew {
             assert!(stopped[1].is_some() || guest.in_flight() == 0, "every chain comes back");
         }
         self.check();
+        if self.deaths > 0 {
+            return; // what the dead counted is not known
+        }
         self.check_taps();
         let delivered: u64 = self.ports.iter().map(|port| self.counters(*port).tx_packets).sum();
         assert_eq!(self.received, delivered, "what was counted as delivered has arrived, once");

@@ -74,7 +74,9 @@ fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
         let fault = supervisor::check_vnic(vnic, dir).err()?;
         Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
     });
-    let all = cpus.into_iter().chain(wrong_switches(config)).chain(vnics).chain(wrong_entries(config));
+    let group = supervisor::check_control_group(config.control_group.as_deref()).err();
+    let all =
+        cpus.into_iter().chain(group).chain(wrong_switches(config)).chain(vnics).chain(wrong_entries(config));
     all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }
 
@@ -182,6 +184,7 @@ fn wanted(config: Config, dir: &Path) -> ConfigReport {
         workers: config.workers.map(|workers| workers.0),
         hysteresis_us: config.hysteresis.map(|hysteresis| hysteresis.0),
         sandbox: config.sandbox,
+        control_group: config.control_group,
     };
     let vnics = config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect();
     ConfigReport { settings, switches: config.switches, vnics, ports: config.ports, fdb: config.fdb }

@@ -15,6 +15,7 @@ use crate::report::{
     WorkersReport,
 };
 use crate::show;
+use crate::supervisor::upgraded_text;
 use crate::vnic::{Name, VnicSpec, change};
 
 use super::client::ask;
@@ -128,6 +129,15 @@ impl Asking {
         let diagnosis = doctor::examine(&self.dir, name.map(Name::as_str), look)?;
         self.show(&diagnosis, doctor::Diagnosis::text)?;
         Ok(ExitCode::from(u8::from(!diagnosis.ok)))
+    }
+
+    pub(super) fn upgrade(&self, binary: Option<PathBuf>) -> Result<ExitCode, Fault> {
+        let resolved = binary.map(|binary| {
+            std::path::absolute(&binary).map_err(|error| Fault::internal("find the program", error))
+        });
+        let params = resolved.transpose()?.map_or_else(|| json!({}), |binary| json!({"binary": binary}));
+        let done: Value = ask(&self.dir, "upgrade", &params)?;
+        self.show(&done, upgraded_text)
     }
 
     pub(super) fn version(&self) -> Result<ExitCode, Fault> {

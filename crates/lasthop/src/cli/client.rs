@@ -54,7 +54,7 @@ fn connect(dir: &Path) -> Result<UnixStream, Fault> {
                 "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
             ),
             ErrorKind::PermissionDenied => {
-                format!("permission denied at {shown}; do this as the user who started the switch")
+                format!("permission denied at {shown}; do this as the user who started the switch, or in the socket's group if it has one (control-group)")
             }
             _ => format!("cannot connect to {shown}: {error}"),
         };

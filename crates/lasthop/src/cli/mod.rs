@@ -120,6 +120,14 @@ enum Command {
     },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
+    /// Replace the running switch process by that of another program, under its guests
+    ///
+    /// The supervisor goes on as it is. If the program cannot be run, or knows another version of what is kept of guests, it is
+    /// refused and nothing is touched.
+    Upgrade {
+        /// The new lasthop [default: what is now at the path that `lasthop run` was started from]
+        binary: Option<PathBuf>,
+    },
     /// Show the version of this program and of the running switch
     Version,
     /// Write the script that completes this command line in a shell
@@ -199,6 +207,9 @@ struct RunArgs {
     /// allows (auto), all or no start (strict), nothing (off) [default: auto]
     #[arg(long, value_name = "auto|strict|off")]
     sandbox: Option<sandbox::Mode>,
+    /// Group, by name or number, whose members may use the control socket, beside the switch's own user [default: none]
+    #[arg(long, value_name = "GROUP")]
+    control_group: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -378,6 +389,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
         Command::Doctor { name } => question.doctor(name.as_ref()),
+        Command::Upgrade { binary } => question.upgrade(binary),
         // The others went elsewhere.
         _ => question.version(),
     }

@@ -6,6 +6,7 @@ use crate::config::{self, Config, SwitchSettings};
 use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::check_entries;
+use crate::notify::Manager;
 use crate::port::{self, PortSpec};
 use crate::supervisor::{self, RunSettings};
 use crate::switches;
@@ -14,8 +15,15 @@ use crate::workers::Workers;
 
 use super::RunArgs;
 
-/// Runs a switch in `dir` until it is told to end.
+/// Runs a switch in `dir` until it is told to end; who started it as a service is told how it is.
 pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
+    let mut manager = Manager::of_environment();
+    let end = told(dir, args).and_then(|settings| supervisor::run(settings, &mut manager));
+    end.inspect_err(|fault| manager.tell_end(&fault.message))
+}
+
+/// What the file and the flags ask for.
+fn told(dir: PathBuf, args: RunArgs) -> Result<RunSettings, Fault> {
     let file = args.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
@@ -27,6 +35,7 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
         workers,
         hysteresis,
         sandbox,
+        control_group,
         switches,
         uplinks,
         host_ports,
@@ -34,9 +43,20 @@ pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
     } = args;
     let ports = uplinks.into_iter().chain(host_ports).collect();
     let (vnics, fdb) = (flags, Vec::new());
-    let flags =
-        Config { module, cpus, fdb_entries, workers, hysteresis, sandbox, switches, vnics, ports, fdb };
-    supervisor::run(settings(dir, file, flags)?)
+    let flags = Config {
+        module,
+        cpus,
+        fdb_entries,
+        workers,
+        hysteresis,
+        sandbox,
+        control_group,
+        switches,
+        vnics,
+        ports,
+        fdb,
+    };
+    settings(dir, file, flags)
 }
 
 /// Flags win over the file, and their switches and vnics come after its.
@@ -47,6 +67,7 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
     let sandbox = flags.sandbox.or(file.sandbox).unwrap_or_default();
     let hysteresis = flags.hysteresis.or(file.hysteresis).unwrap_or_default();
+    let control_group = flags.control_group.or(file.control_group);
     let switch = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
@@ -58,7 +79,7 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     (1..ports.len()).try_for_each(|at| port::check_beside(&ports[at], &ports[..at]))?;
     switches::check_members(&switches, &all)?;
     check_entries(&file.fdb, &all)?;
-    Ok(RunSettings { dir, switch, switches, vnics, ports, fdb: file.fdb })
+    Ok(RunSettings { dir, control_group, switch, switches, vnics, ports, fdb: file.fdb })
 }
 
 #[cfg(test)]

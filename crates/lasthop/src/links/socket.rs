@@ -69,6 +69,11 @@ impl Links {
         self.table.find(name)
     }
 
+    /// The name of the device with this index.
+    pub(crate) fn name_of(&self, index: u32) -> Option<&str> {
+        self.table.name_of(index)
+    }
+
     /// Whether all devices are known.
     pub(crate) fn is_complete(&self) -> bool {
         self.table.is_complete()

@@ -51,6 +51,11 @@ impl Table {
         self.devices.values().map(|(device, _)| device).find(|device| device.name == name)
     }
 
+    /// The name of the device with this index.
+    pub(super) fn name_of(&self, index: u32) -> Option<&str> {
+        self.devices.get(&index).map(|(device, _)| device.name.as_str())
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -79,6 +84,7 @@ mod tests {
         assert_eq!(names(&mut table, [device(2, "eth1")]), Vec::<String>::new(), "as before");
         assert_eq!(names(&mut table, [device(2, "wan")]), ["eth1", "wan"]);
         assert_eq!((table.find("eth1"), table.find("wan").map(|device| device.index)), (None, Some(2)));
+        assert_eq!(table.name_of(2), Some("wan"));
         assert_eq!(names(&mut table, [News::Gone(2), News::Gone(9)]), ["wan"]);
     }
 

@@ -29,6 +29,12 @@ impl Access {
     /// For the switch's own user alone.
     pub(super) const OWNER_ALONE: Self = Self { mode: 0o600, owner: None, group: None };
 
+    /// For the switch's own user, and for a group if one is named.
+    pub(super) fn of_control(group: Option<&str>) -> Result<Self, Fault> {
+        let Some(name) = group else { return Ok(Self::OWNER_ALONE) };
+        Ok(Self { mode: 0o660, owner: None, group: Some(number("control-group", name, GROUPS)?) })
+    }
+
     /// What a vnic's keys ask for.
     pub(super) fn of(spec: &VnicSpec) -> Result<Self, Fault> {
         let number = |key, name: &Option<String>, table| {

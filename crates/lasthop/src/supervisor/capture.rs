@@ -37,7 +37,7 @@ impl Supervisor {
         let greeting = asker.id.as_ref().map(|id| rpc::write_answer(id, &result)).unwrap_or_default();
         let greeting = String::from_utf8_lossy(&greeting).into_owned();
         let order = Order::Capture { spec: spec.clone(), greeting };
-        self.order_with(order, Some(fd), What::Captured, Some(asker.clone()));
+        self.order_with(order, vec![fd], What::Captured, Some(asker.clone()));
         Ok(())
     }
 

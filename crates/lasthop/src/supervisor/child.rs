@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use crate::config::SwitchSettings;
 use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
+use crate::notify;
 use crate::poller::{Interest, Poller};
 use crate::sandbox::Layer;
 
@@ -25,6 +27,11 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A process that lived this long had no trouble with its start.
 const SOUND_LIFE: Duration = Duration::from_secs(10);
+/// One that lived this long is started again at once: if each does, that is four times a second.
+const SHORT_LIFE: Duration = Duration::from_millis(250);
+
+/// The file of this very program, also if another one took its path since.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// What makes a process one of its kind.
 #[derive(Clone, Debug)]
@@ -78,24 +85,28 @@ pub(crate) struct Process<Out, In> {
 
 impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
     /// Starts it, with one end of a socket pair as its standard input.
-    fn start(role: &Role) -> Result<Self, Fault> {
+    fn start(role: &Role, program: &Path) -> Result<Self, Fault> {
         let failed = |error| Fault::internal(&format!("start {}", role.name), error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let channel = Channel::new(ours.into()).map_err(failed)?;
-        // The file of this very program, also if another one took its path since.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(program);
         command.arg0("lasthop").args(&role.words);
         // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
-        let command = command.process_group(0).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let command = command
+            .env_remove(notify::VARIABLE)
+            .process_group(0)
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
         Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None, sandbox: None })
     }
 
-    /// What it has said; whether the channel is at its end.
-    pub(crate) fn hear(&mut self) -> (Vec<In>, std::io::Result<bool>) {
+    /// What it has said, with the descriptors that came along; whether the channel is at its end.
+    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<OwnedFd>)>, std::io::Result<bool>) {
         let _ = self.channel.flush();
         let is_open = self.channel.receive();
-        let heard = std::iter::from_fn(|| self.channel.take()).map(|(message, _)| message).collect();
+        let heard = std::iter::from_fn(|| self.channel.take());
+        let heard = heard.map(|(message, fds)| (message, fds.unwrap_or_default())).collect();
         (heard, is_open.map(|is_open| !is_open))
     }
 
@@ -148,10 +159,13 @@ fn describe(status: ExitStatus) -> String {
 #[derive(Debug)]
 pub(crate) struct Lives<Out, In> {
     role: Role,
+    program: PathBuf,
     current: Option<Process<Out, In>>,
     /// When the next one is started, if there is none.
     next: Option<Instant>,
     pause: Pause,
+    /// The last one lived too short.
+    is_hasty: bool,
     starts: u64,
     /// How the last one ended, and when.
     last_end: Option<(String, Instant)>,
@@ -161,9 +175,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     pub(crate) fn new(role: Role) -> Self {
         Self {
             role,
+            program: PathBuf::from(OWN_PROGRAM),
             current: None,
             next: None,
             pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
+            is_hasty: false,
             starts: 0,
             last_end: None,
         }
@@ -214,19 +230,39 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// Starts it, and has its channel watched under the number `source`.
     pub(crate) fn start(&mut self, poller: &Poller, source: u64) -> Result<&mut Process<Out, In>, Fault> {
         self.next = None;
-        let process = Process::start(&self.role)?;
+        let process = Process::start(&self.role, &self.program)?;
         self.starts += 1;
         let process = self.current.insert(process);
         poller.add(&process.channel, source, Interest::READ)?;
         Ok(process)
     }
 
+    /// Starts another program's process beside the present one.
+    pub(crate) fn stand_by(&self, program: &Path) -> Result<Process<Out, In>, Fault> {
+        Process::start(&self.role, program)
+    }
+
+    /// Ends the present process; `heir`, of `program`, takes its place, and so will those after it.
+    pub(crate) fn replace(&mut self, heir: Process<Out, In>, program: PathBuf) {
+        self.bury();
+        self.current = Some(heir);
+        self.starts += 1;
+        self.program = program;
+    }
+
+    /// From the next start on it is a process of the program that runs here.
+    pub(crate) fn use_own_program(&mut self) {
+        self.program = PathBuf::from(OWN_PROGRAM);
+    }
+
     /// It is gone: says how it ended.
     pub(crate) fn bury(&mut self) -> String {
         let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
-        if process.started.elapsed() >= SOUND_LIFE {
+        let life = process.started.elapsed();
+        if life >= SOUND_LIFE {
             self.pause.reset();
         }
+        self.is_hasty = life < SHORT_LIFE;
         let how = process.end();
         self.last_end = Some((how.clone(), Instant::now()));
         how
@@ -234,7 +270,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
 
     /// Plans the next start; returns the pause until then.
     pub(crate) fn plan(&mut self) -> Duration {
-        let pause = self.pause.take();
+        let pause = if self.is_hasty { self.pause.take() } else { Duration::ZERO };
         self.next = Some(Instant::now() + pause);
         pause
     }

@@ -35,8 +35,9 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn open(path: &Path) -> Result<Self, Fault> {
-        let socket = ListenSocket::bind(path, Access::OWNER_ALONE)?;
+    /// Listens at `path`, for our own user and for those whom `access` names.
+    pub(super) fn open(path: &Path, access: Access) -> Result<Self, Fault> {
+        let socket = ListenSocket::bind(path, access)?;
         Ok(Self { socket, clients: BTreeMap::new(), next: 0, paused_until: None })
     }
 

@@ -52,7 +52,14 @@ impl Supervisor {
         let (Some(port), Some(links)) = (self.ports.get_mut(&number), &self.links) else { return };
         let Some(device) = port.device_mut() else { return };
         let seen = links.find(device.spec.device_name()).cloned();
+        let name = device.facts().and_then(|facts| links.name_of(facts.index));
+        let is_renamed = name.is_some_and(|name| name != device.spec.device_name());
         device.see(seen.as_ref(), Instant::now());
+        if is_renamed && device.is_driven {
+            // It would go on under its new name, which nobody gave to the port.
+            device.undrive();
+            self.detach_from_driver(number);
+        }
     }
 
     /// The kernel has done what it was asked for on behalf of a port, or has refused it.
@@ -194,7 +201,8 @@ impl Supervisor {
         let name = port.spec.name.to_string();
         fds.push(theirs.into());
         self.driver.send(&order(number), fds);
-        self.attach(name, attachment, ours.into());
+        let fds = self.provide(number, attachment, ours.into());
+        self.attach(name, attachment, fds);
     }
 
     /// A device does not work any more, or the driver process cannot serve it. It is opened again.

@@ -108,7 +108,7 @@ impl Supervisor {
     pub(super) fn hear_driver(&mut self) {
         let Some(process) = self.driver.lives.current() else { return };
         let (reports, is_over) = process.hear();
-        reports.into_iter().for_each(|report| self.on_driver_report(report));
+        reports.into_iter().for_each(|(report, _)| self.on_driver_report(report));
         match is_over {
             Ok(false) => {}
             Ok(true) => self.driver_gone(),

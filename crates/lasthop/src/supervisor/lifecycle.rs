@@ -42,16 +42,19 @@ impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
         self.lives.start(&self.poller, Source::Switch.into())?;
+        self.tell_everything();
+        Ok(())
+    }
+
+    /// Tells a fresh switch process of all switches and ports, and hands guests over that another one had.
+    pub(super) fn tell_everything(&mut self) {
         self.replay_switches();
-        let ports: Vec<_> =
-            self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec))).collect();
-        for (port, told) in ports {
-            self.order(Order::AddPort(told), What::Added { port, is_new: false }, None);
-        }
+        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
         self.restore_entries();
+        self.hand_over();
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
-        Ok(())
     }
 
     /// The pause after a switch's death is over.
@@ -75,6 +78,7 @@ impl Supervisor {
         } else {
             say!("the switch process is running again, as process {pid}");
         }
+        self.upgraded();
     }
 
     /// The switch has given up what it could.
@@ -99,6 +103,9 @@ impl Supervisor {
     pub(super) fn switch_gone(&mut self) {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         let how = self.lives.bury();
+        self.upgrade_failed();
+        self.close_books();
+        self.judge_estates();
         self.ports_down();
         match self.stage {
             Stage::Starting => {
@@ -122,6 +129,7 @@ impl Supervisor {
         say!("ending");
         self.control = None;
         self.ports.clear();
+        self.estates.clear();
         self.driver = Driver::new(&self.settings);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };

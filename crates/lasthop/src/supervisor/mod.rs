@@ -4,6 +4,7 @@
 //! its reply comes. Without an event or a deadline it sleeps for ever.
 
 mod access;
+mod account;
 mod capture;
 mod change;
 mod child;
@@ -13,6 +14,7 @@ mod device;
 mod devices;
 mod doctor;
 mod driver;
+mod estate;
 mod fdb;
 mod lifecycle;
 mod opening;
@@ -23,8 +25,11 @@ mod requests;
 mod showing;
 mod sockets;
 mod source;
+mod status;
+mod succession;
 mod switches;
 mod tracking;
+mod upgrade;
 mod warnings;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -39,6 +44,7 @@ use crate::descriptors;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
 use crate::links::Links;
+use crate::notify::Manager;
 use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::port::PortSpec;
@@ -47,18 +53,25 @@ use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
+use account::Account;
 use child::{Lives, Role};
 use control::Control;
 use driver::Driver;
+use estate::Estate;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
 use source::Source;
+use upgrade::Upgrade;
+
+pub(crate) use upgrade::upgraded_text;
 
 /// What `lasthop run` was told.
 #[derive(Debug)]
 pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
+    /// Whose members may use the control socket.
+    pub(crate) control_group: Option<String>,
     pub(crate) switch: SwitchSettings,
     /// The default one first.
     pub(crate) switches: Vec<SwitchSpec>,
@@ -73,14 +86,20 @@ pub(crate) fn check_vnic(vnic: &VnicSpec, dir: &Path) -> Result<(), Fault> {
     access::Access::of(vnic).map(drop)
 }
 
-/// Runs a switch until it is asked to end.
-pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
+/// Refuses a group that is not on this machine.
+pub(crate) fn check_control_group(group: Option<&str>) -> Result<(), Fault> {
+    access::Access::of_control(group).map(drop)
+}
+
+/// Runs a switch until it is asked to end, and tells `manager` how it is.
+pub(crate) fn run(settings: RunSettings, manager: &mut Manager) -> Result<(), Fault> {
     let signals = Signals::take()?;
     // Whatever is made is for its owner alone until its mode is set.
     rustix::process::umask(Mode::from_raw_mode(0o077));
     descriptors::raise_limit();
     let dir = RunDir::claim(settings.dir)?;
-    let mut supervisor = Supervisor::open(dir.path(), signals, settings.switch, settings.switches)?;
+    let mut supervisor =
+        Supervisor::open(dir.path(), signals, settings.switch, settings.switches, settings.control_group)?;
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
@@ -89,7 +108,7 @@ pub(crate) fn run(settings: RunSettings) -> Result<(), Fault> {
     }
     supervisor.static_entries = settings.fdb;
     supervisor.start_switch()?;
-    supervisor.serve()
+    supervisor.serve(manager)
 }
 
 /// Everything that there is one of.
@@ -106,10 +125,17 @@ struct Supervisor {
     switches: Vec<SwitchSpec>,
     ports: BTreeMap<u32, Port>,
     next_port: u32,
+    /// By port: what the next switch process needs to go on with its guest.
+    estates: BTreeMap<u32, Estate>,
+    /// By port: what was counted before the present switch process.
+    accounts: BTreeMap<u32, Account>,
+    /// The switch process is being replaced by that of another program.
+    upgrade: Option<Upgrade>,
     /// What users entered into the forwarding table.
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
+    control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
     waiting: BTreeMap<u64, Waiting>,
@@ -125,10 +151,12 @@ impl Supervisor {
         signals: Signals,
         settings: SwitchSettings,
         switches: Vec<SwitchSpec>,
+        control_group: Option<String>,
     ) -> Result<Self, Fault> {
         let poller = Poller::new()?;
         poller.add(&signals, Source::Signals.into(), Interest::READ)?;
-        let control = Control::open(&control_socket(dir))?;
+        let access = access::Access::of_control(control_group.as_deref())?;
+        let control = Control::open(&control_socket(dir), access)?;
         poller.add(&control, Source::Control.into(), Interest::READ)?;
         Ok(Self {
             dir: dir.to_path_buf(),
@@ -141,9 +169,13 @@ impl Supervisor {
             switches,
             ports: BTreeMap::new(),
             next_port: 0,
+            estates: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+            upgrade: None,
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
+            control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
             next_request: 0,
@@ -152,15 +184,16 @@ impl Supervisor {
         })
     }
 
-    fn serve(&mut self) -> Result<(), Fault> {
+    fn serve(&mut self, manager: &mut Manager) -> Result<(), Fault> {
         loop {
-            for happening in self.poller.wait(self.due())? {
+            for happening in self.poller.wait(earlier(self.due(), manager.due()))? {
                 self.handle(happening);
             }
             self.on_time(Instant::now());
             self.track_uplinks();
             self.proceed_with_clients();
             self.watch_channels();
+            self.tell(manager);
             if let Stage::Over(result) = &self.stage {
                 return result.clone();
             }
@@ -179,6 +212,7 @@ impl Supervisor {
             Some(Source::Listener(number)) => self.advance_port(number),
             Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
             Some(Source::Driver) => self.hear_driver(),
+            Some(Source::Heir) => self.hear_heir(),
             Some(Source::Links) => self.hear_links(),
             Some(Source::Signals) | None => {}
         }
@@ -189,7 +223,8 @@ impl Supervisor {
         let ports = self.ports.values().map(Port::due).fold(None, earlier);
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
         let control = self.control.as_ref().and_then(Control::due);
-        let others = [waiting, control, self.lives.due(), self.stage.due(), self.devices_due()];
+        let others =
+            [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
         others.into_iter().fold(ports, earlier)
     }
 
@@ -199,6 +234,7 @@ impl Supervisor {
         let ports: Vec<u32> =
             self.ports.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
         ports.into_iter().for_each(|number| self.advance_port(number));
+        self.upgrade_on_time(now);
         if let Some(control) = &mut self.control {
             control.expire(now, &self.poller);
         }

@@ -58,6 +58,13 @@ pub(super) enum What {
     FdbDeleted(StaticEntry),
     /// As it was in the switch before.
     Restored,
+    /// The switch takes nothing more, and has nothing in its hands.
+    Rested,
+    /// The session with this number goes on, behind the port with that number.
+    TakenOver {
+        port: u32,
+        attachment: u64,
+    },
     /// All orders of the start are done.
     Started,
     /// All guests are gone.
@@ -85,26 +92,31 @@ impl Waiting {
 impl Supervisor {
     /// Sends an order; its answer is for `what` and for `asker`.
     pub(super) fn order(&mut self, order: Order, what: What, asker: Option<Asker>) {
-        self.order_with(order, None, what, asker);
+        self.order_with(order, Vec::new(), what, asker);
     }
 
-    /// As `order`, with a descriptor.
-    pub(super) fn order_with(&mut self, order: Order, fd: Option<OwnedFd>, what: What, asker: Option<Asker>) {
+    /// As `order`, with descriptors.
+    pub(super) fn order_with(&mut self, order: Order, fds: Vec<OwnedFd>, what: What, asker: Option<Asker>) {
         self.next_request += 1;
         let id = self.next_request;
         self.waiting.insert(id, Waiting { what, asker, until: Instant::now() + ANSWER_PATIENCE });
-        self.send(Request { id, order }, fd);
+        self.send(Request { id, order }, fds);
     }
 
     /// Hands a connection over. The answer is a report, when it is over.
-    pub(super) fn attach(&mut self, name: String, attachment: u64, fd: OwnedFd) {
-        self.send(Request { id: 0, order: Order::Attach { name, attachment } }, Some(fd));
+    pub(super) fn attach(&mut self, name: String, attachment: u64, fds: Vec<OwnedFd>) {
+        self.send(Request { id: 0, order: Order::Attach { name, attachment } }, fds);
     }
 
-    fn send(&mut self, request: Request, fd: Option<OwnedFd>) {
+    /// Hands over descriptors that belong to a session which is to be taken over.
+    pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<OwnedFd>) {
+        self.send(Request { id: 0, order: Order::Bring { attachment, numbers } }, fds);
+    }
+
+    fn send(&mut self, request: Request, fds: Vec<OwnedFd>) {
         if let Some(switch) = self.lives.current() {
             // A channel that fails is one whose other end is gone, and that is seen by reading from it.
-            let _ = switch.channel.send(&request, fd);
+            let _ = switch.channel.send(&request, fds);
         }
     }
 
@@ -122,7 +134,7 @@ impl Supervisor {
     pub(super) fn hear(&mut self) {
         let Some(switch) = self.lives.current() else { return };
         let (reports, is_over) = switch.hear();
-        reports.into_iter().for_each(|report| self.on_report(report));
+        reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
         match is_over {
             Ok(false) => {}
             Ok(true) => self.switch_gone(),
@@ -133,8 +145,12 @@ impl Supervisor {
         }
     }
 
-    fn on_report(&mut self, report: Report) {
+    fn on_report(&mut self, report: Report, fds: Vec<OwnedFd>) {
         match report {
+            Report::Keep { attachment, numbers } => self.keep_fds(attachment, numbers, fds),
+            Report::Kept { attachment, session, numbers } => {
+                self.keep_session(attachment, session, &numbers);
+            }
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => {
@@ -173,13 +189,17 @@ impl Supervisor {
                 Value::Bool(true)
             }),
             What::Restored | What::Tracked => result.map(|_| Value::Null),
+            What::TakenOver { port, attachment } => self.taken_over(port, attachment, result.map(drop)),
             What::Started => return self.started(),
+            What::Rested => return self.rested(result),
             What::Ended => return,
             What::Captured => match result {
                 Ok(_) => return self.captured(asker),
                 Err(fault) => Err(fault),
             },
-            What::Question(question) => result.and_then(|answer| self.conclude(&question, answer)),
+            What::Question(question) => {
+                result.and_then(|answer| self.conclude(&question, self.with_past(answer)))
+            }
         };
         match (asker, answer) {
             (Some(asker), answer) => self.answer(asker, answer),

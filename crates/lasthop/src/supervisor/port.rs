@@ -217,8 +217,11 @@ impl Port {
         }
     }
 
-    /// The switch has the port now.
+    /// The switch has the port now; a guest whose session is handed over stays attached.
     pub(super) fn confirm(&mut self) {
+        if matches!(self.life, Life::Attached { .. }) {
+            return;
+        }
         self.life = Life::Idle;
         if let Role::Connect { next, .. } | Role::Device { next, .. } = &mut self.role {
             *next = Instant::now();

@@ -8,12 +8,14 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::log::{say, say_of_others};
 use crate::names;
+use crate::orders::Order;
 use crate::poller::Interest;
 use crate::port::{self, PortSpec};
 use crate::report::{StatsReport, VnicReport};
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
+use super::orders::{Asker, What};
 use super::port::Port;
 use super::requests::to_json;
 use super::source::Source;
@@ -70,6 +72,15 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Tells the switch of a port, which is new to everybody or to this switch process.
+    pub(super) fn tell_of_port(&mut self, number: u32, is_new: bool, asker: Option<Asker>) {
+        let book = self.book(number);
+        let Some(port) = self.ports.get(&number) else { return };
+        let order = Order::AddPort(port.as_told(&port.spec));
+        let what = What::Added { port: number, is_new };
+        self.order_with(order, book.into_iter().collect(), what, asker);
+    }
+
     /// The number of the port with this name.
     pub(super) fn find(&self, name: &str) -> Result<u32, Fault> {
         let found = self.ports.iter().find(|(_, port)| port.spec.name.as_str() == name);
@@ -122,7 +133,9 @@ impl Supervisor {
         match result {
             Ok(()) => {
                 port.confirm();
-                say!("{} {}: {}", port.kind_word(), port.spec.name, port.invitation());
+                if !port.is_attached() {
+                    say!("{} {}: {}", port.kind_word(), port.spec.name, port.invitation());
+                }
                 let report = VnicReport::new(&port.spec, port.path.clone(), STATE_NEW);
                 let is_device = port.device().is_some();
                 self.tracking_is_late = true;
@@ -152,7 +165,8 @@ impl Supervisor {
             port.meet(&fd);
             let name = port.spec.name.to_string();
             say_of_others!("vnic {name}: a guest is connected");
-            self.attach(name, attachment, fd);
+            let fds = self.provide(number, attachment, fd);
+            self.attach(name, attachment, fds);
         }
         self.watch_port(number);
     }
@@ -182,6 +196,7 @@ impl Supervisor {
             if self.ports.get(&number).is_some_and(|port| port.device().is_none()) {
                 say_of_others!("vnic {name}: its guest is gone: {why}");
             }
+            self.estates.remove(&number);
             if let Some(port) = self.ports.get_mut(&number) {
                 port.end(why);
             }
@@ -201,15 +216,18 @@ impl Supervisor {
     /// Takes a port away, from the driver process, too.
     pub(super) fn forget_port(&mut self, number: u32) {
         let Some(port) = self.ports.remove(&number) else { return };
+        self.estates.remove(&number);
+        self.accounts.remove(&number);
         if port.device().is_some_and(|device| device.is_driven) {
             self.detach_from_driver(number);
         }
         self.tracking_is_late = true;
     }
 
-    /// The switch is gone, and all connections with it.
+    /// The switch is gone, and all connections with it that nothing is kept of.
     pub(super) fn ports_down(&mut self) {
-        self.ports.values_mut().for_each(Port::down);
+        let lost = self.ports.iter_mut().filter(|(number, _)| !self.estates.contains_key(number));
+        lost.for_each(|(_, port)| port.down());
         let numbers: Vec<u32> = self.ports.keys().copied().collect();
         numbers.into_iter().for_each(|number| self.watch_port(number));
     }

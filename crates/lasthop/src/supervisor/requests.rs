@@ -46,6 +46,7 @@ const METHODS: &[&str] = &[
     "doctor",
     "config.show",
     "version",
+    "upgrade",
 ];
 /// A vnic's state when there is no switch process to ask.
 const STATE_DOWN: &str = "the switch process is being started again";
@@ -151,6 +152,7 @@ impl Supervisor {
             "fdb.add" => self.fdb_add(rpc::params(params)?, asker),
             "fdb.del" => self.fdb_del(rpc::params(params)?, asker),
             "fdb.flush" => self.fdb_flush(rpc::params(params)?, asker),
+            "upgrade" => self.upgrade(rpc::params(params)?, asker).map(|()| None),
             "fdb.show" => self.fdb_show(rpc::params(params)?, asker),
             "stats" => self.stats(rpc::params::<MaybeNamed>(params)?.name, asker),
             "capture" => self.capture(&rpc::params(params)?, asker).map(|()| None),
@@ -168,14 +170,8 @@ impl Supervisor {
             return Err(switch_down());
         }
         let port = self.open_port(spec)?;
-        self.add_to_switch(port, asker);
+        self.tell_of_port(port, true, Some(asker.clone()));
         Ok(())
-    }
-
-    fn add_to_switch(&mut self, number: u32, asker: &Asker) {
-        let Some(port) = self.ports.get(&number) else { return };
-        let order = Order::AddPort(port.as_told(&port.spec));
-        self.order(order, What::Added { port: number, is_new: true }, Some(asker.clone()));
     }
 
     fn port_add(&mut self, spec: PortSpec, asker: &Asker) -> Result<(), Fault> {
@@ -184,7 +180,7 @@ impl Supervisor {
             return Err(switch_down());
         }
         let port = self.open_device_port(spec)?;
-        self.add_to_switch(port, asker);
+        self.tell_of_port(port, true, Some(asker.clone()));
         Ok(())
     }
 
@@ -247,6 +243,7 @@ impl Supervisor {
             workers: Some(settings.workers.0),
             hysteresis_us: Some(settings.hysteresis.0),
             sandbox: Some(settings.sandbox),
+            control_group: self.control_group.clone(),
         };
         let spec = |port: &Port| {
             let mut spec = port.spec.clone();

@@ -10,6 +10,8 @@ pub(super) enum Source {
     Client(u32),
     Driver,
     Links,
+    /// A switch process that is to take over.
+    Heir,
 }
 
 impl From<Source> for u64 {
@@ -22,6 +24,7 @@ impl From<Source> for u64 {
             Source::Client(client) => (4, client),
             Source::Driver => (5, 0),
             Source::Links => (6, 0),
+            Source::Heir => (7, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -39,6 +42,7 @@ impl Source {
             4 => Some(Self::Client(low)),
             5 => Some(Self::Driver),
             6 => Some(Self::Links),
+            7 => Some(Self::Heir),
             _ => None,
         }
     }
@@ -50,7 +54,8 @@ mod tests {
 
     #[test]
     fn numbers_go_both_ways() {
-        let all = [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links];
+        let all =
+            [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links, Source::Heir];
         for source in all.into_iter().chain([Source::Listener(7), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }

@@ -139,12 +139,14 @@ impl Supervisor {
         switches::find(&self.switches, spec.switch.as_str(), &remedy).map(drop)
     }
 
-    /// The vnics and what moves their frames, for the log.
+    /// The vnics, the device ports and what moves their frames, for the log.
     pub(super) fn sizes_text(&self) -> String {
-        let vnics = self.ports.len();
+        let devices = self.ports.values().filter(|port| port.device().is_some()).count();
+        let vnics = self.ports.len() - devices;
+        let devices = if devices > 0 { format!(" and {devices} ports over devices") } else { String::new() };
         match self.switches.as_slice() {
-            [only] => format!("{vnics} vnics, module {}", only.module.as_str()),
-            all => format!("{vnics} vnics in {} switches", all.len()),
+            [only] => format!("{vnics} vnics{devices}, module {}", only.module.as_str()),
+            all => format!("{vnics} vnics{devices} in {} switches", all.len()),
         }
     }
 
@@ -175,7 +177,7 @@ fn in_use(name: &SwitchName, vnics: &[String]) -> Fault {
     }
     let named = named.join(", ");
     Fault::refused(format!(
-        "switch \"{name}\" still has vnics ({named}); delete them first: lasthop vnic del NAME"
+        "switch \"{name}\" still has vnics ({named}); delete them first: lasthop vnic del NAME, lasthop port del NAME"
     ))
 }
 

@@ -1,13 +1,17 @@
 //! The engine as the switch process uses it: ports by name, counters and tables as reports.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
 
 use lasthop_engine::{
-    Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats, RingInspection,
-    RingStats, Watch, WorkerStats,
+    BOOK_BYTES, Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats,
+    RingInspection, RingStats, Watch, WorkerStats,
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
+use lasthop_guestmem::Mapping;
 use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 
 use crate::capture::{CaptureSpec, Sighting};
@@ -64,10 +68,26 @@ impl Datapath {
         self.switches.describe(&addresses)
     }
 
-    pub(super) fn add(&mut self, port: &SwitchPort) -> Result<(), Fault> {
+    /// Makes a port. `book` is memory for its counters, should this process be killed.
+    pub(super) fn add(&mut self, port: &SwitchPort, book: Option<OwnedFd>) -> Result<(), Fault> {
         let (number, vnic) = (self.engine.add_port(self.port_config(port)?).map_err(refused)?, &port.vnic);
+        // Without it counters begin at 0 then, and nothing else.
+        let memory = book.and_then(|book| Mapping::of_file(book.as_fd(), 0, BOOK_BYTES as u64).ok());
+        if let Some(memory) = memory {
+            let _ = self.engine.keep_counters(number, &Arc::new(memory));
+        }
         self.ports.insert(vnic.name.to_string(), (number, vnic.switch.clone()));
         Ok(())
+    }
+
+    /// Takes nothing more from guests, and waits for what was taken, for so long at most.
+    pub(super) fn rest(&self, patience: Duration) -> Result<(), Fault> {
+        self.engine.rest(patience).map_err(refused)
+    }
+
+    /// Goes on after `rest`.
+    pub(super) fn wake(&self) -> Result<(), Fault> {
+        self.engine.wake().map_err(refused)
     }
 
     /// Changes a port while packets pass.

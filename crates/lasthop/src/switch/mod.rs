@@ -7,6 +7,7 @@ mod captures;
 mod datapath;
 mod inspection;
 mod sessions;
+mod succession;
 mod switches;
 
 use std::io;
@@ -18,14 +19,15 @@ use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
-use crate::orders::{Answer, Order, Report, Request};
+use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
 use crate::sandbox::{self, Kept, Role};
 use crate::signals;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
-use sessions::{Served, Sessions};
+use sessions::{Arrival, Served, Sessions};
+use succession::Brought;
 
 /// The channel's number in the poller; sessions have their attachment's, which start at 1.
 const CHANNEL: u64 = 0;
@@ -55,6 +57,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         datapath,
         sessions: Sessions::default(),
         captures: Captures::default(),
+        brought: Brought::default(),
         stage: Stage::Serving,
     }
     .serve()
@@ -78,6 +81,8 @@ fn no_descriptor() -> Fault {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Serving,
+    /// Another process is to go on: nothing is taken from guests.
+    Resting,
     /// Its last answer is on its way.
     Ending,
     Over,
@@ -92,6 +97,7 @@ struct Switch {
     /// Before the engine, too: they end with a word from its workers.
     captures: Captures,
     datapath: Datapath,
+    brought: Brought,
     stage: Stage,
 }
 
@@ -101,9 +107,11 @@ impl Switch {
             for Happening { source, .. } in self.poller.wait(None)? {
                 match source {
                     CHANNEL => self.hear(),
+                    _ if self.stage == Stage::Resting => {}
                     attachment => self.serve_session(attachment),
                 }
             }
+            self.rest();
             self.watch_channel()?;
         }
         Ok(())
@@ -112,7 +120,7 @@ impl Switch {
     fn hear(&mut self) {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((request, fds)) = self.channel.take() {
-            self.obey(request, fds.and_then(|mut fds| fds.pop()));
+            self.obey(request, fds);
         }
         if !is_open || (self.stage == Stage::Ending && !self.channel.wants_write()) {
             self.stage = Stage::Over;
@@ -128,10 +136,17 @@ impl Switch {
         Ok(())
     }
 
-    fn obey(&mut self, Request { id, order }: Request, fd: Option<OwnedFd>) {
+    fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<OwnedFd>>) {
         let result = match order {
-            Order::Attach { name, attachment } => return self.attach(name, attachment, fd),
-            Order::AddPort(port) => self.datapath.add(&port).map(|()| Answer::Done),
+            Order::Attach { name, attachment } => return self.attach(name, attachment, fds),
+            Order::Bring { attachment, numbers } => return self.bring(attachment, numbers, fds),
+            Order::TakeOver { name, attachment, session } => {
+                self.take_over(name, attachment, session, fds).map(|()| Answer::Done)
+            }
+            Order::AddPort(port) => {
+                let book = fds.and_then(|mut fds| fds.pop());
+                self.datapath.add(&port, book).map(|()| Answer::Done)
+            }
             Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
                 let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
                 Answer::Changed { guest_told }
@@ -140,7 +155,7 @@ impl Switch {
                 self.sessions.end_of_port(&name);
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
-            Order::Capture { spec, greeting } => self.capture(&spec, greeting, fd).map(|()| Answer::Done),
+            Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
@@ -152,6 +167,10 @@ impl Switch {
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
+            Order::Know => Ok(Answer::Knows { version: STATE_VERSION }),
+            Order::Rest => self.come_to_rest().map(|()| Answer::Done),
+            Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),
+            Order::Wake => self.wake().map(|()| Answer::Done),
             Order::End => {
                 self.captures = Captures::default();
                 self.sessions = Sessions::default();
@@ -175,18 +194,25 @@ impl Switch {
         let _ = self.channel.send(report, None);
     }
 
-    fn attach(&mut self, name: String, attachment: u64, fd: Option<OwnedFd>) {
+    fn attach(&mut self, name: String, attachment: u64, fds: Option<Vec<OwnedFd>>) {
         let made = self.datapath.device(&name).and_then(|device| {
-            let fd = fd.ok_or_else(no_descriptor)?;
-            self.sessions.begin(&self.poller, name.clone(), attachment, fd, device)
+            let mut fds = fds.unwrap_or_default().into_iter();
+            let (socket, memory) = (fds.next().ok_or_else(no_descriptor)?, fds.next());
+            let arrival = Arrival { name: name.clone(), attachment, socket, memory };
+            self.sessions.begin(&self.poller, arrival, device)
         });
         if let Err(fault) = made {
             self.report(&Report::Detached { name, attachment, why: fault.message });
         }
     }
 
-    fn capture(&mut self, spec: &CaptureSpec, greeting: String, fd: Option<OwnedFd>) -> Result<(), Fault> {
-        let client = fd.ok_or_else(no_descriptor)?;
+    fn capture(
+        &mut self,
+        spec: &CaptureSpec,
+        greeting: String,
+        fds: Option<Vec<OwnedFd>>,
+    ) -> Result<(), Fault> {
+        let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
         let (capture, names) = self.datapath.capture(spec)?;
         let terms = Terms {
             names,
@@ -207,5 +233,6 @@ impl Switch {
             }
             Served::Refused { .. } | Served::On => {}
         }
+        self.tell(attachment);
     }
 }

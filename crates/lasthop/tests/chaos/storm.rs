@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::action::{Action, garbage, half};
+use crate::action::{Action, garbage, half, may_die};
 use crate::crew::{Count, Member, Setting, vnic};
 use crate::outsiders::{self, Outsiders};
 use crate::random::Random;
-use crate::support::{Switch, eventually, is_alive};
+use crate::support::{Switch, eventually, is_alive, signal};
 use crate::watch::{Holding, fds, guest_mappings};
 
 /// Actions between two checkpoints.
@@ -19,6 +20,10 @@ const CHECKPOINT_ACTIONS: u64 = 50;
 const LOG_BYTES: usize = 4000;
 /// Anonymous memory that the switch may have gained since the first checkpoint, in KiB: allocators keep some.
 const GROWTH_KIB_MAX: u64 = 16 * 1024;
+/// What the log says when there is another switch process.
+const RUNNING_AGAIN: &str = "the switch process is running again";
+/// How long a switch process lives at least.
+const PROOF: Duration = Duration::from_millis(300);
 /// A vnic that never has a guest.
 const NOBODY: &str = "nobody";
 
@@ -55,6 +60,8 @@ pub(crate) struct Storm {
     places: Vec<Place>,
     fds_alone: usize,
     first: Option<Holding>,
+    /// When the present switch process started.
+    reborn: Instant,
     actions: BTreeMap<&'static str, u64>,
     compared: u64,
     /// What guests and ports counted when they were last asked.
@@ -112,6 +119,7 @@ impl Storm {
             places,
             fds_alone,
             first: None,
+            reborn: Instant::now(),
             actions,
             compared: 0,
             counted: Vec::new(),
@@ -125,7 +133,7 @@ impl Storm {
         self.checkpoint();
         let mut done = 0;
         while Instant::now() < end {
-            let (action, guest, pause) = Action::next(&mut random, self.plan.guests);
+            let (action, guest, pause) = Action::next(&mut random, self.plan.guests, may_die(self.plan.seed));
             let guest = self.victim(action, guest, done / CHECKPOINT_ACTIONS);
             if self.plan.trace {
                 progress(&format!("{action:?} guest {guest}"));
@@ -197,6 +205,7 @@ impl Storm {
                 std::thread::sleep(Duration::from_millis(milliseconds));
                 self.switch.ask(&["vnic", "set", &vnic(guest), "link=up"]).ok();
             }
+            Action::Death => self.kill_switch(),
             Action::Look => self.look(guest),
             Action::Half => self.strangers(guest).into_iter().for_each(half),
             Action::Garbage(seed) => {
@@ -204,6 +213,35 @@ impl Storm {
             }
             _ => {}
         }
+    }
+
+    /// Kills the switch process, and waits for the next one. Guests do not notice, unless it was amid a message of theirs.
+    fn kill_switch(&mut self) {
+        if self.reborn.elapsed() < PROOF {
+            return; // one that dies early is taken to die of its guests
+        }
+        let log = self.switch.log();
+        let starts = log.matches(RUNNING_AGAIN).count();
+        signal(self.switch_pid, Signal::KILL);
+        eventually("the next switch process", || {
+            (self.switch.log().matches(RUNNING_AGAIN).count() > starts).then_some(())
+        });
+        self.switch_pid = self.switch.switch_pid().expect("a switch process");
+        self.reborn = Instant::now();
+        self.first = None;
+        let news = self.switch.log().split_off(log.len());
+        for (guest, place) in (1..).zip(&mut self.places) {
+            // What was counted last is not known.
+            place.base = None;
+            let lost = format!(
+                "vnic {}: its guest could not be taken over and has to connect again: it was in the middle",
+                vnic(guest)
+            );
+            place.removals += news.matches(&lost).count() as u64;
+        }
+        let given_up = news.matches("has to connect again").count();
+        let explained = news.matches("has to connect again: it was in the middle of a message").count();
+        assert_eq!(given_up, explained, "{news}");
     }
 
     /// A connection to the vnic without guest, and one to a guest's: it has to wait, or is turned away.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use lasthop_guest::{ALL_FEATURES, Guest, GuestError, GuestOptions};
 use lasthop_ring::{DESC_NEXT, DESC_WRITE, Descriptor};
 
+use crate::action::may_die;
 use crate::frame::{ALL, PLAIN_BYTES_MAX, TSO_BYTES_MAX, Tale, is_tcp, mac};
 use crate::random::Random;
 
@@ -41,6 +42,8 @@ struct Talker {
     socket: PathBuf,
     random: Random,
     guest: Guest,
+    /// What receive buffers are filled with, to see what is written behind a frame.
+    guard: Option<u8>,
     quiet: bool,
     number: u32,
     /// By sender, its queue pair, and ours.
@@ -58,7 +61,7 @@ fn answer(line: &str) {
 }
 
 /// Some kind of guest, of those that byte-exactness can be checked for.
-fn options(me: u8, random: &mut Random, queue_pairs: u16) -> GuestOptions {
+fn options(me: u8, random: &mut Random, queue_pairs: u16, guard: Option<u8>) -> GuestOptions {
     use lasthop_vhost::features::{EVENT_IDX, INDIRECT_DESC, MRG_RXBUF};
     let without = [0, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, MRG_RXBUF | EVENT_IDX][random.below(5) as usize];
     let offloads = if does_tso(me) { 0 } else { TSO };
@@ -71,7 +74,7 @@ fn options(me: u8, random: &mut Random, queue_pairs: u16) -> GuestOptions {
         tx_slot_bytes: longest,
         rx_buffer_bytes: if merges { [1536, 2048, 4096][random.below(3) as usize] } else { longest },
         rx_cuts: if random.once_in(3) { vec![12] } else { Vec::new() },
-        rx_guard: Some(GUARD),
+        rx_guard: guard,
         indirect: random.once_in(2),
         regions: 1 + random.below(8) as u16,
         start_position: if random.once_in(2) { 65_500 } else { 0 },
@@ -81,11 +84,11 @@ fn options(me: u8, random: &mut Random, queue_pairs: u16) -> GuestOptions {
 }
 
 /// Attaches; a port that is just away, or has fewer queue pairs, is tried again.
-fn attach(socket: &PathBuf, me: u8, random: &mut Random) -> Guest {
+fn attach(socket: &PathBuf, me: u8, random: &mut Random, guard: Option<u8>) -> Guest {
     let end = Instant::now() + PATIENCE;
     let mut pairs = 1 + random.below(2) as u16;
     loop {
-        match Guest::connect(socket, options(me, random, pairs)) {
+        match Guest::connect(socket, options(me, random, pairs, guard)) {
             Ok(guest) => return guest,
             Err(error) => assert!(Instant::now() < end, "guest {me} cannot attach: {error}"),
         }
@@ -97,10 +100,11 @@ fn attach(socket: &PathBuf, me: u8, random: &mut Random) -> Guest {
 impl Talker {
     fn new(me: u8, guests: u8, life: u32, seed: u64, socket: PathBuf) -> Self {
         let mut random = Random::new(seed ^ (u64::from(me) << 32) ^ u64::from(life));
-        let guest = attach(&socket, me, &mut random);
+        let guard = (!may_die(seed)).then_some(GUARD);
+        let guest = attach(&socket, me, &mut random, guard);
         let last = HashMap::new();
         let (quiet, number, sent, received, strayed) = (false, 0, 0, 0, 0);
-        Self { me, guests, life, socket, random, guest, quiet, number, last, sent, received, strayed }
+        Self { me, guests, life, socket, random, guest, guard, quiet, number, last, sent, received, strayed }
     }
 
     fn tale(&mut self, queue: u16) -> Tale {
@@ -222,7 +226,7 @@ impl Talker {
         let _ = self.guest.front().get_vring_base(0);
         let spare = std::os::unix::net::UnixStream::pair().expect("a pair").0;
         *self.guest.front() = lasthop_vhost::front::FrontEnd::new(spare).expect("a socket");
-        self.guest = attach(&self.socket, self.me, &mut self.random);
+        self.guest = attach(&self.socket, self.me, &mut self.random, self.guard);
     }
 
     /// Ruins a transmit ring, lets the switch see it, and attaches anew.

@@ -91,7 +91,7 @@ impl Switch {
         Self::spawn_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), base, words)
     }
 
-    fn spawn_by(mut command: Command, base: TempDir, words: &[&str]) -> Self {
+    pub(crate) fn spawn_by(mut command: Command, base: TempDir, words: &[&str]) -> Self {
         let log = File::create(base.path().join("log")).expect("a log");
         command.arg("run").arg("--dir").arg(base.path().join("run")).args(words);
         let child =

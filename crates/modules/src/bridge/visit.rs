@@ -164,13 +164,19 @@ impl<'a> Visit<'a> {
         match found.map(|place| place.port()) {
             None => Ok(Target::All),
             Some(port) if port == self.port => Err(DropReason::SamePort),
-            Some(port) => self.barrier(port).map_or(Ok(Target::Port(port)), Err),
+            Some(port) if self.is_barred_from(port) => self.pass(port),
+            Some(port) => Ok(Target::Port(port)),
         }
     }
 
+    /// Whether it has to be asked if the two talk to each other.
     #[inline]
-    fn barrier(&self, port: PortId) -> Option<DropReason> {
-        let may_be = self.standing.is_barred() && self.bridge.vlans.of(port).is_barred();
-        if may_be { self.bridge.ports.barrier(self.port, port) } else { None }
+    fn is_barred_from(&self, port: PortId) -> bool {
+        self.standing.is_barred() && self.bridge.vlans.of(port).is_barred()
+    }
+
+    #[cold]
+    fn pass(&self, port: PortId) -> Result<Target, DropReason> {
+        self.bridge.ports.barrier(self.port, port).map_or(Ok(Target::Port(port)), Err)
     }
 }

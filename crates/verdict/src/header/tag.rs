@@ -108,7 +108,7 @@ impl Header {
         if inside { Err(DropReason::BadCsum) } else { Ok(()) }
     }
 
-    fn move_offload(&mut self, to: impl Fn(u16) -> Option<u16>) -> Result<(), DropReason> {
+    pub(super) fn move_offload(&mut self, to: impl Fn(u16) -> Option<u16>) -> Result<(), DropReason> {
         if self.offload.needs_csum() {
             self.offload.csum_start = to(self.offload.csum_start).ok_or(DropReason::BadCsum)?;
         }

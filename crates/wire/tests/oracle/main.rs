@@ -3,5 +3,6 @@
 #![allow(missing_docs)]
 
 mod headers;
+mod key;
 mod packets;
 mod segmentation;

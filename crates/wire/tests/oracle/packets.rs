@@ -1,8 +1,9 @@
 //! Packets of every shape that the crate knows, written by the independent implementation.
 
 use etherparse::{
-    IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6Extensions, Ipv6FragmentHeader, Ipv6Header,
-    Ipv6RawExtHeader, Ipv6RoutingExtensions, TcpHeader, TransportHeader, UdpHeader,
+    ArpEthIpv4Packet, ArpOperation, IpFragOffset, IpHeaders, IpNumber, Ipv4Header, Ipv6Extensions,
+    Ipv6FragmentHeader, Ipv6Header, Ipv6RawExtHeader, Ipv6RoutingExtensions, PacketBuilder, TcpHeader,
+    TransportHeader, UdpHeader,
 };
 use proptest::array::{uniform4, uniform16};
 use proptest::collection::vec;
@@ -175,5 +176,50 @@ pub(crate) fn any_packet() -> impl Strategy<Value = Packet> {
     let fragment = prop_oneof![Just((false, 0)), (any::<bool>(), 0..100_u16)];
     fragment.prop_flat_map(|fragment| {
         packet(prop_oneof![ipv4(fragment), ipv6(fragment, true)], prop_oneof![tcp(), udp()], 0..=64)
+    })
+}
+
+/// Echo requests over IPv4 and IPv6.
+pub(crate) fn icmp_packet() -> impl Strategy<Value = Packet> {
+    (link(), any::<[u8; 4]>(), any::<[u16; 2]>(), any::<bool>()).prop_map(
+        |(link, address, [id, seq], is_v6)| {
+            let l3_offset = link.len() + 2;
+            let mut bytes = link;
+            let l4_offset = if is_v6 {
+                let [a, b, c, d] = address;
+                let source = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d];
+                bytes.extend([0x86, 0xdd]);
+                let builder = PacketBuilder::ipv6(source, [0xfe; 16], 64).icmpv6_echo_request(id, seq);
+                builder.write(&mut bytes, &[7; 20]).unwrap();
+                l3_offset + 40
+            } else {
+                bytes.extend([8, 0]);
+                let builder = PacketBuilder::ipv4(address, [10, 0, 0, 1], 64).icmpv4_echo_request(id, seq);
+                builder.write(&mut bytes, &[7; 20]).unwrap();
+                l3_offset + 20
+            };
+            Packet { bytes, l3_offset, l4_offset, payload_offset: l4_offset + 8 }
+        },
+    )
+}
+
+/// ARP requests and replies.
+pub(crate) fn arp_packet() -> impl Strategy<Value = Packet> {
+    (link(), any::<[u8; 20]>(), 1..3_u16).prop_map(|(link, addresses, operation)| {
+        let l3_offset = link.len() + 2;
+        let mut bytes = link;
+        bytes.extend([8, 6]);
+        let [a, b, c, d, e, f, rest @ ..] = addresses;
+        let [g, h, i, j, k, l, m, n, o, p, ip @ ..] = rest;
+        let arp = ArpEthIpv4Packet {
+            operation: ArpOperation(operation),
+            sender_mac: [a, b, c, d, e, f],
+            sender_ipv4: [g, h, i, j],
+            target_mac: [k, l, m, n, o, p],
+            target_ipv4: ip,
+        };
+        bytes.extend(arp.to_bytes());
+        let l4_offset = bytes.len();
+        Packet { bytes, l3_offset, l4_offset, payload_offset: l4_offset }
     })
 }

@@ -53,8 +53,12 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         ],
         "descriptors become non-blocking, and have copies; memory is known by its seals",
     ),
-    Call::with(call!(SYS_fcntl), &[&[int(1, libc::F_GETFD)]], "std's debug builds check what they close")
-        .kept(),
+    Call::with(
+        call!(SYS_fcntl),
+        &[&[int(1, libc::F_GETFD)], &[int(1, libc::F_SETFD)]],
+        "std's debug builds check what they close; musl copies in two steps",
+    )
+    .kept(),
     // Memory.
     Call::with(call!(SYS_mmap), &[NOT_EXECUTABLE], "memory of guests, of the allocator, of threads' stacks"),
     Call::any(call!(SYS_munmap), "and its end"),
@@ -138,6 +142,8 @@ pub(in crate::sandbox) const REFUSALS: &[Refusal] = &[
     )
     .kept()
     .refused(),
+    #[cfg(target_arch = "x86_64")]
+    Call::any(call!(SYS_open), "the same, from musl").kept().refused(),
     #[cfg(target_arch = "x86_64")]
     Call::any(
         call!(SYS_readlink),

@@ -11,7 +11,7 @@ use crate::sandbox::Role;
 
 #[cfg(target_arch = "x86_64")]
 const OF_OLD_MACHINES: &[Named] = strangers! {
-    SYS_open SYS_creat SYS_stat SYS_lstat SYS_access SYS_pipe SYS_dup2 SYS_fork SYS_vfork SYS_rename SYS_mkdir SYS_rmdir SYS_link SYS_unlink SYS_symlink SYS_chmod SYS_chown SYS_getdents SYS_poll
+    SYS_creat SYS_stat SYS_lstat SYS_access SYS_pipe SYS_dup2 SYS_fork SYS_vfork SYS_rename SYS_mkdir SYS_rmdir SYS_link SYS_unlink SYS_symlink SYS_chmod SYS_chown SYS_getdents SYS_poll
     SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_signalfd SYS_inotify_init SYS_alarm SYS_pause SYS_arch_prctl SYS_iopl SYS_ioperm SYS_modify_ldt SYS_time SYS_utime
     SYS_utimes SYS_getpgrp SYS_mknod SYS_uselib
 };

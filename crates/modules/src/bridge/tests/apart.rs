@@ -1,7 +1,7 @@
 //! Whatever guests send and the user configures: no frame leaves its VLAN, and none goes between isolated ports or between uplinks
 //! that do not both allow it.
 
-use lasthop_verdict::{BATCH_PACKETS_MAX, Output};
+use lasthop_verdict::{BATCH_PACKETS_MAX, Hashes, Output};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::F_NEEDS_CSUM;
 use proptest::prelude::*;
@@ -111,7 +111,11 @@ fn assert_apart(ports: &[Port], from: u16, sent: &Raw, output: &Output, header: 
 fn send(lab: &Lab<Bridge>, verdicts: &mut Verdicts, ports: &[Port], from: u16, frames: &[Raw]) {
     let headers: Vec<Header> = frames.iter().map(Raw::header).collect();
     verdicts.clear();
-    lab.module.decide(&Batch { port: PortId(from), headers: &headers, hashes: &[] }, lab.now_ns, verdicts);
+    lab.module.decide(
+        &Batch { port: PortId(from), headers: &headers, hashes: &Hashes::NONE },
+        lab.now_ns,
+        verdicts,
+    );
     for output in verdicts.outputs() {
         let image = usize::from(output.image);
         let header = match image.checked_sub(BATCH_PACKETS_MAX) {

@@ -1,6 +1,6 @@
 //! Who hears whom, and in which form.
 
-use lasthop_verdict::{PortKind, PortVlans};
+use lasthop_verdict::{Hashes, PortKind, PortVlans};
 
 use super::*;
 use crate::testing::tagged;
@@ -160,7 +160,11 @@ fn a_flood_loses_the_copies_that_cannot_be_made() {
     let bytes = tagged(5, &tagged(6, &frame(1, 99)));
     let headers = [Header::new(&bytes, bytes.len() as u32, lasthop_wire::Offload::default())];
     let mut verdicts = Verdicts::default();
-    lab.module.decide(&Batch { port: PortId(1), headers: &headers, hashes: &[] }, lab.now_ns, &mut verdicts);
+    lab.module.decide(
+        &Batch { port: PortId(1), headers: &headers, hashes: &Hashes::NONE },
+        lab.now_ns,
+        &mut verdicts,
+    );
     assert_eq!(verdicts.outputs().iter().map(|output| output.port.0).collect::<Vec<_>>(), [4]);
     assert_eq!(verdicts.drops(), [(0, DropReason::VlanNested)], "once for all that want it untagged");
     lab.module.port_removed(PortId(4));

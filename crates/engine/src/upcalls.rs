@@ -1,0 +1,119 @@
+//! The control plane's place at an engine: packets that go up to it, and packets that it sends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use lasthop_fabric::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
+use lasthop_wire::Offload;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::crew::Crew;
+use crate::worker::{Worker, now_ns};
+use crate::{Engine, EngineError};
+
+/// Packets for the control plane. Dropping it sends no more there: packets of no flow are lost by name. Belongs to one thread.
+#[derive(Debug)]
+pub struct Upcalls {
+    reader: UpcallReader,
+    bell: Arc<OwnedFd>,
+    crew: Arc<Crew>,
+}
+
+impl Engine {
+    /// From now on packets for the control plane go to what is returned, and to nothing that was returned before.
+    ///
+    /// # Errors
+    /// [`EngineError::System`] without memory or descriptors, [`EngineError::NoAnswer`].
+    pub fn upcalls(&self, limits: UpcallLimits) -> Result<Upcalls, EngineError> {
+        let refused = |error: std::io::Error| EngineError::System("hand packets to the control plane", error);
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|errno| refused(errno.into()))?;
+        let bell = Arc::new(bell);
+        let no_memory = |_| refused(std::io::ErrorKind::OutOfMemory.into());
+        let (writers, reader) = upcalls(self.crew.mailboxes().len(), limits).map_err(no_memory)?;
+        let upcalls = Upcalls { reader, bell, crew: Arc::clone(&self.crew) };
+        for (worker, writer) in writers.into_iter().enumerate() {
+            let bell = Arc::clone(&upcalls.bell);
+            self.crew.call(worker, move |worker| worker.answer_to(Some((writer, bell))))?;
+        }
+        Ok(upcalls)
+    }
+
+    /// Sends a frame from the port `internal`, soon and in the order of calls: `announce` tells the module what is to be done
+    /// with it and may say no; `done` is told afterwards whether it was sent. It is not while
+    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are under way.
+    pub fn inject(
+        &self,
+        frame: Vec<u8>,
+        announce: impl FnOnce() -> bool + Send + 'static,
+        done: impl FnOnce(bool) + Send + 'static,
+    ) {
+        self.crew.mailbox(0).post(Box::new(move |worker| {
+            let is_sent = worker.fabric.can_inject(frame.len()).is_ok() && announce();
+            if is_sent {
+                worker.inject(&frame, Offload::default());
+            }
+            done(is_sent);
+        }));
+    }
+
+    /// CLOCK_MONOTONIC when the clock began that modules are told, in nanoseconds.
+    #[must_use]
+    pub fn clock_origin_ns(&self) -> u64 {
+        let time = clock_gettime(ClockId::Monotonic);
+        let monotonic_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+        monotonic_ns.saturating_sub(now_ns(self.started))
+    }
+}
+
+impl Upcalls {
+    /// Readable when a packet has come since this was last called and [`Self::pop`] found none.
+    pub fn hear(&self) {
+        // Non-blocking: nothing to read is nothing new.
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+    }
+
+    /// The next packet, of the port whose turn it is; its bytes replace those in `frame`.
+    pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
+        self.reader.pop(frame)
+    }
+}
+
+impl AsFd for Upcalls {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Drop for Upcalls {
+    fn drop(&mut self) {
+        for mailbox in self.crew.mailboxes() {
+            let bell = Arc::clone(&self.bell);
+            mailbox.post(Box::new(move |worker| worker.answer_no_more(&bell)));
+        }
+    }
+}
+
+impl Worker {
+    /// Packets for the control plane go there from now on.
+    pub(crate) fn answer_to(&mut self, plane: Option<(UpcallWriter, Arc<OwnedFd>)>) {
+        let (writer, bell) = plane.unzip();
+        self.fabric.set_upcalls(writer);
+        self.upcall_bell = bell;
+    }
+
+    /// The control plane with this bell is gone; another one may be there already.
+    pub(crate) fn answer_no_more(&mut self, bell: &Arc<OwnedFd>) {
+        if self.upcall_bell.as_ref().is_some_and(|own| Arc::ptr_eq(own, bell)) {
+            self.answer_to(None);
+        }
+    }
+
+    /// Sends a frame of the switch's own.
+    pub(crate) fn inject(&mut self, frame: &[u8], offload: Offload) {
+        let sent = self.fabric.inject(frame, offload, now_ns(self.started));
+        debug_assert!(sent.is_ok(), "it was asked whether it could be: {sent:?}");
+        self.send_signals();
+    }
+}

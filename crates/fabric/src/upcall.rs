@@ -1,0 +1,420 @@
+//! What goes to the control plane: whole packets, finished, in bounded queues that are fair to ports.
+//!
+//! ```text
+//!   verdicts: upcall ─ port has room and tokens? ── frame out of its sender's memory ── cut, summed ──> records of worker 0 ─┐
+//!                        └ no: dropped as no_flow                                                       records of worker 1 ─┤
+//!                                                                                                                            v
+//!     UpcallReader::pop  <── ports by turns <── one queue for each port <────────────── taken out as they come ──────────────┘
+//! ```
+//!
+//! A worker never waits for the control plane. What a port may have on the way is bounded in packets and bytes over all
+//! workers, and in packets per second for each of them: whatever it sends, the packets of other ports find room in the rings, and their turn is next.
+//!
+//! Who gets a packet has no virtio-net header: checksums that senders left to be done are summed, and frames to be cut are
+//! cut, before they are handed over. Each segment counts as a packet. What is handed over counts as delivered to the port
+//! `internal`, so that sums are conserved.
+
+use std::collections::{TryReserveError, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lasthop_exchange::{RecordReader, RecordWriter, records};
+use lasthop_verdict::{DropReason, IMAGE_BYTES, PORTS_MAX, PortId, Upcall, UpcallReason};
+use lasthop_wire::{Metadata, Offload, Segmentation, Sum};
+
+use crate::Fabric;
+use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX, UPCALL_READER_BYTES, UPCALL_RING_BYTES};
+use crate::counters::{Delivered, Drops};
+use crate::frame::gather;
+use crate::receiver::Copy;
+use crate::reference::{Attempt, Outcome};
+use crate::sender::Source;
+use crate::side_table::SegmentBuffer;
+
+/// Bytes in front of a record's frame: the packet's metadata.
+const PREFIX_BYTES: usize = 24;
+const MISS: u64 = 0;
+const ACTION: u64 = 1;
+const SECOND_NS: u64 = 1_000_000_000;
+/// Part of a second that a burst of one port may be.
+const BURST_DIVISOR: u64 = 10;
+
+/// What one port may have on the way to the control plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpcallLimits {
+    /// Packets.
+    pub packets: u32,
+    /// Bytes of them.
+    pub bytes: u32,
+    /// Packets per second and worker, a tenth of them at once; 0 is no limit.
+    pub rate: u32,
+}
+
+/// A packet for the control plane, besides its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpcallRecord {
+    /// Why it is handed over.
+    pub reason: UpcallReason,
+    /// What is known of it. Its input port is the one that it came from.
+    pub metadata: Metadata,
+    /// The worker that it came through.
+    pub worker: u16,
+    /// Its bytes, of which not all may be there.
+    pub len_bytes: u32,
+    /// See [`Upcall::ticket`].
+    pub ticket: u32,
+}
+
+impl UpcallRecord {
+    /// Two words: kind 8, step 16, input port 16, worker 16; and flow 32, length 32.
+    fn words(&self) -> [u64; 2] {
+        let (kind, flow, step) = match self.reason {
+            UpcallReason::Miss => (MISS, 0, 0),
+            UpcallReason::Action { flow, step } => (ACTION, flow, step),
+        };
+        let first = kind
+            | u64::from(step) << 8
+            | u64::from(self.metadata.in_port) << 24
+            | u64::from(self.worker) << 40;
+        [first, u64::from(flow) | u64::from(self.len_bytes) << 32]
+    }
+
+    fn prefix(&self) -> [u8; PREFIX_BYTES] {
+        let Metadata { recirc_id, dp_hash, priority, mark, .. } = self.metadata;
+        let mut bytes = [0; PREFIX_BYTES];
+        let numbers = [recirc_id, dp_hash, priority, mark, self.ticket];
+        for (place, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
+            *place = number.to_ne_bytes();
+        }
+        bytes
+    }
+
+    fn of([first, second]: [u64; 2], prefix: &[u8]) -> Self {
+        let mut numbers = prefix.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes));
+        let mut next = || numbers.next().unwrap_or(0);
+        let [recirc_id, dp_hash, priority, mark, ticket] = [next(), next(), next(), next(), next()];
+        let reason = match first & 0xff {
+            ACTION => UpcallReason::Action { flow: second as u32, step: (first >> 8) as u16 },
+            _ => UpcallReason::Miss,
+        };
+        let in_port = (first >> 24) as u16;
+        let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port };
+        Self { reason, metadata, worker: (first >> 40) as u16, len_bytes: (second >> 32) as u32, ticket }
+    }
+}
+
+/// What a port has on the way.
+#[derive(Debug, Default)]
+struct OnTheWay {
+    packets: AtomicU32,
+    bytes: AtomicU32,
+}
+
+/// What both ends know.
+#[derive(Debug)]
+struct Shared {
+    limits: UpcallLimits,
+    ports: Box<[OnTheWay]>,
+}
+
+impl Shared {
+    fn has_room(&self, port: PortId, bytes: usize) -> bool {
+        let Some(port) = self.ports.get(port.index()) else { return false };
+        let (packets, used) = (port.packets.load(Ordering::Relaxed), port.bytes.load(Ordering::Relaxed));
+        packets < self.limits.packets && used as usize + bytes <= self.limits.bytes as usize
+    }
+}
+
+/// One worker's end.
+pub struct UpcallWriter {
+    records: RecordWriter,
+    shared: Arc<Shared>,
+    /// By port: when its tokens will all be there again.
+    full_at_ns: Box<[u64]>,
+    /// A frame on its way, and a record of it.
+    frame: Box<[u8]>,
+    record: Vec<u8>,
+    segments: Box<SegmentBuffer>,
+}
+
+/// The control plane's end. It belongs to one thread.
+#[derive(Debug)]
+pub struct UpcallReader {
+    records: Vec<RecordReader>,
+    shared: Arc<Shared>,
+    queues: Vec<VecDeque<(UpcallRecord, Vec<u8>)>>,
+    /// Ports whose queues are not empty, the next one first.
+    turns: VecDeque<u16>,
+    bytes: usize,
+    buffer: Vec<u8>,
+}
+
+/// An end for each of `workers` workers, and the one that reads them all.
+///
+/// # Errors
+/// When there is no memory for the records.
+pub fn upcalls(
+    workers: usize,
+    limits: UpcallLimits,
+) -> Result<(Vec<UpcallWriter>, UpcallReader), TryReserveError> {
+    let ports = (0..PORTS_MAX).map(|_| OnTheWay::default()).collect();
+    let shared = Arc::new(Shared { limits, ports });
+    let (mut writers, mut readers) = (Vec::new(), Vec::new());
+    for _ in 0..workers {
+        let (writer, reader) = records(UPCALL_RING_BYTES)?;
+        readers.push(reader);
+        writers.push(UpcallWriter {
+            records: writer,
+            shared: Arc::clone(&shared),
+            full_at_ns: vec![0; PORTS_MAX].into_boxed_slice(),
+            frame: vec![0; TAP_FRAME_BYTES_MAX].into_boxed_slice(),
+            record: Vec::with_capacity(PREFIX_BYTES + TAP_FRAME_BYTES_MAX),
+            segments: Box::new([Default::default(); CHAIN_SEGMENTS_MAX]),
+        });
+    }
+    let queues = (0..PORTS_MAX).map(|_| VecDeque::new()).collect();
+    let (turns, buffer) = (VecDeque::new(), Vec::new());
+    Ok((writers, UpcallReader { records: readers, shared, queues, turns, bytes: 0, buffer }))
+}
+
+impl fmt::Debug for UpcallWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UpcallWriter").field("limits", &self.shared.limits).finish_non_exhaustive()
+    }
+}
+
+impl UpcallReader {
+    /// The next packet, of the port whose turn it is; its bytes replace those in `frame`.
+    pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
+        self.take_all();
+        let port = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(usize::from(port))?;
+        let (record, bytes) = queue.pop_front()?;
+        if !queue.is_empty() {
+            self.turns.push_back(port);
+        }
+        self.bytes -= bytes.len();
+        if let Some(port) = self.shared.ports.get(usize::from(port)) {
+            port.packets.fetch_sub(1, Ordering::Relaxed);
+            port.bytes.fetch_sub(bytes.len() as u32, Ordering::Relaxed);
+        }
+        *frame = bytes;
+        Some(record)
+    }
+
+    /// Moves what workers wrote to the queues of its ports.
+    fn take_all(&mut self) {
+        for reader in &mut self.records {
+            while self.bytes < UPCALL_READER_BYTES {
+                let Some(head) = reader.pop(&mut self.buffer) else { break };
+                let (prefix, frame) = self.buffer.split_at(PREFIX_BYTES.min(self.buffer.len()));
+                let record = UpcallRecord::of(head, prefix);
+                let Some(queue) = self.queues.get_mut(usize::from(record.metadata.in_port)) else { continue };
+                if queue.is_empty() {
+                    self.turns.push_back(record.metadata.in_port);
+                }
+                queue.push_back((record, frame.to_vec()));
+                self.bytes += frame.len();
+            }
+        }
+    }
+}
+
+impl UpcallWriter {
+    /// Hands a copy over; as many packets as it was cut into.
+    fn take(
+        &mut self,
+        source: &Source<'_>,
+        copy: &Copy<'_>,
+        record: UpcallRecord,
+        now_ns: u64,
+    ) -> Result<Delivered, DropReason> {
+        let (header, port) = (copy.header, copy.packet.port());
+        let len = header.frame_len_bytes() as usize;
+        if !self.shared.has_room(port, len.min(copy.truncate_len_bytes as usize))
+            || !self.has_token(port, now_ns)
+        {
+            return Err(DropReason::NoFlow);
+        }
+        let frame = self.frame.get_mut(..len).ok_or(DropReason::TooLong)?;
+        if gather(Some(source), copy, frame, &mut self.segments) < len {
+            return Err(DropReason::Recalled);
+        }
+        if header.offload.is_gso() {
+            return self.segment(len, copy, record);
+        }
+        if header.offload.needs_csum() {
+            complete(frame, &header.offload);
+        }
+        self.record.clear();
+        self.record.extend_from_slice(&record.prefix());
+        self.record.extend_from_slice(&frame[..len.min(copy.truncate_len_bytes as usize)]);
+        let csum_completed = u64::from(header.offload.needs_csum());
+        let mut delivered = Delivered { csum_completed, ..Delivered::default() };
+        self.push(port, UpcallRecord { len_bytes: len as u32, ..record }, &mut delivered)?;
+        Ok(delivered)
+    }
+
+    /// One packet for each segment, all or none.
+    fn segment(
+        &mut self,
+        len: usize,
+        copy: &Copy<'_>,
+        record: UpcallRecord,
+    ) -> Result<Delivered, DropReason> {
+        let head = copy.header.bytes();
+        let plan =
+            Segmentation::plan(head, &copy.header.offload, len as u32).map_err(|_| DropReason::BadGso)?;
+        let header_len = plan.header_len() as usize;
+        let bytes = len + plan.count() as usize * (header_len + PREFIX_BYTES + 32);
+        if !self.shared.has_room(copy.packet.port(), bytes) || !self.records.has_room_for(bytes) {
+            return Err(DropReason::NoFlow);
+        }
+        let mut delivered = Delivered::default();
+        for index in 0..plan.count() {
+            let (mut out, payload) = ([0; IMAGE_BYTES], plan.payload(index));
+            let offload = plan.write_header(index, head, &mut out);
+            let payload = self.frame.get(payload.start as usize..payload.end as usize).unwrap_or_default();
+            self.record.clear();
+            self.record.extend_from_slice(&record.prefix());
+            self.record.extend_from_slice(&out[..header_len]);
+            self.record.extend_from_slice(payload);
+            complete(&mut self.record[PREFIX_BYTES..], &offload);
+            let len_bytes = (header_len + payload.len()) as u32;
+            self.record.truncate(PREFIX_BYTES.saturating_add(copy.truncate_len_bytes as usize));
+            delivered.csum_completed += 1;
+            self.push(copy.packet.port(), UpcallRecord { len_bytes, ..record }, &mut delivered)?;
+        }
+        Ok(delivered)
+    }
+
+    /// Writes `self.record`.
+    fn push(
+        &mut self,
+        port: PortId,
+        record: UpcallRecord,
+        delivered: &mut Delivered,
+    ) -> Result<(), DropReason> {
+        let bytes = (self.record.len() - PREFIX_BYTES) as u32;
+        // Before the reader can take it away again.
+        if let Some(port) = self.shared.ports.get(port.index()) {
+            port.packets.fetch_add(1, Ordering::Relaxed);
+            port.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        if self.records.push(record.words(), &self.record) {
+            delivered.packets += 1;
+            delivered.bytes += u64::from(bytes);
+            return Ok(());
+        }
+        if let Some(port) = self.shared.ports.get(port.index()) {
+            port.packets.fetch_sub(1, Ordering::Relaxed);
+            port.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        Err(DropReason::NoFlow)
+    }
+
+    /// A token of the port's bucket (GCRA, as storm control has it).
+    fn has_token(&mut self, port: PortId, now_ns: u64) -> bool {
+        let rate = u64::from(self.shared.limits.rate);
+        let Some(full_at_ns) = self.full_at_ns.get_mut(port.index()).filter(|_| rate > 0) else {
+            return true;
+        };
+        let next = (*full_at_ns).max(now_ns) + SECOND_NS / rate;
+        let passes = next <= now_ns + SECOND_NS / BURST_DIVISOR.min(rate);
+        if passes {
+            *full_at_ns = next;
+        }
+        passes
+    }
+}
+
+/// Sums what a sender left to be done.
+fn complete(frame: &mut [u8], offload: &Offload) {
+    /// Offset of the checksum in a UDP header, where zero means "none" (RFC 768).
+    const UDP_CSUM_OFFSET: u16 = 6;
+    let mut sum = Sum::default();
+    sum.add(frame.get(usize::from(offload.csum_start)..).unwrap_or_default());
+    let value = if offload.csum_offset == UDP_CSUM_OFFSET { sum.finish_udp() } else { sum.finish() };
+    let at = usize::from(offload.csum_start) + usize::from(offload.csum_offset);
+    if let Some(place) = frame.get_mut(at..at + 2) {
+        place.copy_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// What a worker has to do with the control plane.
+#[derive(Debug, Default)]
+pub(crate) struct Upcalls {
+    writer: Option<Box<UpcallWriter>>,
+    pub(crate) delivered: Delivered,
+    pub(crate) drops: Drops,
+    /// Something was handed over that nobody was told of.
+    is_news: bool,
+}
+
+impl Fabric {
+    /// Where packets for the control plane go from now on; without one they are dropped as `no_flow`.
+    pub fn set_upcalls(&mut self, writer: Option<UpcallWriter>) {
+        self.upcalls.writer = writer.map(Box::new);
+    }
+
+    /// Whether the control plane was handed anything since the last time that this was asked.
+    pub fn take_upcalled(&mut self) -> bool {
+        std::mem::take(&mut self.upcalls.is_news)
+    }
+
+    /// Hands over what the module decided to.
+    #[cold]
+    pub(crate) fn hand_over(&mut self, now_ns: u64) {
+        for index in 0..self.verdicts.upcalls().len() {
+            let upcall = self.verdicts.upcalls()[index];
+            self.hand_over_one(upcall, now_ns);
+        }
+    }
+
+    fn hand_over_one(&mut self, upcall: Upcall, now_ns: u64) {
+        let Self { fetched, senders, upcalls, .. } = self;
+        let Upcall { reason, metadata, ticket, truncate_len_bytes, .. } = upcall;
+        let copy = Copy {
+            packet: fetched.packets[usize::from(upcall.packet)],
+            header: &fetched.headers[usize::from(upcall.image)],
+            truncate_len_bytes,
+            image: upcall.image,
+        };
+        let record =
+            UpcallRecord { reason, metadata, worker: u16::from(senders.worker), len_bytes: 0, ticket };
+        let taken = match (&mut upcalls.writer, senders.source(copy.packet)) {
+            (Some(writer), Some(source)) => writer.take(&source, &copy, record, now_ns),
+            (None, _) => Err(DropReason::NoFlow),
+            (_, None) => Err(DropReason::Recalled),
+        };
+        let (outcome, delivered) = match taken {
+            Ok(delivered) => (Outcome::Done, delivered),
+            Err(reason) => {
+                upcalls.drops.count(reason);
+                (Outcome::Drop(reason), Delivered::default())
+            }
+        };
+        upcalls.is_news |= delivered.packets > 0;
+        upcalls.delivered.add(&delivered);
+        if senders.is_tapped() {
+            senders.tap_copy(PortId::INTERNAL, &copy, outcome);
+        }
+        senders.charge(copy.packet, 1, &delivered);
+        senders.settle(copy.packet, Attempt { outcome, delivered: delivered.packets as u32 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_its_words() {
+        for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }] {
+            let metadata = Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023 };
+            let record = UpcallRecord { reason, metadata, worker: 15, len_bytes: u32::MAX, ticket: 0x1_0007 };
+            assert_eq!(UpcallRecord::of(record.words(), &record.prefix()), record);
+        }
+    }
+}

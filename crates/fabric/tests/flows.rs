@@ -1,0 +1,161 @@
+//! A flow table in the fabric, and a control plane in a few lines: misses go up, packets come back, flows take over, in order.
+
+mod support;
+
+use std::sync::Arc;
+
+use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, upcalls};
+use lasthop_flow::{Action, Ethernet, FlowKey, Match, Userspace};
+use lasthop_flowtable::{Flow, FlowModule};
+use lasthop_verdict::{DropReason, Mac, PortId, UpcallReason};
+use lasthop_wire::Offload;
+use support::{TestGuest, assert_conserved, everything, frame};
+
+const LIMITS: UpcallLimits = UpcallLimits { packets: 64, bytes: 200_000, rate: 0 };
+const PORTS: [PortId; 3] = [PortId(1), PortId(2), PortId(3)];
+
+struct Switch {
+    fabric: Fabric,
+    module: Arc<FlowModule>,
+    reader: UpcallReader,
+    guests: [TestGuest; 3],
+}
+
+impl Switch {
+    fn new() -> Self {
+        let module = Arc::new(FlowModule::default());
+        let mut fabric = Fabric::new(Arc::clone(&module) as Arc<_>).unwrap();
+        let (mut writers, reader) = upcalls(1, LIMITS).unwrap();
+        fabric.set_upcalls(writers.pop());
+        let mut guests = PORTS.map(|port| TestGuest::attach(&mut fabric, port.0, everything(), 64, 2048));
+        guests.iter_mut().for_each(|guest| guest.post(64));
+        Self { fabric, module, reader, guests }
+    }
+
+    /// Guest 1 sends frames with these numbers to the guest behind port `to`.
+    fn send(&mut self, to: u8, numbers: std::ops::Range<u8>, now_ns: u64) {
+        for number in numbers {
+            let mut bytes = frame(to, 1, 100);
+            bytes[20] = number;
+            assert!(self.guests[0].queue(&bytes, Offload::default()));
+        }
+        while self.fabric.visit(self.guests[0].tx_ring(), now_ns) > 0 {}
+        self.guests[0].reclaim();
+    }
+
+    /// The control plane answers for up to `count` packets: each goes to the port that its address names.
+    fn answer(&mut self, count: usize) -> Vec<u8> {
+        let (mut numbers, mut bytes) = (Vec::new(), Vec::new());
+        while numbers.len() < count
+            && let Some(record) = self.reader.pop(&mut bytes)
+        {
+            assert_eq!(record.reason, UpcallReason::Miss);
+            let actions = [Action::Output(u32::from(bytes[5]))];
+            self.module.execute_next(record.metadata, &actions).unwrap();
+            self.fabric.inject(&bytes, Offload::default(), 0).unwrap();
+            self.module.settle(record.ticket);
+            numbers.push(bytes[20]);
+        }
+        numbers
+    }
+
+    fn install(&self, to: u8, actions: Vec<Action>) {
+        let address = |last| Mac([2, 0, 0, 0, 0, last]);
+        let key = FlowKey {
+            ethernet: Some(Ethernet { src: address(1), dst: address(to) }),
+            ether_type: Some(0x88b5),
+            ..FlowKey::default()
+        };
+        let mask = FlowKey {
+            ethernet: Some(Ethernet { src: Mac([0; 6]), dst: Mac([0xff; 6]) }),
+            ..FlowKey::default()
+        };
+        self.module
+            .table()
+            .install(Flow { ufid: None, matching: Match { key, mask: Some(mask) }, actions, is_probe: false })
+            .unwrap();
+    }
+
+    /// Numbers of the frames that a guest got.
+    fn received(&mut self, port: usize) -> Vec<u8> {
+        let guest = &mut self.guests[port - 1];
+        std::iter::from_fn(|| guest.receive()).map(|received| received.frame[20]).collect()
+    }
+}
+
+#[test]
+fn packets_keep_their_order_while_the_control_plane_decides() {
+    let mut switch = Switch::new();
+    switch.send(2, 0..3, 0);
+    assert_eq!(switch.answer(2), [0, 1]);
+    switch.install(2, vec![Action::Output(2)]);
+    switch.send(2, 3..5, 1000);
+    assert_eq!(switch.received(2), [0, 1], "2 is on the way, and 3 and 4 are behind it");
+    assert_eq!(switch.answer(9), [2, 3, 4]);
+    switch.send(2, 5..7, 2000);
+    assert_eq!(switch.received(2), [2, 3, 4, 5, 6]);
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn a_control_plane_that_does_not_answer_holds_a_flow_up_for_a_while_and_no_other() {
+    let mut switch = Switch::new();
+    switch.install(3, vec![Action::Output(3)]);
+    switch.send(2, 0..1, 0);
+    switch.install(2, vec![Action::Output(2)]);
+    switch.send(2, 1..2, 1_000_000);
+    switch.send(3, 9..12, 1_000_000);
+    assert_eq!((switch.received(2), switch.received(3)), (vec![], vec![9, 10, 11]));
+    switch.send(2, 2..4, lasthop_flowtable::bounds::PENDING_NS_MAX);
+    assert_eq!(switch.received(2), [2, 3]);
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn a_flood_of_unknown_headers_leaves_known_flows_alone() {
+    let mut switch = Switch::new();
+    switch.install(3, vec![Action::Output(3)]);
+    for round in 0..20_u8 {
+        for number in 0..40 {
+            let mut bytes = frame(9, 1, 60);
+            (bytes[8], bytes[9]) = (round, number);
+            assert!(switch.guests[1].queue(&bytes, Offload::default()));
+        }
+        while switch.fabric.visit(switch.guests[1].tx_ring(), 0) > 0 {}
+        switch.guests[1].reclaim();
+        switch.send(3, round..round + 1, 0);
+    }
+    assert_eq!(switch.received(3), (0..20).collect::<Vec<_>>());
+    let counters = switch.guests[1].counters(&switch.fabric);
+    assert_eq!((counters.forwarded, counters.rx_drops.of(DropReason::NoFlow)), (64, 20 * 40 - 64));
+    switch.send(2, 7..8, 0);
+    assert!(switch.answer(2).contains(&7), "its turn is the second at most");
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn actions_of_a_flow_reach_several_ports_and_the_control_plane() {
+    let mut switch = Switch::new();
+    let userspace = Action::Userspace(Userspace::default());
+    switch.install(
+        2,
+        vec![Action::Output(2), Action::Truncate(40), userspace, Action::Output(3), Action::Output(77)],
+    );
+    switch.send(2, 4..5, 0);
+    assert_eq!((switch.received(2), switch.received(3)), (vec![4], vec![4]));
+    let mut bytes = Vec::new();
+    let record = switch.reader.pop(&mut bytes).unwrap();
+    assert_eq!((record.reason, bytes.len()), (UpcallReason::Action { flow: 0, step: 0 }, 40));
+    let counters = switch.guests[0].counters(&switch.fabric);
+    assert_eq!(counters.rx_drops.of(DropReason::PortGone), 1);
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn a_packet_that_nobody_announced_goes_nowhere() {
+    let mut switch = Switch::new();
+    switch.fabric.inject(&frame(2, 1, 60), Offload::default(), 0).unwrap();
+    let counters = switch.fabric.counters(PortId::INTERNAL).unwrap();
+    assert_eq!(counters.rx_drops.of(DropReason::NoFlow), 1);
+    assert_conserved(&switch.fabric, &PORTS);
+}

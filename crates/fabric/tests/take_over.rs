@@ -1,0 +1,272 @@
+//! A fabric dies before any one of the stores that others see, and another one takes its rings over: no packet arrives twice or
+//! damaged or late, every chain comes back once, and no more is lost than is counted.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use lasthop_fabric::{Capabilities, Fabric};
+use lasthop_guestmem::Mapping;
+use lasthop_ring::{DeviceRing, Ledger, LedgerError, death};
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_wire::Offload;
+use support::{RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, memory, ring_at};
+
+const ENTRIES: u32 = 16;
+const PORTS: u16 = 3;
+
+/// The last byte of the destination is the port, or everybody.
+struct ByLastByte;
+
+impl Module for ByLastByte {
+    fn name(&self) -> &'static str {
+        "by-last-byte"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        for (index, header) in batch.headers.iter().enumerate() {
+            match u16::from(header.bytes()[5]) {
+                0xff => (1..=PORTS)
+                    .map(PortId)
+                    .filter(|port| *port != batch.port)
+                    .for_each(|port| verdicts.output(index, port)),
+                0 => verdicts.drop_packet(index, DropReason::NoDestination),
+                port => verdicts.output(index, PortId(port)),
+            }
+        }
+    }
+
+    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn port_removed(&self, _: PortId) {}
+}
+
+/// A guest, and what is kept of its rings.
+struct Attached {
+    guest: TestGuest,
+    kept: Arc<Mapping>,
+    sent: u32,
+}
+
+impl Attached {
+    fn new(port: u16, capabilities: Capabilities, rx_buffer_bytes: u32) -> Self {
+        let guest = TestGuest::pair(PortId(port), 0, memory(1), capabilities, ENTRIES, rx_buffer_bytes);
+        let kept = Arc::new(Mapping::anonymous(2 * Ledger::BYTES).unwrap());
+        Self { guest, kept, sent: 0 }
+    }
+
+    fn ledger(&self, index: u16) -> Ledger {
+        Ledger::within(&self.kept, usize::from(index) * Ledger::BYTES, ENTRIES as u16).unwrap()
+    }
+
+    fn ring(&self, index: u16, is_new: bool) -> Result<DeviceRing, LedgerError> {
+        let memory = ring_at(&self.guest.map, ENTRIES, [RX_RINGS, TX_RINGS][usize::from(index)]);
+        match (is_new, index) {
+            (true, _) => Ok(DeviceRing::begin(memory, self.ledger(index), 0, true)),
+            (false, 0) => DeviceRing::take_over_in_order(memory, self.ledger(index), true),
+            (false, _) => DeviceRing::take_over(memory, self.ledger(index), true),
+        }
+    }
+
+    fn attach(&self, fabric: &mut Fabric, is_new: bool) {
+        let port = self.guest.port;
+        fabric.add_port(port, 1);
+        fabric.set_capabilities(port, self.guest.capabilities);
+        fabric.set_memory(port, &self.guest.map);
+        for index in 0..2 {
+            fabric.start_ring(port, index, self.ring(index, is_new).unwrap(), true);
+        }
+    }
+}
+
+fn numbered(to: u8, from: u8, number: u32, len: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from, 0x88, 0xb5];
+    frame.extend(number.to_be_bytes());
+    frame.extend((18..len).map(|at| (at as u32 * 7 + number) as u8));
+    frame.truncate(len);
+    frame
+}
+
+#[derive(Default)]
+struct World {
+    /// Whether what is for everybody is sent to everybody.
+    floods: bool,
+    guests: Vec<Attached>,
+    /// Copies of frames that were to arrive, or to be dropped.
+    expected: u64,
+    arrived: u64,
+    /// The last number that arrived, by receiver and sender.
+    seen: BTreeMap<(u16, u8), u32>,
+}
+
+impl World {
+    fn new(floods: bool) -> Self {
+        let small = Capabilities { mergeable: true, ..Capabilities::default() };
+        let guests = vec![
+            Attached::new(1, everything(), 2048),
+            Attached::new(2, everything(), 2048),
+            Attached::new(3, small, 256),
+        ];
+        Self { floods, guests, ..Self::default() }
+    }
+
+    fn start(&self, is_new: bool) -> Fabric {
+        let mut fabric = Fabric::new(Arc::new(ByLastByte)).unwrap();
+        self.guests.iter().for_each(|guest| guest.attach(&mut fabric, is_new));
+        fabric
+    }
+
+    fn send(&mut self, from: usize, to: u8, len: usize, cuts: &[usize]) {
+        let to = if to == 0xff && !self.floods { 4 - from as u8 } else { to };
+        let Attached { guest, sent, .. } = &mut self.guests[from - 1];
+        let frame = numbered(to, guest.port.0 as u8, *sent, len);
+        assert!(guest.queue_cut(&frame, Offload::default(), cuts));
+        *sent += 1;
+        self.expected += if to == 0xff { u64::from(PORTS) - 1 } else { 1 };
+    }
+
+    fn post(&mut self, port: usize, count: u32) {
+        self.guests[port - 1].guest.post(count);
+    }
+
+    fn visit(&self, fabric: &mut Fabric, port: usize, now_ns: u64) {
+        fabric.visit(self.guests[port - 1].guest.tx_ring(), now_ns);
+    }
+
+    /// What goes on when the fabric dies: frames of all kinds, of which some are dropped and some wait for buffers.
+    fn traffic(&mut self, fabric: &mut Fabric) {
+        self.post(2, 6);
+        (0..3).for_each(|_| self.send(1, 2, 200, &[]));
+        self.send(1, 0xff, 300, &[]);
+        self.send(1, 2, 100, &[12, 20, 30, 50]);
+        self.send(1, 0, 90, &[]);
+        self.send(1, 2, 4, &[]);
+        self.send(1, 3, 600, &[]);
+        self.send(3, 0xff, 60, &[]);
+        self.visit(fabric, 1, 1);
+        self.visit(fabric, 3, 1);
+        self.post(3, 9);
+        fabric.drain_waiting();
+        self.send(2, 1, 70, &[]);
+        self.send(2, 0xff, 80, &[]);
+        self.visit(fabric, 2, 2);
+        (0..4).for_each(|_| self.send(1, 2, 200, &[]));
+        self.visit(fabric, 1, 3);
+        fabric.expire(u64::MAX);
+        self.post(1, 8);
+        self.post(3, 7);
+        self.send(2, 1, 1000, &[]);
+        self.visit(fabric, 2, 4);
+    }
+
+    fn receive(&mut self) {
+        for Attached { guest, .. } in &mut self.guests {
+            while let Some(received) = guest.receive() {
+                let frame = received.frame;
+                let from = frame[11];
+                let number = u32::from_be_bytes(frame[14..18].try_into().unwrap());
+                assert_eq!(frame, numbered(frame[5], from, number, frame.len()), "damaged");
+                let last = self.seen.insert((guest.port.0, from), number);
+                assert!(last.is_none_or(|last| last < number), "{number} of {from} came after {last:?}");
+                self.arrived += 1;
+            }
+        }
+    }
+
+    /// Guests go on, and what they send arrives.
+    fn settle(&mut self, fabric: &mut Fabric) {
+        for (from, to) in [(1, 2), (2, 3), (3, 1)] {
+            self.send(from, to, 64, &[]);
+        }
+        for round in 0..5 {
+            self.receive();
+            for Attached { guest, .. } in &mut self.guests {
+                guest.post(16);
+                fabric.drain(guest.tx_ring());
+                fabric.visit(guest.tx_ring(), round);
+            }
+        }
+        self.receive();
+        for Attached { guest, sent, .. } in &mut self.guests {
+            guest.reclaim();
+            assert_eq!(guest.in_flight(), 0, "every chain of {} comes back", guest.port);
+            let to = guest.port.0 % PORTS + 1;
+            assert_eq!(self.seen[&(to, guest.port.0 as u8)], *sent - 1, "the rings go on");
+        }
+    }
+
+    /// Frames dropped by a fabric, for any reason.
+    fn dropped(fabric: &Fabric) -> u64 {
+        (1..=PORTS).map(|port| fabric.counters(PortId(port)).unwrap().rx_drops.total()).sum()
+    }
+
+    /// `dead` died, others did after it perhaps, and `fabric` went on.
+    fn check(&self, dead: &[Fabric], fabric: &Fabric) {
+        let ports: Vec<PortId> = (1..=PORTS).map(PortId).collect();
+        assert_conserved(fabric, &ports);
+        let dropped: u64 = dead.iter().chain([fabric]).map(Self::dropped).sum();
+        let Self { expected, arrived, .. } = self;
+        // A frame that was lost before anybody knew of its two copies is counted as one.
+        let undecided = u64::from(self.floods);
+        assert!(
+            arrived + dropped + undecided >= *expected,
+            "{arrived} arrived, {dropped} were dropped of {expected}"
+        );
+    }
+}
+
+/// Runs `work` until the store number `stores`; whether it died.
+fn dies_within(stores: u64, work: impl FnOnce()) -> bool {
+    death::after_stores(Some(stores));
+    let result = catch_unwind(AssertUnwindSafe(work));
+    death::after_stores(None);
+    match result {
+        Ok(()) => false,
+        Err(cause) if cause.is::<&str>() => true,
+        Err(cause) => std::panic::resume_unwind(cause),
+    }
+}
+
+/// Has a first fabric die before each of its stores; `succeed` takes over.
+fn die_everywhere(floods: bool, succeed: impl Fn(u64, &mut World, Fabric)) {
+    for stores in 0.. {
+        let mut world = World::new(floods);
+        let mut first = world.start(true);
+        let has_died = dies_within(stores, || world.traffic(&mut first));
+        succeed(stores, &mut world, first);
+        if !has_died {
+            assert!(stores > 90, "there are deaths to be died: {stores}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn whenever_a_fabric_dies_the_next_one_goes_on() {
+    for floods in [false, true] {
+        die_everywhere(floods, |_, world, first| {
+            let mut second = world.start(false);
+            world.settle(&mut second);
+            world.check(&[first], &second);
+        });
+    }
+}
+
+#[test]
+fn a_successor_may_die_while_it_takes_over() {
+    die_everywhere(false, |stores, world, first| {
+        let mut second = None;
+        let has_died = dies_within(stores * 7 % 61, || second = Some(world.start(false)));
+        let mut third = world.start(false);
+        world.settle(&mut third);
+        match second {
+            Some(second) if !has_died => world.check(&[first, second], &third),
+            // What it counted nobody has seen.
+            _ => {}
+        }
+    });
+}

@@ -1,0 +1,178 @@
+//! What the control plane gets: whole packets, finished, by turns of ports, never more than a port may have; all accounted for.
+
+mod support;
+#[path = "support/tcp.rs"]
+mod tcp;
+
+use std::sync::Arc;
+
+use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Upcall, UpcallReason, Verdicts};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6};
+use lasthop_wire::{Metadata, Offload};
+use proptest::prelude::*;
+use support::{Received, TestGuest, assert_conserved, everything, frame};
+use tcp::{judge, tcp_frame};
+
+const LIMITS: UpcallLimits = UpcallLimits { packets: 16, bytes: 200_000, rate: 0 };
+const REASON: UpcallReason = UpcallReason::Action { flow: 7, step: 2 };
+
+/// Sends every packet to the control plane, cut, and some to port 2 as well.
+struct Asking {
+    truncate_len_bytes: u32,
+    also_forwards: bool,
+}
+
+impl Module for Asking {
+    fn name(&self) -> &'static str {
+        "asking"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _: u64, verdicts: &mut Verdicts) {
+        for packet in 0..batch.headers.len() {
+            let metadata = Metadata { in_port: batch.port.0, mark: 5, ..Metadata::default() };
+            let index = packet as u16;
+            let truncate_len_bytes = self.truncate_len_bytes;
+            let upcall = Upcall {
+                packet: index,
+                image: index,
+                truncate_len_bytes,
+                reason: REASON,
+                metadata,
+                ticket: 9,
+            };
+            assert!(verdicts.upcall(upcall));
+            if self.also_forwards {
+                verdicts.output(packet, PortId(2));
+            }
+        }
+    }
+
+    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn port_removed(&self, _: PortId) {}
+}
+
+fn fabric(limits: UpcallLimits, module: Asking) -> (Fabric, UpcallReader) {
+    let mut fabric = Fabric::new(Arc::new(module)).unwrap();
+    let (mut writers, reader) = upcalls(1, limits).unwrap();
+    fabric.set_upcalls(writers.pop());
+    (fabric, reader)
+}
+
+fn whole() -> Asking {
+    Asking { truncate_len_bytes: u32::MAX, also_forwards: false }
+}
+
+fn popped(reader: &mut UpcallReader) -> Vec<(UpcallRecord, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    std::iter::from_fn(|| reader.pop(&mut bytes).map(|record| (record, bytes.clone()))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn packets_are_cut_and_summed_before_they_are_handed_over(
+        v6: bool,
+        payload_len in 1_usize..60_000,
+        gso_size in 536_u16..9000,
+        cuts in proptest::collection::vec(0_usize..60_000, 0..4),
+    ) {
+        let is_gso = payload_len > usize::from(gso_size);
+        let payload: Vec<u8> = (0..payload_len).map(|at| (at * 13 + at / 251) as u8).collect();
+        let (bytes, csum_start) = tcp_frame(v6, &payload);
+        let kind = if v6 { GSO_TCPV6 } else { GSO_TCPV4 };
+        let offload = Offload {
+            flags: F_NEEDS_CSUM,
+            gso_type: if is_gso { kind } else { 0 },
+            gso_size: if is_gso { gso_size } else { 0 },
+            hdr_len: 0,
+            csum_start: csum_start as u16,
+            csum_offset: 16,
+        };
+        let (mut fabric, mut reader) = fabric(LIMITS, whole());
+        let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+        let mut cuts = cuts;
+        cuts.retain(|cut| *cut < bytes.len());
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.retain(|cut| *cut > 0);
+        prop_assert!(sender.queue_cut(&bytes, offload, &cuts));
+        fabric.visit(sender.tx_ring(), 0);
+        prop_assert!(fabric.take_upcalled() && !fabric.take_upcalled());
+        let mut found = Vec::new();
+        for (record, frame) in popped(&mut reader) {
+            prop_assert_eq!((record.reason, record.metadata.in_port, record.metadata.mark), (REASON, 1, 5));
+            prop_assert_eq!((record.len_bytes as usize, record.ticket), (frame.len(), 9));
+            let received = Received { offload: Offload::default(), num_buffers: 1, frame };
+            let (sequence, payload) = judge(&received);
+            prop_assert_eq!(sequence as usize, 1_000_000 + found.len());
+            found.extend(payload);
+        }
+        prop_assert_eq!(found, payload);
+        prop_assert_eq!((sender.reclaim(), sender.in_flight()), (1, 0));
+        assert_conserved(&fabric, &[PortId(1)]);
+    }
+}
+
+#[test]
+fn a_port_has_so_many_on_the_way_and_others_have_their_turns() {
+    let (mut fabric, mut reader) = fabric(LIMITS, whole());
+    let mut guests = [1, 2, 3].map(|port| TestGuest::attach(&mut fabric, port, everything(), 64, 2048));
+    for (guest, count) in guests.iter_mut().zip([40, 2, 3]) {
+        (0..count).for_each(|_| assert!(guest.queue(&frame(9, 1, 100), Offload::default())));
+        while fabric.visit(guest.tx_ring(), 0) > 0 {}
+    }
+    let ports: Vec<_> = popped(&mut reader).iter().map(|(record, _)| record.metadata.in_port).collect();
+    assert_eq!(ports[..8], [1, 2, 3, 1, 2, 3, 1, 3]);
+    assert_eq!(ports.iter().filter(|port| **port == 1).count(), 16);
+    let counters = guests[0].counters(&fabric);
+    assert_eq!((counters.forwarded, counters.rx_drops.of(DropReason::NoFlow)), (16, 24));
+    assert!(guests[0].queue(&frame(9, 1, 100), Offload::default()));
+    fabric.visit(guests[0].tx_ring(), 0);
+    assert_eq!(popped(&mut reader).len(), 1, "what was taken is not on the way any more");
+    assert_conserved(&fabric, &[1, 2, 3].map(PortId));
+}
+
+#[test]
+fn a_rate_holds_over_time() {
+    let limits = UpcallLimits { packets: 1000, rate: 100, ..LIMITS };
+    let (mut fabric, mut reader) = fabric(limits, whole());
+    let mut guest = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let mut passed = 0;
+    for tenth in 1..=10 {
+        (0..30).for_each(|_| assert!(guest.queue(&frame(9, 1, 100), Offload::default())));
+        while fabric.visit(guest.tx_ring(), tenth * 100_000_000) > 0 {}
+        guest.reclaim();
+        passed += popped(&mut reader).len();
+    }
+    assert_eq!(passed, 100);
+}
+
+#[test]
+fn copies_go_both_ways_and_are_cut_for_the_control_plane_alone() {
+    let module = Asking { truncate_len_bytes: 50, also_forwards: true };
+    let (mut fabric, mut reader) = fabric(LIMITS, module);
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 64, 2048);
+    receiver.post(4);
+    assert!(sender.queue(&frame(2, 1, 300), Offload::default()));
+    fabric.visit(sender.tx_ring(), 0);
+    let (record, bytes) = popped(&mut reader).pop().unwrap();
+    assert_eq!((record.len_bytes, &bytes[..]), (300, &frame(2, 1, 300)[..50]));
+    assert_eq!(receiver.receive().unwrap().frame, frame(2, 1, 300));
+    assert_conserved(&fabric, &[1, 2].map(PortId));
+}
+
+#[test]
+fn without_a_control_plane_packets_of_no_flow_are_lost_by_name() {
+    let mut fabric = Fabric::new(Arc::new(whole())).unwrap();
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    assert!(sender.queue(&frame(2, 1, 300), Offload::default()));
+    fabric.visit(sender.tx_ring(), 0);
+    assert_eq!(sender.counters(&fabric).rx_drops.of(DropReason::NoFlow), 1);
+    assert_conserved(&fabric, &[PortId(1)]);
+}

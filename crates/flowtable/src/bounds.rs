@@ -1,0 +1,52 @@
+//! Every bound of the flow table in one place; hitting one is an error by name, or counted.
+//!
+//! | bound | value | unit | reason |
+//! |---|---|---|---|
+//! | [`FLOWS_MAX`] | 262144 | flows | 200,000 are asked for |
+//! | [`MASKS_MAX`] | 1024 | masks | a look-up tries all of them at worst, some 20 us |
+//! | [`CACHE_ENTRIES`] | 8192 | packets' keys | 1.5 MiB a worker, of which a page is there once it is used |
+//! | the others | | | below |
+
+/// Flows of one table.
+pub const FLOWS_MAX: u32 = 1 << 18;
+/// Different masks of its flows: each is one more probe for a packet that the cache does not know.
+pub const MASKS_MAX: usize = 1024;
+/// Entries of a worker's exact-match cache.
+pub const CACHE_ENTRIES: usize = 8192;
+/// Of packets that would replace a living entry of the cache, one in so many does: what comes once leaves alone what comes
+/// often.
+pub const CACHE_REPLACE_ONE_IN: u64 = 8;
+/// Buckets that a key may be in: its home and the ones behind it.
+pub const PROBES_MAX: usize = 8;
+/// Statistics entries that each worker finds ready for flows that it has not met before.
+pub const STATS_STOCK: u32 = 1024;
+/// The same, at most, when flows are installed faster than they are met.
+pub const STATS_STOCK_MAX: u32 = 32_768;
+/// Words of one flow's compiled actions: outputs to all ports, three times over.
+pub const PROGRAM_WORDS_MAX: usize = 4096;
+/// Lists of actions within each other, as in the Open vSwitch datapath.
+pub const NESTING_MAX: usize = 16;
+/// Words of all flows' compiled actions beyond the first step: 64 MiB.
+pub const ARENA_WORDS: usize = 1 << 23;
+/// Meters of one table.
+pub const METERS_MAX: usize = 4096;
+/// Meters that a worker has tokens of at a time; one more, and all are given back first.
+pub const BORROWS_MAX: usize = 4;
+/// Packets' worth of tokens that a worker takes out of a meter at once.
+pub const BORROW_PACKETS: u64 = 8;
+/// Times that it tries while other workers take theirs; then the packet counts as excess.
+pub const BORROW_TRIES: usize = 8;
+/// Steps that are done for one packet, in all flows that it goes through.
+pub const STEPS_MAX: u32 = 8192;
+/// Times that a packet and its copies go through the table again.
+pub const RECIRCULATIONS_MAX: u32 = 16;
+/// Lists within each other, recirculations included: as deep as a worker's stack is used.
+pub const DEPTH_MAX: u32 = 40;
+/// Flows of each worker whose packets keep their order while the control plane is asked about them.
+pub const PENDING_FLOWS: usize = 256;
+/// Packets of such a flow that go to the control plane, one behind the other: a transmit ring of the usual length.
+pub const PENDING_PACKETS_MAX: u32 = 256;
+/// Time in ns that it is waited for, longer than it takes to decide.
+pub const PENDING_NS_MAX: u64 = 20_000_000;
+/// Packets that the control plane has executed at a time.
+pub const EXECUTIONS_MAX: usize = 64;

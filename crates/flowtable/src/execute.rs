@@ -1,0 +1,494 @@
+//! What a flow's actions make of a packet: verdicts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
+use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, wide_field};
+use lasthop_wire::{Key, Metadata};
+
+use crate::bounds::{DEPTH_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
+use crate::cache::Hit;
+use crate::hash::{Digest, finish};
+use crate::lane::Lane;
+use crate::meter::Meters;
+use crate::pending::Ticket;
+use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
+use crate::rewrite::{Masks, rewrite};
+use crate::shared::Shared;
+use crate::stats::{Counted, EntryId};
+
+const ETHERNET_BYTES: usize = 14;
+const MACS_BYTES: usize = 12;
+const TAG_BYTES: usize = 4;
+const MPLS_BYTES: usize = 4;
+const EVERYTHING: u32 = u32::MAX;
+/// Bytes of an output at least, however it is cut.
+const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
+
+/// A copy of a packet on its way through actions.
+#[derive(Clone)]
+pub(crate) struct Parcel<'a> {
+    /// Which packet of the batch it is of.
+    packet: u16,
+    origin: &'a Header,
+    edited: Option<Header>,
+    /// The image among the verdicts' that is as it is now.
+    image: Option<u16>,
+    pub(crate) metadata: Metadata,
+    link: Link,
+    truncate_len_bytes: u32,
+}
+
+impl<'a> Parcel<'a> {
+    pub(crate) fn new(packet: usize, origin: &'a Header, metadata: Metadata) -> Self {
+        let packet = packet as u16; // below BATCH_PACKETS_MAX
+        let (image, truncate_len_bytes) = (Some(packet), EVERYTHING);
+        Self { packet, origin, edited: None, image, metadata, link: Link::Ethernet, truncate_len_bytes }
+    }
+
+    fn header(&self) -> &Header {
+        self.edited.as_ref().unwrap_or(self.origin)
+    }
+
+    /// The header, which will not be the one that was there.
+    fn edit(&mut self) -> &mut Header {
+        self.image = None;
+        self.edited.get_or_insert(*self.origin)
+    }
+
+    fn key(&self) -> (Key, Offsets) {
+        let mut key = Key::default();
+        let offsets = extract(self.header().bytes(), self.link, &self.metadata, &mut key);
+        (key, offsets)
+    }
+
+    fn push_vlan(&mut self, tpid: u16, tci: u16) -> Result<(), DropReason> {
+        if self.link != Link::Ethernet {
+            return Err(DropReason::ActionImpossible);
+        }
+        let [[a, b], [c, d]] = [tpid.to_be_bytes(), (tci & !VLAN_PRESENT).to_be_bytes()];
+        self.edit().insert(MACS_BYTES, &[a, b, c, d])
+    }
+
+    /// A packet without a tag stays as it is.
+    fn pop_vlan(&mut self) -> Result<(), DropReason> {
+        let is_tagged =
+            matches!(self.header().bytes().get(MACS_BYTES..), Some([0x81, 0, ..] | [0x88, 0xa8, ..]));
+        if self.link != Link::Ethernet || !is_tagged {
+            return Ok(());
+        }
+        self.edit().remove(MACS_BYTES, TAG_BYTES)
+    }
+
+    /// Behind the last EtherType, which becomes that of MPLS.
+    fn push_mpls(&mut self, entry: u32, ethertype: u16) -> Result<(), DropReason> {
+        self.refuse_gso()?;
+        let (_, offsets) = self.key();
+        self.edit().insert(usize::from(offsets.network), &entry.to_be_bytes())?;
+        self.put_ethertype(offsets, ethertype)
+    }
+
+    fn pop_mpls(&mut self, ethertype: u16) -> Result<(), DropReason> {
+        let (key, offsets) = self.key();
+        if !matches!(key.get(field::ETH_TYPE), 0x8847 | 0x8848) {
+            return Err(DropReason::ActionImpossible);
+        }
+        self.edit().remove(usize::from(offsets.network), MPLS_BYTES)?;
+        self.put_ethertype(offsets, ethertype)
+    }
+
+    fn put_ethertype(&mut self, offsets: Offsets, ethertype: u16) -> Result<(), DropReason> {
+        if self.link != Link::Ethernet {
+            self.link = Link::None(ethertype);
+            return Ok(());
+        }
+        let end = usize::from(offsets.network);
+        let place = self.edit().bytes_mut().get_mut(end - 2..end).ok_or(DropReason::ActionImpossible)?;
+        place.copy_from_slice(&ethertype.to_be_bytes());
+        Ok(())
+    }
+
+    /// Nobody could cut a packet into segments whose network header is behind something else.
+    fn refuse_gso(&self) -> Result<(), DropReason> {
+        if self.header().offload.is_gso() { Err(DropReason::BadGso) } else { Ok(()) }
+    }
+
+    fn push_ethernet(&mut self, destination: u64, source: u64) -> Result<(), DropReason> {
+        let Link::None(ethertype) = self.link else { return Err(DropReason::ActionImpossible) };
+        let mut bytes = [0; ETHERNET_BYTES];
+        bytes[..6].copy_from_slice(&destination.to_le_bytes()[..6]);
+        bytes[6..12].copy_from_slice(&source.to_le_bytes()[..6]);
+        bytes[12..].copy_from_slice(&ethertype.to_be_bytes());
+        self.edit().insert(0, &bytes)?;
+        self.link = Link::Ethernet;
+        Ok(())
+    }
+
+    /// Of a packet without tags.
+    fn pop_ethernet(&mut self) -> Result<(), DropReason> {
+        let (key, offsets) = self.key();
+        if self.link != Link::Ethernet || usize::from(offsets.network) != ETHERNET_BYTES {
+            return Err(DropReason::ActionImpossible);
+        }
+        self.edit().remove(0, ETHERNET_BYTES)?;
+        self.link = Link::None(key.get(field::ETH_TYPE) as u16);
+        Ok(())
+    }
+
+    /// Of the longest packet on the wire: a segment, if it is still to be cut.
+    fn len_bytes(&self) -> u32 {
+        let (header, offload) = (self.header(), &self.header().offload);
+        let whole = header.frame_len_bytes();
+        if offload.is_gso() {
+            return whole.min(u32::from(offload.hdr_len) + u32::from(offload.gso_size));
+        }
+        whole
+    }
+
+    /// What makes the flow of an IP packet: addresses, protocol, ports. Never 0.
+    fn flow_hash(&self, secret: u64, basis: u32, is_symmetric: bool) -> u32 {
+        let (key, _) = self.key();
+        let one_way = |address: u128, port: u64, salt: u64| {
+            let folded = address as u64 ^ ((address >> 64) as u64).rotate_left(17) ^ secret;
+            finish(finish(folded ^ salt) ^ port << 32)
+        };
+        let address = |v6, v4| key.get_wide(v6) | u128::from(key.get(v4));
+        let salt = u64::from(!is_symmetric);
+        let source = address(wide_field::IPV6_SRC, field::IPV4_SRC);
+        let destination = address(wide_field::IPV6_DST, field::IPV4_DST);
+        let both = one_way(source, key.get(field::TP_SRC), 0).wrapping_add(one_way(
+            destination,
+            key.get(field::TP_DST),
+            salt,
+        ));
+        let rest = key.get(field::IP_PROTO) | key.get(field::ETH_TYPE) << 8 | u64::from(basis) << 32;
+        (finish(both ^ rest) as u32).max(1)
+    }
+}
+
+/// Does actions, for one worker and one batch.
+pub(crate) struct Executor<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) meters: &'a Meters,
+    pub(crate) lane: &'a mut Lane,
+    pub(crate) verdicts: &'a mut Verdicts,
+    pub(crate) now_ns: u64,
+}
+
+/// What is done with a packet.
+enum Todo<'a> {
+    /// The control plane is asked; the hash of its key.
+    Ask(u64),
+    /// The actions of its flow.
+    Follow(Hit),
+    /// Actions of no flow.
+    Obey(&'a [AtomicU64]),
+}
+
+/// In the place of a flow's number, for userspace actions of packets that the control plane has executed.
+const NO_FLOW: u32 = u32::MAX;
+
+/// What becomes of one packet and its copies.
+struct Fate {
+    /// Copies that went somewhere.
+    sent: u32,
+    /// Why one that should have did not; said to the verdicts already if there is one that did.
+    why: DropReason,
+    is_said: bool,
+    /// Steps, recirculations and lists within lists that are left to it.
+    steps: u32,
+    recirculations: u32,
+    depth: u32,
+}
+
+impl Executor<'_> {
+    /// Counts a packet for its flow, and does what that says.
+    #[inline]
+    pub(crate) fn act(&mut self, packet: usize, header: &Header, key: &Key, hit: Hit, metadata: Metadata) {
+        self.count(header, key, hit);
+        let step = Step(hit.program);
+        if step.code() == Code::Output {
+            self.verdicts.output(packet, PortId(step.operand(0, 16) as u16));
+            return;
+        }
+        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Follow(hit));
+    }
+
+    /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
+    #[inline]
+    pub(crate) fn look_up(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
+        if self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns) {
+            return None;
+        }
+        self.lane.look_up(self.shared, digest, key)
+    }
+
+    /// Asks the control plane about a packet of no flow.
+    #[cold]
+    pub(crate) fn miss(&mut self, packet: usize, header: &Header, metadata: Metadata, hash: u64) {
+        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Ask(hash));
+    }
+
+    /// Does what the control plane says, to a packet of its own.
+    pub(crate) fn obey(&mut self, packet: usize, header: &Header, metadata: Metadata, words: &[AtomicU64]) {
+        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Obey(words));
+    }
+
+    #[inline]
+    fn count(&self, header: &Header, key: &Key, hit: Hit) {
+        let Some(slot) = self.shared.flows.get(hit.flow as usize) else { return };
+        let counted = Counted {
+            len_bytes: header.frame_len_bytes(),
+            tcp_flags: key.get(field::TCP_FLAGS) as u16,
+            now_ns: self.now_ns,
+        };
+        self.shared.stats.count(EntryId::of(hit.stats), slot, counted);
+    }
+
+    #[inline(never)]
+    fn act_at_length(&mut self, mut parcel: Parcel<'_>, todo: Todo<'_>) {
+        let mut fate = Fate {
+            sent: 0,
+            why: DropReason::FlowDrop,
+            is_said: false,
+            steps: STEPS_MAX,
+            recirculations: RECIRCULATIONS_MAX,
+            depth: DEPTH_MAX,
+        };
+        self.follow(&mut fate, &mut parcel, todo);
+        if fate.sent == 0 && !fate.is_said {
+            self.verdicts.drop_packet(usize::from(parcel.packet), fate.why);
+        }
+    }
+
+    fn follow(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, todo: Todo<'_>) {
+        let shared = self.shared;
+        let done = match todo {
+            Todo::Ask(hash) => return self.ask(fate, parcel, hash),
+            Todo::Obey(words) => self.list(fate, parcel, words, NO_FLOW),
+            Todo::Follow(hit) => match Step(hit.program).place() {
+                Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), hit.flow),
+                None => self.list(fate, parcel, &[AtomicU64::new(hit.program)], hit.flow),
+            },
+        };
+        if let Err(reason) = done {
+            fate.why = reason;
+        }
+    }
+
+    fn ask(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, hash: u64) {
+        let ticket = self.lane.pending.enter(&self.shared.tickets, hash, self.now_ns);
+        self.upcall(fate, parcel, UpcallReason::Miss, ticket);
+    }
+
+    /// Does a list; an error ends it, and all that it is part of up to the next copy.
+    fn list(
+        &mut self,
+        fate: &mut Fate,
+        parcel: &mut Parcel<'_>,
+        words: &[AtomicU64],
+        flow: u32,
+    ) -> Result<(), DropReason> {
+        fate.depth = fate.depth.checked_sub(1).ok_or(DropReason::ActionBudget)?;
+        let done = self.steps(fate, parcel, words, flow);
+        fate.depth += 1;
+        done
+    }
+
+    fn steps(
+        &mut self,
+        fate: &mut Fate,
+        parcel: &mut Parcel<'_>,
+        words: &[AtomicU64],
+        flow: u32,
+    ) -> Result<(), DropReason> {
+        let mut at = 0;
+        while let Some(word) = words.get(at) {
+            fate.steps = fate.steps.checked_sub(1).ok_or(DropReason::ActionBudget)?;
+            let step = Step(word.load(Ordering::Relaxed));
+            let rest = words.get(at + 1..).unwrap_or_default();
+            at += 1 + self.step(fate, parcel, (step, rest), flow)?;
+        }
+        Ok(())
+    }
+
+    /// Does a step; how many words behind it are its own.
+    fn step(
+        &mut self,
+        fate: &mut Fate,
+        parcel: &mut Parcel<'_>,
+        (step, rest): (Step, &[AtomicU64]),
+        flow: u32,
+    ) -> Result<usize, DropReason> {
+        let number = |shift, bits| step.operand(shift, bits);
+        match step.code() {
+            Code::End | Code::Long => {}
+            Code::Output => self.output(fate, parcel, PortId(number(0, 16) as u16)),
+            Code::Userspace => {
+                let reason = UpcallReason::Action { flow, step: number(0, 16) as u16 };
+                self.upcall(fate, parcel, reason, Ticket::NONE);
+            }
+            Code::Recirc => self.recirculate(fate, parcel.clone(), number(0, 32) as u32),
+            Code::Priority => return Ok(set_masked(&mut parcel.metadata.priority, rest)),
+            Code::Mark => return Ok(set_masked(&mut parcel.metadata.mark, rest)),
+            Code::Rewrite => return rewrite_by(parcel, step, rest),
+            Code::PushVlan => parcel.push_vlan(number(0, 16) as u16, number(16, 16) as u16)?,
+            Code::PopVlan => parcel.pop_vlan()?,
+            Code::Hash => {
+                let secret = self.shared.secret.of_word(0, 0);
+                parcel.metadata.dp_hash = parcel.flow_hash(secret, number(0, 32) as u32, number(32, 1) == 1);
+            }
+            Code::Sample => return Ok(self.sample(fate, parcel, (step, rest), flow)),
+            Code::Clone => {
+                let len = number(0, 20) as usize;
+                self.copy(fate, parcel, rest.get(..len).unwrap_or_default(), flow);
+                return Ok(len);
+            }
+            Code::Truncate => parcel.truncate_len_bytes = (number(0, 32) as u32).max(TRUNCATED_BYTES_MIN),
+            Code::Meter => {
+                let len_bytes = parcel.header().frame_len_bytes();
+                if !self.lane.borrows.pass(self.meters, number(0, 32) as u32, len_bytes, self.now_ns) {
+                    return Err(DropReason::MeterExceeded);
+                }
+            }
+            Code::CheckLength => return self.check_length(fate, parcel, (step, rest), flow),
+            Code::PushMpls => parcel.push_mpls(number(0, 32) as u32, number(32, 16) as u16)?,
+            Code::PopMpls => parcel.pop_mpls(number(0, 16) as u16)?,
+            Code::PushEthernet => {
+                parcel.push_ethernet(load(rest, 0), load(rest, 1))?;
+                return Ok(2);
+            }
+            Code::PopEthernet => parcel.pop_ethernet()?,
+        }
+        Ok(0)
+    }
+
+    /// A list of which the packet itself sees nothing.
+    fn copy(&mut self, fate: &mut Fate, parcel: &Parcel<'_>, words: &[AtomicU64], flow: u32) {
+        if let Err(reason) = self.list(fate, &mut parcel.clone(), words, flow) {
+            fate.why = reason;
+        }
+    }
+
+    fn sample(
+        &mut self,
+        fate: &mut Fate,
+        parcel: &Parcel<'_>,
+        (step, rest): (Step, &[AtomicU64]),
+        flow: u32,
+    ) -> usize {
+        let (probability, len) = (load(rest, 0) as u32, step.operand(0, 20) as usize);
+        let mut is_chosen = || probability != 0 && (self.lane.dice.next() >> 32) as u32 <= probability;
+        if probability == ALWAYS || is_chosen() {
+            self.copy(fate, parcel, rest.get(1..1 + len).unwrap_or_default(), flow);
+        }
+        1 + len
+    }
+
+    fn check_length(
+        &mut self,
+        fate: &mut Fate,
+        parcel: &mut Parcel<'_>,
+        (step, rest): (Step, &[AtomicU64]),
+        flow: u32,
+    ) -> Result<usize, DropReason> {
+        let (greater, others) = (step.operand(16, 20) as usize, step.operand(36, 20) as usize);
+        let is_greater = u64::from(parcel.len_bytes()) > step.operand(0, 16);
+        let list = if is_greater { 0..greater } else { greater..greater + others };
+        self.list(fate, parcel, rest.get(list).unwrap_or_default(), flow)?;
+        Ok(greater + others)
+    }
+
+    fn output(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, port: PortId) {
+        let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
+        if parcel.link != Link::Ethernet {
+            return self.lose(fate, parcel, DropReason::ActionImpossible);
+        }
+        let Some(image) = self.image(parcel) else {
+            return self.lose(fate, parcel, DropReason::VerdictOverflow);
+        };
+        fate.sent += 1;
+        self.verdicts.push(Output { packet: parcel.packet, image, port, truncate_len_bytes });
+    }
+
+    fn upcall(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, reason: UpcallReason, ticket: Ticket) {
+        let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
+        let (packet, metadata) = (parcel.packet, parcel.metadata);
+        let sent = self.image(parcel).is_some_and(|image| {
+            self.verdicts.upcall(Upcall {
+                packet,
+                image,
+                truncate_len_bytes,
+                reason,
+                metadata,
+                ticket: ticket.0,
+            })
+        });
+        if sent {
+            fate.sent += 1;
+        } else {
+            self.lose(fate, parcel, DropReason::NoFlow);
+        }
+    }
+
+    /// A copy that should go somewhere does not.
+    fn lose(&mut self, fate: &mut Fate, parcel: &Parcel<'_>, reason: DropReason) {
+        fate.is_said = true;
+        self.verdicts.drop_packet(usize::from(parcel.packet), reason);
+    }
+
+    /// The number of the packet's image as it is now.
+    fn image(&mut self, parcel: &mut Parcel<'_>) -> Option<u16> {
+        if parcel.image.is_none() {
+            parcel.image = self.verdicts.add_image(*parcel.header());
+        }
+        parcel.image
+    }
+
+    fn recirculate(&mut self, fate: &mut Fate, mut parcel: Parcel<'_>, id: u32) {
+        let Some(fewer) = fate.recirculations.checked_sub(1) else {
+            return self.lose(fate, &parcel, DropReason::ActionBudget);
+        };
+        fate.recirculations = fewer;
+        parcel.metadata.recirc_id = id;
+        let (key, offsets) = parcel.key();
+        let digest = self.shared.secret.digest(&key, offsets.is_long);
+        let todo = match self.look_up(digest, &key) {
+            Some(hit) => {
+                self.count(parcel.header(), &key, hit);
+                Todo::Follow(hit)
+            }
+            None => Todo::Ask(digest.hash),
+        };
+        self.follow(fate, &mut parcel, todo);
+    }
+}
+
+fn load(words: &[AtomicU64], index: usize) -> u64 {
+    words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+}
+
+/// Sets a number of the metadata by the word behind the step.
+fn set_masked(number: &mut u32, rest: &[AtomicU64]) -> usize {
+    let word = load(rest, 0);
+    let (value, mask) = (word as u32, (word >> 32) as u32);
+    *number = *number & !mask | value;
+    1
+}
+
+/// Rewrites a group by the words behind the step.
+fn rewrite_by(parcel: &mut Parcel<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
+    let words = (step.operand(8, 8) as usize).div_ceil(8);
+    let image = |from: usize| {
+        let mut bytes = [0; GROUP_BYTES_MAX];
+        for (index, place) in bytes.as_chunks_mut::<8>().0.iter_mut().take(words).enumerate() {
+            *place = load(rest, from + index).to_le_bytes();
+        }
+        bytes
+    };
+    let masks = Masks { value: image(0), mask: image(words) };
+    let kind = Kind::of(step.operand(0, 8)).ok_or(DropReason::ActionImpossible)?;
+    let link = parcel.link;
+    rewrite(parcel.edit(), link, kind, &masks)?;
+    Ok(2 * words)
+}

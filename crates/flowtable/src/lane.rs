@@ -1,0 +1,196 @@
+//! What one worker has for itself: its cache, its order of the masks, its dice.
+
+use std::sync::atomic::Ordering;
+
+use lasthop_wire::Key;
+
+use crate::bounds::{CACHE_REPLACE_ONE_IN, MASKS_MAX};
+use crate::cache::{Cache, Hit};
+use crate::hash::{Dice, Digest};
+use crate::meter::Borrows;
+use crate::pending::Pending;
+use crate::shared::{MASK_WORDS, Shared};
+
+/// What is counted of look-ups.
+pub(crate) const LOOKUPS: usize = 0;
+pub(crate) const HITS: usize = 1;
+pub(crate) const MISSES: usize = 2;
+
+/// The masks that there are, those first that packets are found by.
+#[derive(Debug)]
+struct Order {
+    masks: Vec<u16>,
+    /// By mask: packets found by it lately.
+    hits: Vec<u32>,
+    live: [u64; MASK_WORDS],
+    version: u64,
+}
+
+impl Order {
+    fn new() -> Self {
+        Self {
+            masks: Vec::with_capacity(MASKS_MAX),
+            hits: vec![0; MASKS_MAX],
+            live: [0; MASK_WORDS],
+            version: 0,
+        }
+    }
+
+    /// Enters masks that came and takes out those that went.
+    fn follow(&mut self, shared: &Shared) {
+        let version = shared.masks_version.load(Ordering::Acquire);
+        if version == self.version {
+            return;
+        }
+        self.version = version;
+        let mut is_fewer = false;
+        for (number, word) in shared.live_masks.iter().enumerate() {
+            let now = word.load(Ordering::Acquire);
+            let mut came = now & !self.live[number];
+            is_fewer |= self.live[number] & !now != 0;
+            self.live[number] = now;
+            while came != 0 {
+                let mask = (number * 64) as u16 + came.trailing_zeros() as u16;
+                came &= came - 1;
+                self.hits[usize::from(mask)] = 0;
+                self.masks.push(mask);
+            }
+        }
+        if is_fewer {
+            let live = self.live;
+            self.masks.retain(|mask| live[usize::from(*mask) / 64] >> (mask % 64) & 1 == 1);
+        }
+    }
+
+    /// A packet was found by the mask at `at`: it overtakes the one in front if it is used more.
+    #[inline]
+    fn note(&mut self, at: usize) {
+        let mask = usize::from(self.masks[at]);
+        self.hits[mask] += 1;
+        if self.hits[mask] == u32::MAX {
+            self.hits.iter_mut().for_each(|hits| *hits /= 2);
+        }
+        if at > 0 && self.hits[usize::from(self.masks[at - 1])] < self.hits[mask] {
+            self.masks.swap(at - 1, at);
+        }
+    }
+}
+
+/// One worker's side of the table.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    worker: usize,
+    cache: Cache,
+    order: Order,
+    pub(crate) dice: Dice,
+    pub(crate) pending: Pending,
+    /// Of the table, when this visit began.
+    version: u64,
+    /// Of meters, in this batch.
+    pub(crate) borrows: Borrows,
+    /// Look-ups, those that the cache knew, those that found nothing.
+    pub(crate) counts: [u64; 3],
+}
+
+impl Lane {
+    pub(crate) fn new(worker: usize, seed: u64) -> Self {
+        Self {
+            worker,
+            cache: Cache::new(),
+            order: Order::new(),
+            dice: Dice::new(seed),
+            pending: Pending::new(worker),
+            version: 0,
+            borrows: Borrows::default(),
+            counts: [0; 3],
+        }
+    }
+
+    /// A visit begins; see `grace`.
+    #[inline]
+    pub(crate) fn begin(&mut self, shared: &Shared) {
+        if shared.workers.load(Ordering::Relaxed) <= self.worker {
+            shared.workers.fetch_max(self.worker + 1, Ordering::Relaxed);
+        }
+        shared.visits.begin(self.worker);
+        self.version = shared.version.load(Ordering::Acquire);
+        self.order.follow(shared);
+    }
+
+    /// The visit ends, and with it all that was found in it.
+    #[inline]
+    pub(crate) fn end(&mut self, shared: &Shared) {
+        shared.counts.show(self.worker, self.counts);
+        shared.visits.end(self.worker);
+    }
+
+    /// Forgets what is cached.
+    pub(crate) fn forget(&mut self) {
+        self.cache = Cache::new();
+    }
+
+    /// Has the cache's lines for `hash` come in.
+    #[inline]
+    pub(crate) fn touch(&self, hash: u64) -> u64 {
+        self.cache.touch(hash)
+    }
+
+    /// The flow of a packet.
+    #[inline]
+    pub(crate) fn look_up(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
+        self.counts[LOOKUPS] += 1;
+        match self.cache.find(digest, key) {
+            // One without an entry for statistics asks again.
+            Some((_, hit)) if hit.version == self.version && hit.stats != 0 => {
+                self.counts[HITS] += 1;
+                Some(hit)
+            }
+            _ => self.look_further(shared, digest, key),
+        }
+    }
+
+    #[inline(never)]
+    fn look_further(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
+        if let Some((place, hit)) = self.cache.find(digest, key) {
+            let slot = shared.flows.get(hit.flow as usize)?;
+            if slot.identity().generation() == hit.generation {
+                self.counts[HITS] += 1;
+                let stats = shared.stats.entry_of(self.worker, slot).get();
+                let hit = Hit { version: self.version, program: slot.program(), stats, ..hit };
+                self.cache.renew(place, hit);
+                return Some(hit);
+            }
+            self.cache.clear(place);
+        }
+        let Some(flow) = self.classify(shared, key) else {
+            self.counts[MISSES] += 1;
+            return None;
+        };
+        let slot = shared.flows.get(flow as usize)?;
+        let identity = slot.identity();
+        let hit = Hit {
+            flow,
+            generation: identity.generation(),
+            version: self.version,
+            stats: shared.stats.entry_of(self.worker, slot).get(),
+            program: slot.program(),
+        };
+        // A flow that goes at this very moment is right for this packet and no other.
+        let is_lasting = hit.generation != 0;
+        let (place, is_taken) = self.cache.vacancy(digest.hash);
+        if is_lasting && (!is_taken || self.dice.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
+            self.cache.put(place, (digest, key), hit);
+        }
+        Some(hit)
+    }
+
+    /// One mask after the other (tuple-space search).
+    #[inline(never)]
+    fn classify(&mut self, shared: &Shared, key: &Key) -> Option<u32> {
+        let found =
+            self.order.masks.iter().enumerate().find_map(|(at, mask)| Some((at, shared.find(*mask, key)?)));
+        let (at, flow) = found?;
+        self.order.note(at);
+        Some(flow)
+    }
+}

@@ -1,0 +1,54 @@
+//! The flow table: what the control plane installed, looked up and done for each packet.
+//!
+//! **Purpose.** [`FlowTable`] holds flows: what they match, and what is done with packets that do. [`FlowModule`] is the
+//! module that looks packets up there and turns the actions of their flows into verdicts. Packets of no flow go to the
+//! control plane (Hyper-Switch, 3.1: packet headers, flow table, control interface).
+//!
+//! **Contract.** As of `lasthop-verdict`. What a packet costs is bounded (`bounds`), and for a packet whose like came before
+//! it depends neither on the number of flows nor on that of masks: a first-level cache of each worker knows it. Installing,
+//! replacing, dumping and removing flows costs workers nothing but the look at their caches that a removal asks for.
+//! Flows have no priorities: if several match a packet, one of them does.
+//!
+//! **Not checked.** Whether a match makes sense for packets (`lasthop_flow::Match::check` does), whether ports exist (the
+//! fabric does).
+//!
+//! **Threading.** Workers call [`lasthop_verdict::Module::decide`], each with its own number, and never wait: what they share is
+//! atomic words, whose memory is used again when all visits that might look at it are over. Everything else takes the
+//! writer's lock, which no worker ever does.
+//!
+//! ```text
+//!   header image ─> key ─┬─ this worker's cache ─ hit ──────────────────────────────┬─> statistics ─> actions ─> verdicts
+//!                        └─ masks, by use ─> buckets ─> flow ─ cache it ────────────┘      │            │
+//!                                             └─ none: upcall                              │            └─ recirculate ─> key
+//!   FlowTable: install, replace, dump, remove ── one writer ── words that workers load     └─ this worker's entry of the flow
+//! ```
+#![forbid(unsafe_code)]
+
+mod arena;
+pub mod bounds;
+mod buckets;
+mod cache;
+mod chunks;
+mod compact;
+mod error;
+mod execute;
+mod grace;
+mod hash;
+mod lane;
+mod meter;
+mod module;
+mod pending;
+mod program;
+mod rewrite;
+mod shared;
+mod slot;
+mod stats;
+mod table;
+
+pub use error::{InstallError, Refused};
+pub use meter::{MeterRate, MeterStats};
+pub use module::FlowModule;
+pub use table::{Flow, FlowName, FlowTable, Removed};
+
+#[cfg(test)]
+mod tests;

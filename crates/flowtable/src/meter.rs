@@ -1,0 +1,225 @@
+//! Meters: packets beyond a rate are dropped.
+//!
+//! **Token bucket in one word.** As the bridge's storm control: the word holds the time at which the bucket will be full
+//! again (ITU-T I.371's GCRA); a packet moves it on by what it costs, and is excess if that would be more than a whole bucket from
+//! now. A bucket holds a second's tokens and the burst.
+//!
+//! **Borrowed by batch.** A worker takes what several packets like the first cost at once, and gives back what is left when
+//! its batch ends: all workers share the word, but none touches it for every packet.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrayvec::ArrayVec;
+
+use crate::bounds::{BORROW_PACKETS, BORROW_TRIES, BORROWS_MAX, METERS_MAX};
+use crate::chunks::Chunks;
+
+/// Ticks are 1/16 ns.
+const TICKS_SHIFT: u32 = 4;
+const SECOND_TICKS: u64 = 1_000_000_000 << TICKS_SHIFT;
+/// Ticks that a bit takes at one kbit/s.
+const KBIT_TICKS: u64 = SECOND_TICKS / 1000;
+
+/// What a meter lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeterRate {
+    /// In kbit/s, or in packets per second.
+    pub rate: u32,
+    /// In the same unit: so much more than a second's worth may come at once.
+    pub burst: u32,
+    /// Whether `rate` is in kbit/s.
+    pub is_kbps: bool,
+}
+
+/// What happened at a meter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeterStats {
+    /// Packets that came to it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Those of them that it dropped.
+    pub dropped_packets: u64,
+    /// Their bytes.
+    pub dropped_bytes: u64,
+}
+
+impl MeterStats {
+    fn words(&self) -> [u64; 4] {
+        [self.packets, self.bytes, self.dropped_packets, self.dropped_bytes]
+    }
+}
+
+/// A meter. One without a rate lets everything through.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// Ticks of a packet, or of a bit.
+    unit: AtomicU64,
+    is_kbps: AtomicU64,
+    /// Ticks of a full bucket.
+    full: AtomicU64,
+    full_at: AtomicU64,
+    stats: [AtomicU64; 4],
+}
+
+impl Meter {
+    fn set(&self, rate: MeterRate) {
+        let of_second = if rate.is_kbps { KBIT_TICKS } else { SECOND_TICKS };
+        let unit = of_second.checked_div(u64::from(rate.rate)).unwrap_or(0).max(u64::from(rate.rate > 0));
+        let burst = u128::from(SECOND_TICKS) * u128::from(rate.burst) / u128::from(rate.rate.max(1));
+        self.is_kbps.store(u64::from(rate.is_kbps), Ordering::Relaxed);
+        self.full
+            .store(SECOND_TICKS.saturating_add(u64::try_from(burst).unwrap_or(u64::MAX)), Ordering::Relaxed);
+        self.unit.store(unit, Ordering::Release);
+    }
+
+    /// Ticks that a packet costs; 0 is nothing.
+    fn cost(&self, len_bytes: u32) -> u64 {
+        let unit = self.unit.load(Ordering::Acquire);
+        let units = if self.is_kbps.load(Ordering::Relaxed) != 0 { 8 * u64::from(len_bytes) } else { 1 };
+        unit.saturating_mul(units)
+    }
+
+    /// Takes tokens out of the bucket: `most`, or else `least`; what was taken.
+    fn take(&self, now: u64, most: u64, least: u64) -> Option<u64> {
+        let limit = now.saturating_add(self.full.load(Ordering::Relaxed));
+        for _ in 0..BORROW_TRIES {
+            let full_at = self.full_at.load(Ordering::Relaxed);
+            let from = full_at.max(now);
+            let taken = [most, least].into_iter().find(|tokens| from.saturating_add(*tokens) <= limit)?;
+            let swapped =
+                self.full_at.compare_exchange(full_at, from + taken, Ordering::Relaxed, Ordering::Relaxed);
+            if swapped.is_ok() {
+                return Some(taken);
+            }
+        }
+        None
+    }
+}
+
+/// All meters.
+#[derive(Debug)]
+pub(crate) struct Meters(Chunks<Meter, 64>);
+
+impl Meters {
+    pub(crate) fn new() -> Self {
+        Self(Chunks::new(METERS_MAX))
+    }
+
+    /// False: there is no such number.
+    pub(crate) fn set(&self, number: u32, rate: MeterRate) -> bool {
+        let Some(meter) = self.0.make(number as usize) else { return false };
+        meter.full_at.store(0, Ordering::Relaxed);
+        meter.stats.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        meter.set(rate);
+        true
+    }
+
+    pub(crate) fn stats(&self, number: u32) -> Option<MeterStats> {
+        let [packets, bytes, dropped_packets, dropped_bytes] =
+            self.0.get(number as usize)?.stats.each_ref().map(|word| word.load(Ordering::Relaxed));
+        Some(MeterStats { packets, bytes, dropped_packets, dropped_bytes })
+    }
+}
+
+/// What a worker has borrowed of a meter.
+#[derive(Debug)]
+struct Borrow {
+    meter: u32,
+    ticks: u64,
+    stats: MeterStats,
+}
+
+/// What a worker has borrowed for a batch.
+#[derive(Debug, Default)]
+pub(crate) struct Borrows(ArrayVec<Borrow, BORROWS_MAX>);
+
+impl Borrows {
+    /// Whether a meter lets a packet through.
+    pub(crate) fn pass(&mut self, meters: &Meters, number: u32, len_bytes: u32, now_ns: u64) -> bool {
+        let Some(meter) = meters.0.get(number as usize) else { return true };
+        let cost = meter.cost(len_bytes);
+        if cost == 0 {
+            return true;
+        }
+        let at = self.0.iter().position(|borrow| borrow.meter == number).unwrap_or_else(|| {
+            if self.0.is_full() {
+                self.give_back(meters);
+            }
+            self.0.push(Borrow { meter: number, ticks: 0, stats: MeterStats::default() });
+            self.0.len() - 1
+        });
+        let borrow = &mut self.0[at];
+        if borrow.ticks < cost {
+            let (missing, more) = (cost - borrow.ticks, cost.saturating_mul(BORROW_PACKETS));
+            borrow.ticks += meter.take(now_ns << TICKS_SHIFT, more, missing).unwrap_or(0);
+        }
+        let passes = borrow.ticks >= cost;
+        borrow.stats.packets += 1;
+        borrow.stats.bytes += u64::from(len_bytes);
+        if passes {
+            borrow.ticks -= cost;
+        } else {
+            borrow.stats.dropped_packets += 1;
+            borrow.stats.dropped_bytes += u64::from(len_bytes);
+        }
+        passes
+    }
+
+    /// The batch ends: what is left goes back, what happened is entered.
+    pub(crate) fn give_back(&mut self, meters: &Meters) {
+        for borrow in self.0.drain(..) {
+            let Some(meter) = meters.0.get(borrow.meter as usize) else { continue };
+            // The bucket was moved on by at least as much.
+            meter.full_at.fetch_sub(borrow.ticks, Ordering::Relaxed);
+            for (word, more) in meter.stats.iter().zip(borrow.stats.words()) {
+                word.fetch_add(more, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND_NS: u64 = 1_000_000_000;
+
+    /// Packets of a meter in `batches` batches of 10, each `step_ns` after the one before; how many pass.
+    fn passed(rate: MeterRate, batches: u64, step_ns: u64) -> u64 {
+        let meters = Meters::new();
+        assert!(meters.set(5, rate));
+        let mut borrows = Borrows::default();
+        let mut passed = 0;
+        for batch in 0..batches {
+            let now_ns = 100 * SECOND_NS + batch * step_ns;
+            passed += (0..10).filter(|_| borrows.pass(&meters, 5, 1000, now_ns)).count() as u64;
+            borrows.give_back(&meters);
+        }
+        let stats = meters.stats(5).expect("it was set");
+        assert_eq!((stats.packets, stats.packets - stats.dropped_packets), (10 * batches, passed));
+        assert_eq!(stats.dropped_bytes, 1000 * stats.dropped_packets);
+        passed
+    }
+
+    #[test]
+    fn a_second_and_the_burst_pass_at_once_and_the_rate_thereafter() {
+        let packets = MeterRate { rate: 1000, burst: 200, is_kbps: false };
+        assert_eq!(passed(packets, 1000, 0), 1200);
+        assert_eq!(passed(packets, 1000, SECOND_NS / 100), 1000 * 10, "as many as may come");
+        // 20,000 a second for half a second.
+        assert_eq!(passed(packets, 1000, SECOND_NS / 2000), 1200 + 499);
+        // 8 Mbit/s: 1000 packets of 1000 bytes a second.
+        assert_eq!(passed(MeterRate { rate: 8000, burst: 0, is_kbps: true }, 1000, 0), 1000);
+    }
+
+    #[test]
+    fn what_is_no_meter_lets_everything_through() {
+        let meters = Meters::new();
+        let mut borrows = Borrows::default();
+        assert!(borrows.pass(&meters, 3, 100, 0));
+        assert!(meters.set(3, MeterRate { rate: 0, burst: 0, is_kbps: false }));
+        assert!((0..100).all(|_| borrows.pass(&meters, 3, 100, 0)));
+        assert!(!meters.set(METERS_MAX as u32, MeterRate { rate: 1, burst: 0, is_kbps: false }));
+    }
+}

@@ -1,0 +1,117 @@
+//! What all workers and the table's writer see.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use lasthop_exchange::WORKERS_MAX;
+use lasthop_flow::FlowStats;
+use lasthop_wire::Key;
+
+use crate::arena::Arena;
+use crate::bounds::{FLOWS_MAX, MASKS_MAX};
+use crate::buckets::Buckets;
+use crate::chunks::Chunks;
+use crate::grace::Visits;
+use crate::hash::Secret;
+use crate::pending::Tickets;
+use crate::slot::{FlowSlot, MaskSlot};
+use crate::stats::Stats;
+
+/// Words of a set of masks.
+pub(crate) const MASK_WORDS: usize = MASKS_MAX / 64;
+
+/// Look-ups of one worker: all, those that its cache knew, those that found nothing.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct LookUps([AtomicU64; 3]);
+
+/// Look-ups of all workers, as of the end of each one's last batch.
+#[derive(Debug, Default)]
+pub(crate) struct Counts([LookUps; WORKERS_MAX]);
+
+impl Counts {
+    /// Shows a worker's counts; nobody else writes them.
+    #[inline]
+    pub(crate) fn show(&self, worker: usize, counts: [u64; 3]) {
+        let places = self.0.get(worker).map(|own| &own.0);
+        places
+            .into_iter()
+            .flatten()
+            .zip(counts)
+            .for_each(|(place, count)| place.store(count, Ordering::Relaxed));
+    }
+
+    pub(crate) fn sums(&self) -> [u64; 3] {
+        let count = |index: usize| self.0.iter().map(move |own| own.0[index].load(Ordering::Relaxed)).sum();
+        std::array::from_fn(count)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) counts: Counts,
+    pub(crate) flows: Chunks<FlowSlot, 256>,
+    pub(crate) masks: Chunks<MaskSlot, 16>,
+    /// Masks that have flows, one bit each.
+    pub(crate) live_masks: [AtomicU64; MASK_WORDS],
+    /// Rises when a mask comes or goes.
+    pub(crate) masks_version: AtomicU64,
+    /// Rises when a flow goes or gets other actions: what is cached has to be looked at again.
+    pub(crate) version: AtomicU64,
+    pub(crate) buckets: Buckets,
+    pub(crate) arena: Arena,
+    pub(crate) stats: Stats,
+    pub(crate) visits: Visits,
+    pub(crate) tickets: Tickets,
+    pub(crate) secret: Secret,
+    /// CLOCK_MONOTONIC when the workers' clock began, in milliseconds.
+    pub(crate) clock_origin_ms: AtomicU64,
+    /// Workers that were seen here: the highest number, plus one.
+    pub(crate) workers: AtomicUsize,
+}
+
+impl Shared {
+    pub(crate) fn new() -> Self {
+        Self {
+            counts: Counts::default(),
+            flows: Chunks::new(FLOWS_MAX as usize),
+            masks: Chunks::new(MASKS_MAX),
+            live_masks: Default::default(),
+            masks_version: AtomicU64::new(0),
+            version: AtomicU64::new(0),
+            buckets: Buckets::default(),
+            arena: Arena::new(),
+            stats: Stats::new(),
+            visits: Visits::default(),
+            tickets: Tickets::new(),
+            secret: Secret::random(),
+            clock_origin_ms: AtomicU64::new(0),
+            workers: AtomicUsize::new(0),
+        }
+    }
+
+    /// The flow of mask number `number` that `key` belongs to.
+    #[inline]
+    pub(crate) fn find(&self, number: u16, key: &Key) -> Option<u32> {
+        let mask = self.masks.get(usize::from(number))?;
+        let hash = mask.hash(number, key, &self.secret);
+        let selects =
+            |flow: u32| self.flows.get(flow as usize).is_some_and(|slot| mask.selects(number, slot, key));
+        self.buckets.find(hash, selects)
+    }
+
+    /// What all workers counted of a flow.
+    pub(crate) fn stats_of(&self, slot: &FlowSlot) -> FlowStats {
+        let mut stats = self.stats.sum(slot);
+        if stats.packets > 0 {
+            stats.used_ms += self.clock_origin_ms.load(Ordering::Relaxed);
+        }
+        stats
+    }
+
+    pub(crate) fn set_live(&self, mask: u16, is_live: bool) {
+        let (word, bit) = (&self.live_masks[usize::from(mask) / 64], 1 << (mask % 64));
+        let bits = word.load(Ordering::Relaxed);
+        word.store(if is_live { bits | bit } else { bits & !bit }, Ordering::Release);
+        self.masks_version.fetch_add(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,164 @@
+//! Flows and masks as workers see them: words that one writer stores and every worker loads.
+//!
+//! ```text
+//!   flow   generation : 32 | mask : 16 | 1 : 16      program      statistics of workers      key, masked: 18 words
+//!   mask   used words : 32, one bit each             mask: 18 words
+//! ```
+//!
+//! A slot's memory is never given back, and what is in it is not replaced before a period of grace is over (see `grace`), so
+//! whoever found a slot in this visit may read it to the visit's end. The generation tells, later, whether it is still the
+//! same flow.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lasthop_wire::Key;
+use lasthop_wire::key::KEY_WORDS;
+
+use crate::hash::{Secret, finish};
+
+/// Which flow a slot holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Identity(u64);
+
+impl Identity {
+    const MASK_SHIFT: u32 = 16;
+    const GENERATION_SHIFT: u32 = 32;
+
+    pub(crate) fn new(generation: u32, mask: u16) -> Self {
+        Self(u64::from(generation) << Self::GENERATION_SHIFT | u64::from(mask) << Self::MASK_SHIFT | 1)
+    }
+
+    pub(crate) fn mask(self) -> u16 {
+        (self.0 >> Self::MASK_SHIFT) as u16
+    }
+
+    pub(crate) fn generation(self) -> u32 {
+        (self.0 >> Self::GENERATION_SHIFT) as u32
+    }
+}
+
+/// A place for a flow.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct FlowSlot {
+    identity: AtomicU64,
+    /// See `program::Program`.
+    program: AtomicU64,
+    /// The newest of its statistics entries; see `stats`.
+    pub(crate) stats: AtomicU64,
+    /// Statistics of workers that had no entry left: packets, bytes, used and TCP flags.
+    pub(crate) spill: [AtomicU64; 3],
+    key: [AtomicU64; KEY_WORDS],
+}
+
+const _: () = assert!(size_of::<FlowSlot>() == 192);
+
+impl FlowSlot {
+    #[inline]
+    pub(crate) fn identity(&self) -> Identity {
+        Identity(self.identity.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn program(&self) -> u64 {
+        self.program.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_program(&self, program: u64) {
+        self.program.store(program, Ordering::Release);
+    }
+
+    /// Puts a flow into an empty slot; it is seen once the table leads to it.
+    pub(crate) fn occupy(&self, identity: Identity, key: &Key, program: u64) {
+        self.key.iter().zip(&key.0).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
+        self.stats.store(0, Ordering::Relaxed);
+        self.spill.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.program.store(program, Ordering::Relaxed);
+        self.identity.store(identity.0, Ordering::Release);
+    }
+
+    /// Its flow is gone, for whoever looks from now on.
+    pub(crate) fn vacate(&self) {
+        self.identity.store(0, Ordering::Release);
+    }
+
+    /// Whether it holds the flow of `mask` that `key` belongs to.
+    #[inline]
+    fn matches(&self, mask_number: u16, mask: &MaskSlot, key: &Key) -> bool {
+        let identity = self.identity();
+        let is_there = identity != Identity::default() && identity.mask() == mask_number;
+        is_there
+            && mask
+                .words()
+                .all(|(index, bits)| self.key[index].load(Ordering::Relaxed) == key.0[index] & bits)
+    }
+}
+
+/// A place for a mask.
+#[derive(Debug, Default)]
+pub(crate) struct MaskSlot {
+    used: AtomicU64,
+    words: [AtomicU64; KEY_WORDS],
+}
+
+impl MaskSlot {
+    pub(crate) fn occupy(&self, mask: &Key) {
+        self.words.iter().zip(&mask.0).for_each(|(place, word)| place.store(*word, Ordering::Relaxed));
+        let used =
+            (0..KEY_WORDS).filter(|index| mask.0[*index] != 0).fold(0, |bits, index| bits | 1 << index);
+        self.used.store(used, Ordering::Release);
+    }
+
+    /// The words that look at anything, each with its number.
+    #[inline]
+    fn words(&self) -> impl Iterator<Item = (usize, u64)> {
+        let mut used = self.used.load(Ordering::Acquire);
+        std::iter::from_fn(move || {
+            let index = used.trailing_zeros() as usize;
+            used &= used.wrapping_sub(1);
+            Some((index, self.words.get(index)?.load(Ordering::Relaxed)))
+        })
+    }
+
+    /// Where the flow of this mask that `key` belongs to is in the table.
+    #[inline]
+    pub(crate) fn hash(&self, number: u16, key: &Key, secret: &Secret) -> u64 {
+        let of = |sum: u64, (index, bits): (usize, u64)| {
+            sum.wrapping_add(secret.of_word(index, key.0[index] & bits))
+        };
+        finish(self.words().fold(u64::from(number), of))
+    }
+
+    /// Whether `slot` holds the flow of this mask that `key` belongs to.
+    #[inline]
+    pub(crate) fn selects(&self, number: u16, slot: &FlowSlot, key: &Key) -> bool {
+        slot.matches(number, self, key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_matches_keys_that_differ_where_the_mask_does_not_look() {
+        let (slot, mask) = (FlowSlot::default(), MaskSlot::default());
+        let mut bits = Key::default();
+        (bits.0[3], bits.0[17]) = (0xff00, u64::MAX);
+        mask.occupy(&bits);
+        let mut key = Key([5; KEY_WORDS]);
+        key.0[3] = 0x1234;
+        assert!(!mask.selects(7, &slot, &key), "it is empty");
+        slot.occupy(Identity::new(9, 7), &key.masked(&bits), 1);
+        assert!(mask.selects(7, &slot, &key) && !mask.selects(8, &slot, &key));
+        let secret = Secret::random();
+        let hash = mask.hash(7, &key, &secret);
+        (key.0[3], key.0[4]) = (0x12ff, 6);
+        assert!(mask.selects(7, &slot, &key) && mask.hash(7, &key, &secret) == hash);
+        key.0[17] ^= 1;
+        assert!(!mask.selects(7, &slot, &key) && mask.hash(7, &key, &secret) != hash);
+        assert_eq!((slot.identity().generation(), slot.identity().mask(), slot.program()), (9, 7, 1));
+        slot.vacate();
+        assert_eq!(slot.identity(), Identity::default());
+    }
+}

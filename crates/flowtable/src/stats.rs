@@ -1,0 +1,285 @@
+//! What happened to a flow, counted by each worker for itself.
+//!
+//! ```text
+//!   flow slot ── newest ──> entry of worker 3 ── next ──> entry of worker 0 ── next ──> nobody
+//!                           packets, bytes, used, flags : 16 | next : 40
+//! ```
+//!
+//! A worker has an entry for a flow from its first packet of it on, and is the only one to write it, by plain stores; readers
+//! add up what they see, at any time. Entries come from each worker's own stock, which the writer of the table keeps filled
+//! and takes them back to when their flow is gone. A worker whose stock is empty counts in the flow itself, with the others,
+//! until there is some.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lasthop_exchange::WORKERS_MAX;
+use lasthop_flow::FlowStats;
+
+use crate::bounds::{FLOWS_MAX, STATS_STOCK, STATS_STOCK_MAX};
+use crate::chunks::Chunks;
+use crate::slot::FlowSlot;
+
+const CHUNK: usize = 1024;
+const NEXT_BITS: u32 = 40;
+const NEXT_MASK: u64 = (1 << NEXT_BITS) - 1;
+const NS_PER_MS: u64 = 1_000_000;
+
+/// A worker's entry: its worker and number, plus one so that 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EntryId(u32);
+
+impl EntryId {
+    const NUMBER_BITS: u32 = 24;
+
+    fn new(worker: usize, number: u32) -> Self {
+        Self((worker as u32) << Self::NUMBER_BITS | (number + 1))
+    }
+
+    /// As a number; 0 is none.
+    pub(crate) fn get(self) -> u32 {
+        self.0
+    }
+
+    /// From the same.
+    pub(crate) fn of(number: u32) -> Self {
+        Self(number)
+    }
+
+    fn worker(self) -> usize {
+        (self.0 >> Self::NUMBER_BITS) as usize
+    }
+
+    fn number(self) -> u32 {
+        (self.0 & ((1 << Self::NUMBER_BITS) - 1)).wrapping_sub(1)
+    }
+}
+
+const _: () = assert!(FLOWS_MAX < 1 << EntryId::NUMBER_BITS && WORKERS_MAX <= 256);
+
+#[derive(Debug, Default)]
+struct Entry {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    used_ns: AtomicU64,
+    flags_and_next: AtomicU64,
+}
+
+impl Entry {
+    fn next(&self) -> EntryId {
+        EntryId((self.flags_and_next.load(Ordering::Acquire) & NEXT_MASK) as u32)
+    }
+
+    fn clear(&self, next: EntryId) {
+        self.packets.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+        self.used_ns.store(0, Ordering::Relaxed);
+        self.flags_and_next.store(u64::from(next.0), Ordering::Release);
+    }
+}
+
+/// A packet, as statistics see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    pub(crate) len_bytes: u32,
+    pub(crate) tcp_flags: u16,
+    pub(crate) now_ns: u64,
+}
+
+/// One worker's entries.
+#[derive(Debug)]
+struct Stock {
+    entries: Chunks<Entry, CHUNK>,
+    /// Entries that exist.
+    made: AtomicU32,
+    /// Entries below `made` that were given out once.
+    begun: AtomicU32,
+    /// Entries whose flows are gone. Its worker tries the lock and never waits for it.
+    returned: Mutex<Vec<EntryId>>,
+}
+
+/// Every worker's entries.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    stocks: Box<[Stock]>,
+}
+
+impl Stats {
+    pub(crate) fn new() -> Self {
+        let stock = |_| Stock {
+            entries: Chunks::new(FLOWS_MAX as usize),
+            made: AtomicU32::new(0),
+            begun: AtomicU32::new(0),
+            returned: Mutex::default(),
+        };
+        Self { stocks: (0..WORKERS_MAX).map(stock).collect() }
+    }
+
+    fn entry(&self, id: EntryId) -> Option<&Entry> {
+        self.stocks.get(id.worker())?.entries.get(id.number() as usize)
+    }
+
+    /// Sees to it that the first `workers` workers, and the very first in any case, have entries in stock. For the writer of
+    /// the table.
+    pub(crate) fn refill(&self, workers: usize, flows: usize) {
+        for stock in self.stocks.iter().take(workers.max(1)) {
+            let (made, begun) = (stock.made.load(Ordering::Relaxed), stock.begun.load(Ordering::Relaxed));
+            // Nobody needs more entries than there are flows.
+            let wanted = (begun + STATS_STOCK.max(begun / 2).min(STATS_STOCK_MAX)).min(flows as u32);
+            let mut next = made;
+            while next < wanted && stock.entries.make(next as usize).is_some() {
+                next = (next / CHUNK as u32 + 1) * CHUNK as u32;
+            }
+            stock.made.store(next.max(made), Ordering::Release);
+        }
+    }
+
+    /// Worker `worker`'s entry for a flow, from now on at the latest; none if its stock is empty.
+    pub(crate) fn entry_of(&self, worker: usize, slot: &FlowSlot) -> EntryId {
+        let newest = || EntryId(slot.stats.load(Ordering::Acquire) as u32);
+        if let Some(own) = self.chain(newest()).find(|id| id.worker() == worker) {
+            return own;
+        }
+        let Some(id) = self.take(worker) else { return EntryId::default() };
+        let Some(entry) = self.entry(id) else { return EntryId::default() };
+        // Each other worker can be in between once.
+        for _ in 0..=WORKERS_MAX {
+            let next = newest();
+            entry.clear(next);
+            let (old, new) = (u64::from(next.0), u64::from(id.0));
+            if slot.stats.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return id;
+            }
+        }
+        debug_assert!(false, "a flow has one entry for each worker at most");
+        EntryId::default()
+    }
+
+    fn take(&self, worker: usize) -> Option<EntryId> {
+        let stock = self.stocks.get(worker)?;
+        let begun = stock.begun.load(Ordering::Relaxed);
+        if begun < stock.made.load(Ordering::Acquire) {
+            stock.begun.store(begun + 1, Ordering::Relaxed);
+            return Some(EntryId::new(worker, begun));
+        }
+        stock.returned.try_lock().ok()?.pop()
+    }
+
+    /// Entries from `first` on.
+    fn chain(&self, first: EntryId) -> impl Iterator<Item = EntryId> {
+        let mut next = first;
+        let links = std::iter::from_fn(move || {
+            let id = next;
+            next = self.entry(id)?.next();
+            Some(id)
+        });
+        links.take(WORKERS_MAX)
+    }
+
+    /// Counts a packet in the entry `id` of the calling worker, or in its flow if that is none.
+    #[inline]
+    pub(crate) fn count(&self, id: EntryId, slot: &FlowSlot, packet: Counted) {
+        let Some(entry) = self.entry(id) else { return spill(slot, packet) };
+        let add =
+            |word: &AtomicU64, more: u64| word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        add(&entry.packets, 1);
+        add(&entry.bytes, u64::from(packet.len_bytes));
+        entry.used_ns.store(packet.now_ns, Ordering::Relaxed);
+        let flags = entry.flags_and_next.load(Ordering::Relaxed);
+        let more = flags | u64::from(packet.tcp_flags) << NEXT_BITS;
+        if more != flags {
+            entry.flags_and_next.store(more, Ordering::Release);
+        }
+    }
+
+    /// What all workers counted of a flow.
+    pub(crate) fn sum(&self, slot: &FlowSlot) -> FlowStats {
+        let [packets, bytes, used_and_flags] = slot.spill.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let used_ms = used_and_flags >> 12;
+        let spilt = FlowStats { packets, bytes, used_ms, tcp_flags: (used_and_flags & 0xfff) as u16 };
+        let newest = EntryId(slot.stats.load(Ordering::Acquire) as u32);
+        self.chain(newest).filter_map(|id| self.entry(id)).fold(spilt, |sum, entry| FlowStats {
+            packets: sum.packets + entry.packets.load(Ordering::Relaxed),
+            bytes: sum.bytes + entry.bytes.load(Ordering::Relaxed),
+            used_ms: sum.used_ms.max(entry.used_ns.load(Ordering::Relaxed) / NS_PER_MS),
+            tcp_flags: sum.tcp_flags | (entry.flags_and_next.load(Ordering::Relaxed) >> NEXT_BITS) as u16,
+        })
+    }
+
+    /// A flow is gone, and nobody looks at it any more: its entries are in stock again.
+    pub(crate) fn take_back(&self, slot: &FlowSlot) {
+        let newest = EntryId(slot.stats.swap(0, Ordering::Relaxed) as u32);
+        for id in self.chain(newest).collect::<Vec<_>>() {
+            if let Ok(mut returned) = self.stocks[id.worker()].returned.lock() {
+                returned.push(id);
+            }
+        }
+    }
+
+    /// Bytes of all entries that exist.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let made = self.stocks.iter().map(|stock| stock.made.load(Ordering::Relaxed) as usize);
+        made.sum::<usize>() * size_of::<Entry>()
+    }
+}
+
+/// The way without an entry: the flow's own words, which all workers share.
+#[cold]
+fn spill(slot: &FlowSlot, packet: Counted) {
+    let [packets, bytes, used_and_flags] = &slot.spill;
+    packets.fetch_add(1, Ordering::Relaxed);
+    bytes.fetch_add(u64::from(packet.len_bytes), Ordering::Relaxed);
+    let seen = used_and_flags.load(Ordering::Relaxed);
+    let flags = seen & 0xfff | u64::from(packet.tcp_flags);
+    let used = (seen >> 12).max(packet.now_ns / NS_PER_MS);
+    // Who is in between has seen the same time, and its flags come with its next packet.
+    let new = used << 12 | flags;
+    let _ = used_and_flags.compare_exchange(seen, new, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: Counted = Counted { len_bytes: 100, tcp_flags: 2, now_ns: 7_000_000 };
+
+    #[test]
+    fn workers_count_apart_and_are_added_up() {
+        let (stats, slot) = (Stats::new(), FlowSlot::default());
+        stats.refill(3, 1000);
+        let ids = [0, 2, 0].map(|worker| stats.entry_of(worker, &slot));
+        assert!(ids[0] == ids[2] && ids[0] != ids[1] && ids[0].get() != 0);
+        stats.count(ids[0], &slot, PACKET);
+        stats.count(ids[1], &slot, Counted { tcp_flags: 0x10, now_ns: 9_000_000, ..PACKET });
+        let sum = FlowStats { packets: 2, bytes: 200, used_ms: 9, tcp_flags: 0x12 };
+        assert_eq!(stats.sum(&slot), sum);
+        assert_eq!(slot.spill[0].load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn without_stock_a_flow_counts_itself_and_nothing_is_lost() {
+        let (stats, slot) = (Stats::new(), FlowSlot::default());
+        let id = stats.entry_of(1, &slot);
+        assert_eq!(id.get(), 0);
+        stats.count(id, &slot, PACKET);
+        stats.refill(2, 1000);
+        stats.count(stats.entry_of(1, &slot), &slot, PACKET);
+        assert_eq!(stats.sum(&slot), FlowStats { packets: 2, bytes: 200, used_ms: 7, tcp_flags: 2 });
+    }
+
+    #[test]
+    fn entries_of_flows_that_are_gone_are_used_again() {
+        let stats = Stats::new();
+        stats.refill(1, 1);
+        let made = stats.memory_bytes();
+        for _ in 0..2 * CHUNK {
+            let slot = FlowSlot::default();
+            let id = stats.entry_of(0, &slot);
+            stats.count(id, &slot, PACKET);
+            assert_eq!((id.get() == 0, stats.sum(&slot).packets), (false, 1));
+            stats.take_back(&slot);
+            stats.refill(1, 1);
+        }
+        assert_eq!(stats.memory_bytes(), made);
+    }
+}

@@ -1,0 +1,465 @@
+//! The table as whoever installs flows sees it: one writer, whom no worker waits for.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
+use lasthop_wire::Key;
+
+use crate::InstallError;
+use crate::arena::Blocks;
+use crate::bounds::{FLOWS_MAX, MASKS_MAX};
+use crate::compact::Compact;
+use crate::grace::Moment;
+use crate::meter::{MeterRate, MeterStats, Meters};
+use crate::program::{Step, compile};
+use crate::shared::Shared;
+use crate::slot::Identity;
+
+/// A flow as it was installed.
+#[derive(Debug)]
+pub struct Flow {
+    /// Its name, if it was given one.
+    pub ufid: Option<Ufid>,
+    /// What it matches.
+    pub matching: Match,
+    /// What is done with its packets.
+    pub actions: Vec<Action>,
+    /// No packet finds it: the control plane only asks whether there could be such a flow.
+    pub is_probe: bool,
+}
+
+/// Which flow is meant.
+#[derive(Clone, Copy, Debug)]
+pub enum FlowName<'a> {
+    /// The one with this name.
+    Ufid(Ufid),
+    /// Of those without a name, the one with this key, whatever its mask.
+    Key(&'a FlowKey),
+}
+
+/// A flow that was taken out of the table; see [`FlowTable::final_stats`].
+#[derive(Clone, Debug)]
+pub struct Removed {
+    /// The flow.
+    pub flow: Arc<Flow>,
+    stats: Arc<OnceLock<FlowStats>>,
+}
+
+/// A flow in its slot.
+#[derive(Debug)]
+struct Record {
+    flow: Arc<Flow>,
+    mask: u16,
+    hash: u64,
+    program: u64,
+    /// What had been counted when statistics were cleared.
+    before: FlowStats,
+}
+
+/// What can be used again when nobody looks at it any more.
+#[derive(Debug)]
+enum Retired {
+    Flow { slot: u32, before: FlowStats, stats: Arc<OnceLock<FlowStats>> },
+    Program(u64),
+    Mask(u16),
+}
+
+#[derive(Debug, Default)]
+struct Writer {
+    /// By slot.
+    records: Vec<Option<Record>>,
+    /// By slot: how many flows it has had.
+    generations: Vec<u32>,
+    free: Vec<u32>,
+    count: usize,
+    by_ufid: HashMap<Ufid, u32>,
+    /// Slots of flows without a name, by hash of their key.
+    by_key: HashMap<u64, Vec<u32>>,
+    key_hasher: RandomState,
+    /// Each mask's number.
+    masks: HashMap<Key, u16>,
+    /// By number: the mask and its flows.
+    mask_flows: Vec<(Key, u32)>,
+    free_masks: Vec<u16>,
+    blocks: Blocks,
+    retired: VecDeque<(Moment, Retired)>,
+}
+
+/// Flows, for several workers to look up and one writer at a time to change.
+///
+/// No method makes a worker wait; what they cost is the caller's time alone.
+#[derive(Debug)]
+pub struct FlowTable {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) meters: Meters,
+    writer: Mutex<Writer>,
+}
+
+impl Default for FlowTable {
+    fn default() -> Self {
+        Self { shared: Arc::new(Shared::new()), meters: Meters::new(), writer: Mutex::default() }
+    }
+}
+
+impl FlowTable {
+    fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Installs a flow. Workers find it when this returns.
+    ///
+    /// # Errors
+    /// [`InstallError::Exists`] if there is one with this name, or one that matches the same; [`InstallError::NoRoom`];
+    /// [`InstallError::Refused`] if it asks for what is not there. Nothing has changed then.
+    pub fn install(&self, flow: Flow) -> Result<(), InstallError> {
+        let compact = Compact::of(&flow.matching)?;
+        let program = compile(&flow.actions)?;
+        let mut writer = self.writer();
+        writer.reclaim(&self.shared);
+        let name = flow.ufid.map_or(FlowName::Key(&flow.matching.key), FlowName::Ufid);
+        let is_met = !flow.is_probe && writer.find(&self.shared, &compact).is_some();
+        if is_met || writer.slot_of(name).is_some() {
+            return Err(InstallError::Exists);
+        }
+        writer.install(&self.shared, flow, &compact, &program)
+    }
+
+    /// Gives a flow other actions. Statistics stay.
+    ///
+    /// # Errors
+    /// [`InstallError::Unknown`], [`InstallError::NoRoom`], [`InstallError::Refused`].
+    pub fn replace(&self, name: FlowName<'_>, actions: Vec<Action>) -> Result<Arc<Flow>, InstallError> {
+        let program = compile(&actions)?;
+        let mut writer = self.writer();
+        writer.reclaim(&self.shared);
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
+        writer.replace(&self.shared, slot, actions, &program)
+    }
+
+    /// A flow and what happened to it so far.
+    ///
+    /// # Errors
+    /// [`InstallError::Unknown`].
+    pub fn get(&self, name: FlowName<'_>) -> Result<(Arc<Flow>, FlowStats), InstallError> {
+        let writer = self.writer();
+        let slot = writer.slot_of(name);
+        slot.and_then(|slot| writer.entry(&self.shared, slot)).ok_or(InstallError::Unknown)
+    }
+
+    /// Begins to count a flow anew.
+    ///
+    /// # Errors
+    /// [`InstallError::Unknown`].
+    pub fn clear_stats(&self, name: FlowName<'_>) -> Result<(), InstallError> {
+        let mut writer = self.writer();
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
+        let now = self.shared.flows.get(slot as usize).map(|flow| self.shared.stats_of(flow));
+        if let (Some(Some(record)), Some(now)) = (writer.records.get_mut(slot as usize), now) {
+            record.before = now;
+        }
+        Ok(())
+    }
+
+    /// Takes a flow out: no packet that comes from now on finds it.
+    ///
+    /// # Errors
+    /// [`InstallError::Unknown`].
+    pub fn remove(&self, name: FlowName<'_>) -> Result<Removed, InstallError> {
+        let mut writer = self.writer();
+        let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
+        let removed = writer.remove(&self.shared, slot).ok_or(InstallError::Unknown)?;
+        writer.reclaim(&self.shared);
+        Ok(removed)
+    }
+
+    /// Takes out the flows in up to `slots` slots from `cursor` on; where to go on, until there are none.
+    pub fn flush(&self, cursor: usize, slots: usize) -> Option<usize> {
+        let mut writer = self.writer();
+        let end = writer.records.len().min(cursor.saturating_add(slots));
+        for slot in cursor..end {
+            let _ = writer.remove(&self.shared, slot as u32);
+        }
+        writer.reclaim(&self.shared);
+        (end < writer.records.len()).then_some(end)
+    }
+
+    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics; and where to go on, until there are none.
+    /// Flows that come or go between two calls may be among them or not.
+    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<(Arc<Flow>, FlowStats)>, Option<usize>) {
+        let mut writer = self.writer();
+        writer.reclaim(&self.shared);
+        self.shared.stats.refill(self.shared.workers.load(Ordering::Relaxed), writer.count);
+        let end = writer.records.len().min(cursor.saturating_add(slots));
+        let flows = (cursor..end).filter_map(|slot| writer.entry(&self.shared, slot as u32)).collect();
+        (flows, (end < writer.records.len()).then_some(end))
+    }
+
+    /// What had happened to a flow when the last packet was through with it; `None` as long as a worker may still be at one.
+    #[must_use]
+    pub fn final_stats(&self, removed: &Removed) -> Option<FlowStats> {
+        self.writer().reclaim(&self.shared);
+        removed.stats.get().copied()
+    }
+
+    /// Sets what a meter lets through, with a full bucket and nothing counted; a rate of 0 is no meter any more.
+    ///
+    /// # Errors
+    /// [`InstallError::NoRoom`] if the number is too high.
+    pub fn set_meter(&self, meter: u32, rate: MeterRate) -> Result<(), InstallError> {
+        let is_set = self.meters.set(meter, rate);
+        if is_set { Ok(()) } else { Err(InstallError::NoRoom("meters have numbers up to 4095")) }
+    }
+
+    /// What happened at a meter; `None` if it was never set.
+    #[must_use]
+    pub fn meter_stats(&self, meter: u32) -> Option<MeterStats> {
+        self.meters.stats(meter)
+    }
+
+    /// Says what CLOCK_MONOTONIC was when the clock began that workers tell, in nanoseconds: statistics are in the former.
+    pub fn set_clock_origin(&self, origin_ns: u64) {
+        self.shared.clock_origin_ms.store(origin_ns / 1_000_000, Ordering::Relaxed);
+    }
+
+    /// Flows and masks that there are.
+    #[must_use]
+    pub fn len(&self) -> (usize, usize) {
+        let writer = self.writer();
+        (writer.count, writer.masks.len())
+    }
+
+    /// Bytes of workers' statistics.
+    #[must_use]
+    pub fn stats_memory_bytes(&self) -> usize {
+        self.shared.stats.memory_bytes()
+    }
+}
+
+impl Writer {
+    fn record(&self, slot: u32) -> Option<&Record> {
+        self.records.get(slot as usize)?.as_ref()
+    }
+
+    /// The flow that matches exactly this.
+    fn find(&self, shared: &Shared, compact: &Compact) -> Option<u32> {
+        shared.find(*self.masks.get(&compact.mask)?, &compact.key)
+    }
+
+    fn slot_of(&self, name: FlowName<'_>) -> Option<u32> {
+        let key = match name {
+            FlowName::Ufid(ufid) => return self.by_ufid.get(&ufid).copied(),
+            FlowName::Key(key) => key,
+        };
+        let slots = self.by_key.get(&self.key_hasher.hash_one(key))?;
+        let has_it = |slot: &&u32| self.record(**slot).is_some_and(|record| record.flow.matching.key == *key);
+        slots.iter().find(has_it).copied()
+    }
+
+    /// Enters a flow's name, or takes it out.
+    fn name(&mut self, flow: &Flow, slot: u32, is_there: bool) {
+        if let Some(ufid) = flow.ufid {
+            if is_there {
+                self.by_ufid.insert(ufid, slot)
+            } else {
+                self.by_ufid.remove(&ufid)
+            };
+            return;
+        }
+        let hash = self.key_hasher.hash_one(&flow.matching.key);
+        let slots = self.by_key.entry(hash).or_default();
+        if is_there {
+            slots.push(slot);
+            return;
+        }
+        slots.retain(|other| *other != slot);
+        if slots.is_empty() {
+            self.by_key.remove(&hash);
+        }
+    }
+
+    fn entry(&self, shared: &Shared, slot: u32) -> Option<(Arc<Flow>, FlowStats)> {
+        let record = self.record(slot)?;
+        let stats = shared.stats_of(shared.flows.get(slot as usize)?);
+        Some((Arc::clone(&record.flow), since(stats, record.before)))
+    }
+
+    fn install(
+        &mut self,
+        shared: &Shared,
+        flow: Flow,
+        compact: &Compact,
+        program: &[u64],
+    ) -> Result<(), InstallError> {
+        let slot = self.vacancy().ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
+        let place =
+            shared.flows.make(slot as usize).ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
+        let Some(mask) = self.mask(shared, &compact.mask) else {
+            self.free.push(slot);
+            return Err(InstallError::NoRoom("the table has 1024 masks"));
+        };
+        let word = self.place(shared, program).inspect_err(|_| {
+            self.free.push(slot);
+            self.drop_mask(shared, mask);
+        });
+        let word = word?;
+        let hash = shared
+            .masks
+            .get(usize::from(mask))
+            .map_or(0, |slot| slot.hash(mask, &compact.key, &shared.secret));
+        self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1).max(1);
+        place.occupy(Identity::new(self.generations[slot as usize], mask), &compact.key, word);
+        let everybody = self.records.iter().zip(0..).filter_map(|(record, slot)| {
+            record.as_ref().filter(|record| !record.flow.is_probe).map(|record| (record.hash, slot))
+        });
+        if !flow.is_probe && shared.buckets.insert((hash, slot), self.count, everybody).is_err() {
+            place.vacate();
+            self.free.push(slot);
+            self.drop_mask(shared, mask);
+            self.give_back(word);
+            return Err(InstallError::NoRoom("too many flows have the same hash"));
+        }
+        self.name(&flow, slot, true);
+        let record = Record { flow: Arc::new(flow), mask, hash, program: word, before: FlowStats::default() };
+        self.records[slot as usize] = Some(record);
+        self.count += 1;
+        shared.stats.refill(shared.workers.load(Ordering::Relaxed), self.count);
+        Ok(())
+    }
+
+    /// A slot that nobody has.
+    fn vacancy(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free.pop() {
+            return Some(slot);
+        }
+        let slot = self.records.len() as u32;
+        (slot < FLOWS_MAX).then(|| {
+            self.records.push(None);
+            self.generations.push(0);
+            slot
+        })
+    }
+
+    /// The number of a mask, which gets one flow more.
+    fn mask(&mut self, shared: &Shared, mask: &Key) -> Option<u16> {
+        if let Some(number) = self.masks.get(mask) {
+            self.mask_flows[usize::from(*number)].1 += 1;
+            return Some(*number);
+        }
+        let number = match self.free_masks.pop() {
+            Some(number) => number,
+            None if self.mask_flows.len() < MASKS_MAX => {
+                self.mask_flows.push((Key::default(), 0));
+                (self.mask_flows.len() - 1) as u16
+            }
+            None => return None,
+        };
+        shared.masks.make(usize::from(number))?.occupy(mask);
+        self.mask_flows[usize::from(number)] = (*mask, 1);
+        self.masks.insert(*mask, number);
+        shared.set_live(number, true);
+        Some(number)
+    }
+
+    /// A mask has one flow less.
+    fn drop_mask(&mut self, shared: &Shared, number: u16) {
+        let (mask, flows) = &mut self.mask_flows[usize::from(number)];
+        *flows -= 1;
+        if *flows == 0 {
+            self.masks.remove(mask);
+            shared.set_live(number, false);
+            self.retired.push_back((shared.visits.now(), Retired::Mask(number)));
+        }
+    }
+
+    /// The word that stands for a program.
+    fn place(&mut self, shared: &Shared, program: &[u64]) -> Result<u64, InstallError> {
+        match program {
+            [] => Ok(Step::END.0),
+            [only] => Ok(*only),
+            _ => {
+                let place = shared.arena.put(&mut self.blocks, program);
+                let place = place.ok_or(InstallError::NoRoom("there is no room for more actions"))?;
+                Ok(Step::long(place, program.len()).0)
+            }
+        }
+    }
+
+    fn give_back(&mut self, program: u64) {
+        if let Some((place, len)) = Step(program).place() {
+            self.blocks.give_back(place, len);
+        }
+    }
+
+    fn replace(
+        &mut self,
+        shared: &Shared,
+        slot: u32,
+        actions: Vec<Action>,
+        program: &[u64],
+    ) -> Result<Arc<Flow>, InstallError> {
+        let word = self.place(shared, program)?;
+        let record = self.records.get_mut(slot as usize).and_then(Option::as_mut);
+        let (Some(record), Some(place)) = (record, shared.flows.get(slot as usize)) else {
+            self.give_back(word);
+            return Err(InstallError::Unknown);
+        };
+        place.set_program(word);
+        let old = std::mem::replace(&mut record.program, word);
+        let Flow { ufid, matching, is_probe, .. } = &*record.flow;
+        record.flow =
+            Arc::new(Flow { ufid: *ufid, matching: matching.clone(), actions, is_probe: *is_probe });
+        let flow = Arc::clone(&record.flow);
+        shared.version.fetch_add(1, Ordering::Release);
+        self.retired.push_back((shared.visits.now(), Retired::Program(old)));
+        Ok(flow)
+    }
+
+    /// Takes a flow out.
+    fn remove(&mut self, shared: &Shared, slot: u32) -> Option<Removed> {
+        let record = self.records.get_mut(slot as usize)?.take()?;
+        shared.buckets.remove(record.hash, slot);
+        shared.flows.get(slot as usize)?.vacate();
+        // Before the moment from which on nobody may know it: visits that begin later look at their caches again.
+        shared.version.fetch_add(1, Ordering::Release);
+        self.name(&record.flow, slot, false);
+        self.count -= 1;
+        let removed = Removed { flow: record.flow, stats: Arc::default() };
+        let moment = shared.visits.now();
+        let retired = Retired::Flow { slot, before: record.before, stats: Arc::clone(&removed.stats) };
+        self.retired.extend([(moment, retired), (moment, Retired::Program(record.program))]);
+        self.drop_mask(shared, record.mask);
+        Some(removed)
+    }
+
+    /// Makes free what nobody looks at any more.
+    fn reclaim(&mut self, shared: &Shared) {
+        while self.retired.front().is_some_and(|(moment, _)| shared.visits.have_passed(moment)) {
+            match self.retired.pop_front() {
+                Some((_, Retired::Flow { slot, before, stats })) => {
+                    if let Some(place) = shared.flows.get(slot as usize) {
+                        let _ = stats.set(since(shared.stats_of(place), before));
+                        shared.stats.take_back(place);
+                    }
+                    self.free.push(slot);
+                }
+                Some((_, Retired::Program(program))) => self.give_back(program),
+                Some((_, Retired::Mask(number))) => self.free_masks.push(number),
+                None => {}
+            }
+        }
+    }
+}
+
+/// What was counted since `before`.
+fn since(now: FlowStats, before: FlowStats) -> FlowStats {
+    let is_new = now.packets > before.packets;
+    FlowStats {
+        packets: now.packets - before.packets,
+        bytes: now.bytes - before.bytes,
+        used_ms: if is_new { now.used_ms } else { 0 },
+        tcp_flags: if is_new { now.tcp_flags } else { 0 },
+    }
+}

@@ -1,0 +1,271 @@
+//! The table against a list that is searched from one end to the other.
+
+use std::collections::HashMap;
+
+use lasthop_flow::{Action, Ethernet, FlowKey, FlowStats, Ipv4, Match, Ports, Ufid};
+use lasthop_wire::Key;
+use proptest::prelude::*;
+
+use crate::compact::Compact;
+use crate::lane::{HITS, Lane};
+use crate::program::{Code, Step};
+use crate::slot::Identity;
+use crate::stats::{Counted, EntryId};
+use crate::{Flow, FlowName, FlowTable, InstallError};
+
+fn udp(src: u8, dst: u8, port: u16) -> FlowKey {
+    FlowKey {
+        in_port: Some(1),
+        ethernet: Some(Ethernet::default()),
+        ether_type: Some(0x0800),
+        ipv4: Some(Ipv4 {
+            src: [10, 0, 0, src].into(),
+            dst: [10, 0, 0, dst].into(),
+            proto: 17,
+            ..Ipv4::default()
+        }),
+        udp: Some(Ports { src: 1000, dst: port }),
+        ..FlowKey::default()
+    }
+}
+
+fn packet(key: &FlowKey) -> Key {
+    Compact::of(&Match { key: key.clone(), mask: None }).expect("it is supported").key
+}
+
+/// A mask of some of the fields by which the keys here differ.
+fn mask(bits: u8) -> FlowKey {
+    let byte = |bit: u8| if bits >> bit & 1 == 1 { 0xff } else { 0 };
+    let ip = Ipv4 {
+        src: [0, 0, 0, byte(0)].into(),
+        dst: [0, 0, 0, byte(1)].into(),
+        proto: 0xff,
+        ..Ipv4::default()
+    };
+    let ports = Ports { src: 0, dst: u16::from(byte(2)) };
+    FlowKey { ether_type: Some(0xffff), ipv4: Some(ip), udp: Some(ports), ..FlowKey::default() }
+}
+
+fn ufid(number: u8) -> Ufid {
+    Ufid([number; 16])
+}
+
+fn flow(number: u8, key: FlowKey, bits: u8, port: u32) -> Flow {
+    let matching = Match { key, mask: Some(mask(bits)) };
+    Flow { ufid: Some(ufid(number)), matching, actions: vec![Action::Output(port)], is_probe: false }
+}
+
+/// What the table says of a packet: the port of its flow's only output.
+fn look_up(table: &FlowTable, lane: &mut Lane, key: &Key) -> Option<u16> {
+    lane.begin(&table.shared);
+    let hit = lane.look_up(&table.shared, table.shared.secret.digest(key, false), key);
+    if let Some(hit) = hit {
+        let slot = table.shared.flows.get(hit.flow as usize).expect("it was found");
+        let counted = Counted { len_bytes: 60, tcp_flags: 0, now_ns: 5_000_000 };
+        table.shared.stats.count(EntryId::of(hit.stats), slot, counted);
+        assert_ne!(slot.identity(), Identity::default());
+    }
+    lane.end(&table.shared);
+    hit.map(|hit| {
+        assert_eq!(Step(hit.program).code(), Code::Output);
+        Step(hit.program).operand(0, 16) as u16
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Turn {
+    Install(u8, (u8, u8, u16), u8, u32),
+    Replace(u8, u32),
+    Remove(u8),
+    Packet(usize, (u8, u8, u16)),
+}
+
+fn any_turn() -> impl Strategy<Value = Turn> {
+    let key = || (0..4_u8, 0..4_u8, 0..3_u16);
+    prop_oneof![
+        3 => (0..16_u8, key(), 0..8_u8, 0..1000_u32).prop_map(|(name, key, bits, port)| Turn::Install(name, key, bits, port)),
+        1 => (0..16_u8, 0..1000_u32).prop_map(|(name, port)| Turn::Replace(name, port)),
+        2 => (0..16_u8).prop_map(Turn::Remove),
+        6 => (0..2_usize, key()).prop_map(|(worker, key)| Turn::Packet(worker, key)),
+    ]
+}
+
+/// A flow of the list: what it matches, its port, and packets that found it.
+struct Listed {
+    compact: Compact,
+    port: u32,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_table_finds_what_a_list_finds(turns in prop::collection::vec(any_turn(), 1..200)) {
+        let (table, mut list) = (FlowTable::default(), HashMap::<u8, Listed>::new());
+        let mut lanes = [Lane::new(0, 1), Lane::new(1, 2)];
+        let (mut packets, mut removed) = (0, Vec::new());
+        for turn in turns {
+            match turn {
+                Turn::Install(name, (src, dst, port), bits, out) => {
+                    let flow = flow(name, udp(src, dst, port), bits, out);
+                    let compact = Compact::of(&flow.matching).unwrap();
+                    let exists = list.contains_key(&name) || list.values().any(|listed| listed.compact == compact);
+                    let wanted = if exists { Err(InstallError::Exists) } else { Ok(()) };
+                    prop_assert_eq!(table.install(flow), wanted);
+                    if !exists {
+                        list.insert(name, Listed { compact, port: out });
+                    }
+                }
+                Turn::Replace(name, out) => {
+                    let done = table.replace(FlowName::Ufid(ufid(name)), vec![Action::Output(out)]);
+                    prop_assert_eq!(done.is_ok(), list.contains_key(&name));
+                    list.entry(name).and_modify(|listed| listed.port = out);
+                }
+                Turn::Remove(name) => {
+                    let done = table.remove(FlowName::Ufid(ufid(name)));
+                    prop_assert_eq!(done.is_ok(), list.remove(&name).is_some());
+                    removed.extend(done);
+                }
+                Turn::Packet(worker, (src, dst, port)) => {
+                    let key = packet(&udp(src, dst, port));
+                    let found = look_up(&table, &mut lanes[worker], &key);
+                    let matching = |listed: &&Listed| key.masked(&listed.compact.mask) == listed.compact.key;
+                    let wanted: Vec<u32> = list.values().filter(matching).map(|listed| listed.port).collect();
+                    match found {
+                        None => prop_assert!(wanted.is_empty()),
+                        Some(port) => prop_assert!(wanted.contains(&u32::from(port)), "{port} {wanted:?}"),
+                    }
+                    packets += u64::from(found.is_some());
+                }
+            }
+            prop_assert_eq!(table.len().0, list.len());
+        }
+        let living: u64 = dump(&table).iter().map(|(_, stats)| stats.packets).sum();
+        let gone: u64 = removed.iter().map(|removed| table.final_stats(removed).unwrap().packets).sum();
+        prop_assert_eq!(living + gone, packets, "every packet is counted once");
+    }
+}
+
+fn dump(table: &FlowTable) -> Vec<(std::sync::Arc<Flow>, FlowStats)> {
+    let (mut flows, mut cursor) = (Vec::new(), Some(0));
+    while let Some(at) = cursor {
+        let (more, next) = table.dump(at, 3);
+        flows.extend(more);
+        cursor = next;
+    }
+    flows
+}
+
+#[test]
+fn a_flow_that_is_in_use_is_counted_to_the_end_before_its_place_is_given_away() {
+    let table = FlowTable::default();
+    let mut lane = Lane::new(0, 1);
+    table.install(flow(1, udp(1, 2, 3), 7, 5)).unwrap();
+    let key = packet(&udp(1, 2, 3));
+    assert_eq!(look_up(&table, &mut lane, &key), Some(5));
+    lane.begin(&table.shared);
+    let hit = lane.look_up(&table.shared, table.shared.secret.digest(&key, false), &key).unwrap();
+    let removed = table.remove(FlowName::Ufid(ufid(1))).unwrap();
+    assert_eq!(table.final_stats(&removed), None, "a visit is under way");
+    table.install(flow(2, udp(3, 2, 1), 7, 6)).unwrap();
+    let slot = table.shared.flows.get(hit.flow as usize).unwrap();
+    let counted = Counted { len_bytes: 40, tcp_flags: 2, now_ns: 9_000_000 };
+    table.shared.stats.count(EntryId::of(hit.stats), slot, counted);
+    lane.end(&table.shared);
+    let stats = FlowStats { packets: 2, bytes: 100, used_ms: 9, tcp_flags: 2 };
+    assert_eq!(table.final_stats(&removed), Some(stats));
+    assert_eq!(look_up(&table, &mut lane, &key), None);
+    assert_eq!(look_up(&table, &mut lane, &packet(&udp(3, 2, 1))), Some(6));
+}
+
+#[test]
+fn flows_have_names_or_matches_and_statistics_start_over() {
+    let table = FlowTable::default();
+    let unnamed = Flow { ufid: None, ..flow(0, udp(1, 2, 3), 7, 5) };
+    let matching = unnamed.matching.clone();
+    let name = FlowName::Key(&matching.key);
+    table.install(unnamed).unwrap();
+    let mut lane = Lane::new(0, 1);
+    let key = packet(&udp(1, 2, 3));
+    (0..3).for_each(|_| assert_eq!(look_up(&table, &mut lane, &key), Some(5)));
+    assert_eq!(table.get(name).unwrap().1.packets, 3);
+    table.clear_stats(name).unwrap();
+    assert_eq!(table.get(name).unwrap().1, FlowStats::default());
+    look_up(&table, &mut lane, &key);
+    assert_eq!(table.get(name).unwrap().1, FlowStats { packets: 1, bytes: 60, used_ms: 5, tcp_flags: 0 });
+    assert!(matches!(table.get(FlowName::Ufid(ufid(0))), Err(InstallError::Unknown)));
+    table.remove(name).unwrap();
+    assert!(matches!(table.remove(name), Err(InstallError::Unknown)));
+    assert_eq!(table.len(), (0, 0));
+}
+
+#[test]
+fn masks_are_bounded_and_come_back() {
+    let table = FlowTable::default();
+    let with_mask = |number: u32| {
+        let key = FlowKey { ethernet: Some(Ethernet::default()), ..FlowKey::default() };
+        let mask = FlowKey { dp_hash: Some(number + 1), ..FlowKey::default() };
+        let ufid = Some(Ufid(u128::from(number).to_be_bytes()));
+        Flow { ufid, matching: Match { key, mask: Some(mask) }, actions: Vec::new(), is_probe: false }
+    };
+    (0..1024).for_each(|number| table.install(with_mask(number)).unwrap());
+    assert!(matches!(table.install(with_mask(1024)), Err(InstallError::NoRoom(_))));
+    table.remove(FlowName::Ufid(Ufid(7_u128.to_be_bytes()))).unwrap();
+    assert_eq!(table.install(with_mask(1024)), Ok(()));
+    assert_eq!(table.len(), (1024, 1024));
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        cursor = table.flush(at, 100);
+    }
+    assert_eq!(table.len(), (0, 0));
+}
+
+#[test]
+fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
+    let table = FlowTable::default();
+    let mut lane = Lane::new(0, 1);
+    lane.begin(&table.shared);
+    lane.end(&table.shared);
+    let key = |number: u32| {
+        let [_, b, c, d] = number.to_be_bytes();
+        let ip = Ipv4 { src: [10, b, c, d].into(), proto: 17, ..Ipv4::default() };
+        FlowKey { ipv4: Some(ip), ..udp(0, 0, 0) }
+    };
+    const FLOWS: u32 = 20_000;
+    for number in 0..FLOWS {
+        let matching = Match { key: key(number), mask: None };
+        table
+            .install(Flow {
+                ufid: None,
+                matching,
+                actions: vec![Action::Output(number % 1000)],
+                is_probe: false,
+            })
+            .unwrap();
+    }
+    assert!(table.stats_memory_bytes() <= 64 << 10, "{}", table.stats_memory_bytes());
+    for number in (0..FLOWS).step_by(100).cycle().take(1000) {
+        assert_eq!(look_up(&table, &mut lane, &packet(&key(number))), Some((number % 1000) as u16));
+    }
+    assert!(lane.counts[HITS] >= 800, "{:?}", lane.counts);
+    assert!(table.stats_memory_bytes() <= 64 << 10);
+    let stats = table.get(FlowName::Key(&key(100))).unwrap().1;
+    assert_eq!((stats.packets, stats.bytes), (5, 300));
+}
+
+#[test]
+fn a_probe_is_there_by_name_and_no_packet_meets_it() {
+    let table = FlowTable::default();
+    let mut lane = Lane::new(0, 1);
+    table.install(flow(1, udp(1, 2, 3), 7, 5)).unwrap();
+    let probe = || Flow { ufid: None, is_probe: true, ..flow(1, udp(1, 2, 3), 7, 6) };
+    assert_eq!(table.install(probe()), Ok(()));
+    assert_eq!(table.install(probe()), Err(InstallError::Exists));
+    let key = packet(&udp(1, 2, 3));
+    assert_eq!(look_up(&table, &mut lane, &key), Some(5));
+    table.remove(FlowName::Ufid(ufid(1))).unwrap();
+    assert_eq!(look_up(&table, &mut lane, &key), None);
+    assert_eq!(table.get(FlowName::Key(&udp(1, 2, 3))).unwrap().1, FlowStats::default());
+    assert!(table.remove(FlowName::Key(&udp(1, 2, 3))).is_ok());
+    assert_eq!(table.len(), (0, 0));
+}

@@ -1,0 +1,62 @@
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Mapping;
+
+/// A row of 64-bit words of a mapping, pinned: for numbers of the switch's own in memory that outlives its process.
+#[derive(Debug)]
+pub struct Words {
+    start: NonNull<u64>,
+    count: usize,
+    _pin: Arc<Mapping>,
+}
+
+// SAFETY: the pin keeps the memory; all access is by atomics, and no reference to it outlives a call.
+unsafe impl Send for Words {}
+
+impl Words {
+    /// `count` words from byte `offset` of `mapping` on; `None` if they do not lie there, aligned.
+    #[must_use]
+    pub fn new(mapping: &Arc<Mapping>, offset_bytes: usize, count: usize) -> Option<Self> {
+        let end = count.checked_mul(8)?.checked_add(offset_bytes)?;
+        let is_aligned = (mapping.start().as_ptr() as usize).checked_add(offset_bytes)?.is_multiple_of(8);
+        if end > mapping.len() || !is_aligned {
+            return None;
+        }
+        // SAFETY: the whole row lies inside the mapping.
+        let start = unsafe { mapping.start().add(offset_bytes) }.cast();
+        Some(Self { start, count, _pin: Arc::clone(mapping) })
+    }
+
+    /// Writes the first words; those for which there is no room are left out.
+    pub fn write(&self, values: &[u64]) {
+        for (index, value) in values.iter().enumerate().take(self.count) {
+            // SAFETY: `new` checked that `count` words lie there, aligned, and the pin keeps them. All access is by atomics.
+            let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(index)) };
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryMap, Region};
+
+    #[test]
+    fn words_stay_in_their_row() {
+        let mapping = Arc::new(Mapping::anonymous(4096).unwrap());
+        Words::new(&mapping, 8, 2).unwrap().write(&[1, 2, 3]);
+        let map =
+            MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping: mapping.clone() }]).unwrap();
+        let mut bytes = [0; 32];
+        map.read(map.translate(0, 32, &mut 0).unwrap(), 0, &mut bytes).unwrap();
+        let words: Vec<u64> =
+            bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
+        assert_eq!(words, [0, 1, 2, 0]);
+        for (offset, count) in [(4, 1), (4096, 1), (0, 513), (8, 512), (usize::MAX, 1), (0, usize::MAX)] {
+            assert!(Words::new(&mapping, offset, count).is_none(), "{offset} {count}");
+        }
+    }
+}

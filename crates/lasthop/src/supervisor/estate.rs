@@ -1,0 +1,191 @@
+//! What the supervisor keeps of each guest's session for the next switch process, should this one die.
+//!
+//! ```text
+//!   guest ── connection ──┬── the switch process             tells: session, descriptors      (when the front end changes them)
+//!                         └── a copy here, with memory ◄── marks of what is under way          (shared, always up to date)
+//!
+//!   it dies:  Bring descriptors, TakeOver ──► the next one: goes on ── done, or why not: then the guest has to connect again
+//! ```
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use lasthop_vhost::Kept;
+use rustix::net::{Shutdown, shutdown};
+use serde_json::Value;
+
+/// Switch processes in a row that may die while they take a session over; then its guest has to connect again.
+const UNANSWERED_MAX: u32 = 2;
+/// The same of those that die soon after, of this session or of another one.
+const YOUNG_MAX: u32 = 5;
+/// A switch process that lives for so long with a session does not die of it.
+pub(super) const PROOF: Duration = Duration::from_millis(250);
+
+/// One session.
+#[derive(Debug)]
+pub(super) struct Estate {
+    attachment: u64,
+    connection: OwnedFd,
+    memory: OwnedFd,
+    /// As told last; `Null` before the front end has said anything.
+    session: Value,
+    fds: BTreeMap<u32, OwnedFd>,
+    heir: Heir,
+    /// Deaths in a row, while it was taken over and soon after.
+    unanswered: u32,
+    young: u32,
+}
+
+/// How far the present switch process is with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Heir {
+    /// It began the session itself, or none is there.
+    None,
+    /// It was told to take it over.
+    Told,
+    /// It took it over.
+    Since(Instant),
+}
+
+impl Estate {
+    /// Of a guest's connection that is about to be handed to the switch, for a port of so many queue pairs.
+    pub(super) fn new(attachment: u64, connection: &OwnedFd, queues: u16) -> io::Result<Self> {
+        Ok(Self {
+            attachment,
+            connection: connection.try_clone()?,
+            memory: Kept::create(rings(queues))?,
+            session: Value::Null,
+            fds: BTreeMap::new(),
+            heir: Heir::None,
+            unanswered: 0,
+            young: 0,
+        })
+    }
+
+    pub(super) fn attachment(&self) -> u64 {
+        self.attachment
+    }
+
+    /// A copy of the memory, for the switch.
+    pub(super) fn memory(&self) -> io::Result<OwnedFd> {
+        self.memory.try_clone()
+    }
+
+    /// Descriptors that the switch got from the front end. Those that did not arrive are found to be missing by who needs
+    /// them.
+    pub(super) fn keep(&mut self, numbers: Vec<u32>, fds: Vec<OwnedFd>) {
+        self.fds.extend(numbers.into_iter().zip(fds));
+    }
+
+    /// The session as it is now, and which descriptors belong to it.
+    pub(super) fn tell(&mut self, session: Value, numbers: &[u32]) {
+        self.session = session;
+        self.fds.retain(|number, _| numbers.contains(number));
+    }
+
+    /// The switch that had it is dead. False: it, and others before it, may have died of this, and that is enough. `is_next`: of
+    /// those that it was told to take over and has not, this is the first.
+    pub(super) fn survives(&mut self, is_next: bool) -> bool {
+        match std::mem::replace(&mut self.heir, Heir::None) {
+            Heir::Told => self.unanswered += u32::from(is_next),
+            Heir::Since(since) if since.elapsed() < PROOF => {
+                (self.unanswered, self.young) = (0, self.young + 1)
+            }
+            Heir::Since(_) | Heir::None => (self.unanswered, self.young) = (0, 0),
+        }
+        self.unanswered < UNANSWERED_MAX && self.young < YOUNG_MAX
+    }
+
+    /// The switch that had it was ended in order.
+    pub(super) fn begin_anew(&mut self) {
+        (self.heir, self.unanswered, self.young) = (Heir::None, 0, 0);
+    }
+
+    /// Whether the present switch was told to take it over and has not answered.
+    pub(super) fn is_told(&self) -> bool {
+        self.heir == Heir::Told
+    }
+
+    /// The switch took it over.
+    pub(super) fn is_taken_over(&mut self) {
+        self.heir = Heir::Since(Instant::now());
+    }
+
+    /// Copies of everything, for the next switch: session, connection and memory, and the descriptors with their numbers.
+    pub(super) fn bequeath(&mut self) -> io::Result<Bequest> {
+        let fds = self.fds.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
+        let bequest = Bequest {
+            session: self.session.clone(),
+            connection: self.connection.try_clone()?,
+            memory: self.memory()?,
+            fds: fds.collect::<io::Result<_>>()?,
+        };
+        self.heir = Heir::Told;
+        Ok(bequest)
+    }
+
+    /// Ends the connection, of which others may have copies.
+    pub(super) fn hang_up(self) {
+        let _ = shutdown(&self.connection, Shutdown::Both);
+    }
+}
+
+/// What the next switch gets.
+#[derive(Debug)]
+pub(super) struct Bequest {
+    pub(super) session: Value,
+    pub(super) connection: OwnedFd,
+    pub(super) memory: OwnedFd,
+    pub(super) fds: Vec<(u32, OwnedFd)>,
+}
+
+/// Rings of a port, a control ring included.
+pub(crate) fn rings(queues: u16) -> u16 {
+    queues.saturating_mul(2).saturating_add(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn estate() -> (Estate, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        (Estate::new(1, &ours.into(), 1).expect("an estate"), theirs)
+    }
+
+    #[test]
+    fn a_session_that_two_switches_die_of_is_given_up() {
+        let (mut estate, _guest) = estate();
+        assert!(estate.survives(true), "it was begun by the one that died");
+        estate.bequeath().expect("copies");
+        assert!(estate.survives(true), "once");
+        estate.bequeath().expect("copies");
+        assert!(estate.survives(false), "of another one");
+        estate.bequeath().expect("copies");
+        assert!(!estate.survives(true), "twice");
+    }
+
+    #[test]
+    fn a_session_that_many_switches_die_with_is_given_up() {
+        let (mut estate, _guest) = estate();
+        let mut deaths = 0..;
+        while deaths.next().is_some() && estate.survives(false) {
+            estate.bequeath().expect("copies");
+            estate.is_taken_over();
+        }
+        assert_eq!(deaths.start, YOUNG_MAX + 1);
+    }
+
+    #[test]
+    fn descriptors_that_do_not_belong_to_it_any_more_are_closed() {
+        let (mut estate, guest) = estate();
+        let fd = || OwnedFd::from(guest.try_clone().expect("a copy"));
+        estate.keep(vec![1, 2, 3], vec![fd(), fd(), fd()]);
+        estate.tell(Value::Bool(true), &[2]);
+        let bequest = estate.bequeath().expect("copies");
+        assert_eq!(bequest.fds.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2]);
+    }
+}

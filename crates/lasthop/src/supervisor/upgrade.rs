@@ -1,0 +1,219 @@
+//! `upgrade`: another program's switch process takes over from the one that runs, as it would from a dead one, but in order.
+//!
+//! ```text
+//!   new program started ── knows this version of what is kept? ──no──> refused, nothing was touched
+//!                                  │ yes
+//!   old switch rests: takes nothing more, finishes what it has ──no──> it goes on, refused
+//!                                  │ yes
+//!   old one ended ──> new one gets everything ── guests waited for so long ──> answer
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Access, access};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::fault::{Fault, Kind};
+use crate::log::say;
+use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use crate::poller::Interest;
+
+use super::Supervisor;
+use super::child::Process;
+use super::orders::{Asker, What, switch_down};
+use super::source::Source;
+
+/// How long the new program has to answer, and the old switch to rest.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UpgradeParams {
+    binary: Option<PathBuf>,
+}
+
+/// How far an upgrade is.
+#[derive(Debug)]
+pub(super) enum Upgrade {
+    /// The new process is asked what it knows.
+    Asking { heir: Process<Request, Report>, program: PathBuf, asker: Asker, until: Instant },
+    /// The old one comes to rest.
+    Resting { heir: Process<Request, Report>, program: PathBuf, asker: Asker, since: Instant },
+    /// The new one takes over.
+    TakingOver { program: PathBuf, asker: Asker, since: Instant },
+}
+
+impl Upgrade {
+    fn until(&self) -> Instant {
+        match self {
+            Self::Asking { until, .. } => *until,
+            Self::Resting { since, .. } | Self::TakingOver { since, .. } => *since + PATIENCE,
+        }
+    }
+
+    fn into_parts(self) -> (PathBuf, Asker) {
+        match self {
+            Self::Asking { program, asker, .. }
+            | Self::Resting { program, asker, .. }
+            | Self::TakingOver { program, asker, .. } => (program, asker),
+        }
+    }
+}
+
+impl Supervisor {
+    /// Begins an upgrade. The answer comes when it is done, or refused.
+    pub(super) fn upgrade(&mut self, params: UpgradeParams, asker: &Asker) -> Result<(), Fault> {
+        if self.upgrade.is_some() {
+            return Err(Fault::refused("an upgrade is under way already; wait for its end"));
+        }
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        let program = params.binary.map_or_else(own_path, Ok)?;
+        check_program(&program)?;
+        let mut heir = self.lives.stand_by(&program)?;
+        self.poller.add(&heir.channel, Source::Heir.into(), Interest::READ)?;
+        let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
+        let until = Instant::now() + PATIENCE;
+        self.upgrade = Some(Upgrade::Asking { heir, program, asker: asker.clone(), until });
+        Ok(())
+    }
+
+    /// When somebody has waited for long enough.
+    pub(super) fn upgrade_due(&self) -> Option<Instant> {
+        self.upgrade.as_ref().map(Upgrade::until)
+    }
+
+    pub(super) fn upgrade_on_time(&mut self, now: Instant) {
+        if self.upgrade_due().is_some_and(|due| due <= now) {
+            self.refuse_upgrade("there was no answer in time");
+        }
+    }
+
+    /// The new process has something to say before it takes over.
+    pub(super) fn hear_heir(&mut self) {
+        let Some(Upgrade::Asking { heir, .. } | Upgrade::Resting { heir, .. }) = &mut self.upgrade else {
+            return;
+        };
+        let (reports, is_over) = heir.hear();
+        for (report, _) in reports {
+            match report {
+                Report::Reply { result: Ok(Answer::Knows { version }), .. } => self.heir_knows(version),
+                Report::Reply { result: Err(fault), .. } => self.refuse_upgrade(&fault.message),
+                Report::Failed { why } => self.refuse_upgrade(&why),
+                _ => {}
+            }
+        }
+        if !matches!(is_over, Ok(false)) {
+            self.refuse_upgrade(
+                "it ended without an answer; is it a lasthop of this version or a later one?",
+            );
+        }
+    }
+
+    fn heir_knows(&mut self, version: u64) {
+        if version != STATE_VERSION {
+            let why = format!(
+                "it knows version {version} of what is kept of guests, and this switch has version {STATE_VERSION}"
+            );
+            return self.refuse_upgrade(&why);
+        }
+        let Some(Upgrade::Asking { heir, program, asker, .. }) = self.upgrade.take() else { return };
+        self.upgrade = Some(Upgrade::Resting { heir, program, asker, since: Instant::now() });
+        self.order(Order::Rest, What::Rested, None);
+    }
+
+    /// The old switch has come to rest, or will not.
+    pub(super) fn rested(&mut self, result: Result<Answer, Fault>) {
+        match (result, self.upgrade.take()) {
+            (Ok(_), Some(Upgrade::Resting { heir, program, asker, since })) => {
+                self.upgrade = Some(Upgrade::TakingOver { program: program.clone(), asker, since });
+                self.succeed(heir, program);
+            }
+            (Err(fault), upgrade) => {
+                self.upgrade = upgrade;
+                self.refuse_upgrade(&fault.message);
+            }
+            // It was given up in the meantime.
+            (Ok(_), upgrade) => {
+                self.upgrade = upgrade;
+                self.order(Order::Wake, What::Restored, None);
+            }
+        }
+    }
+
+    /// Ends the old switch, and has the new one go on.
+    fn succeed(&mut self, heir: Process<Request, Report>, program: PathBuf) {
+        self.lives.replace(heir, program);
+        if let Some(switch) = self.lives.current() {
+            // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
+            let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
+        }
+        self.close_books();
+        self.estates.values_mut().for_each(super::estate::Estate::begin_anew);
+        self.ports_down();
+        self.fail_waiting();
+        self.tell_everything();
+    }
+
+    /// The new switch goes on with everything.
+    pub(super) fn upgraded(&mut self) {
+        let Some(Upgrade::TakingOver { program, asker, since }) = self.upgrade.take() else { return };
+        let pause_us = since.elapsed().as_micros() as u64;
+        let pid = self.lives.pid();
+        say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
+        self.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
+    }
+
+    /// Nothing comes of the upgrade; if the old switch is there, it goes on.
+    pub(super) fn refuse_upgrade(&mut self, why: &str) {
+        let Some(upgrade) = self.upgrade.take() else { return };
+        match &upgrade {
+            Upgrade::Asking { .. } => {}
+            Upgrade::Resting { .. } => self.order(Order::Wake, What::Restored, None),
+            Upgrade::TakingOver { .. } => self.lives.use_own_program(),
+        }
+        let (program, asker) = upgrade.into_parts();
+        let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
+        say!("{why}");
+        self.answer(asker, Err(Fault::new(Kind::Refused, why)));
+    }
+
+    /// The switch died while it was to be replaced.
+    pub(super) fn upgrade_failed(&mut self) {
+        let why = match &self.upgrade {
+            Some(Upgrade::TakingOver { .. }) => "the new one died; one of the old program goes on",
+            _ => "the old one died in the meantime, and was started again",
+        };
+        self.refuse_upgrade(why);
+    }
+}
+
+/// The file that this program was started from; what is there now, if it was replaced.
+fn own_path() -> Result<PathBuf, Fault> {
+    let path = std::env::current_exe().map_err(|error| Fault::internal("find this program's file", error))?;
+    let text = path.to_string_lossy();
+    Ok(text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
+}
+
+fn check_program(program: &Path) -> Result<(), Fault> {
+    if !program.is_absolute() {
+        return Err(Fault::params(format!("the path \"{}\" must start with /", program.display())));
+    }
+    let is_file = program.is_file();
+    access(program, Access::EXEC_OK).ok().filter(|()| is_file).ok_or_else(|| {
+        Fault::params(format!("{} is not a program that can be run; name the new lasthop", program.display()))
+    })
+}
+
+/// The answer to the method, as the command line shows it.
+pub(crate) fn upgraded_text(answer: &Value) -> String {
+    let pause_us = answer["pause_us"].as_u64().unwrap_or_default();
+    let program = answer["program"].as_str().unwrap_or_default();
+    format!(
+        "the switch process is that of {program} now; guests waited for {:.1} ms",
+        pause_us as f64 / 1000.0
+    )
+}

@@ -1,0 +1,284 @@
+//! `kill -9` of the switch process under load: guests do not notice.
+
+mod support;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use lasthop_guest::{Guest, GuestOptions};
+use lasthop_wire::Offload;
+use rustix::process::Signal;
+use support::guests::{ONE, TWO, frame, guest, guest_with, receive, send};
+use support::{Switch, eventually, signal};
+
+/// Deaths in each test.
+const DEATHS: u32 = 5;
+/// Time between two of them: longer than what makes the supervisor believe that one dies of its guests.
+const LIFE: Duration = Duration::from_millis(300);
+/// Frames that a guest sends at once.
+const BURST: usize = 16;
+
+/// A guest that sends numbered frames to another, as fast as it can, and checks those of the other.
+struct Talker {
+    heard: Arc<AtomicU32>,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Guest>,
+}
+
+impl Talker {
+    fn start(guest: Guest, from: [u8; 6], to: [u8; 6]) -> Self {
+        let (heard, is_over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counter, end) = (Arc::clone(&heard), Arc::clone(&is_over));
+        let thread = std::thread::spawn(move || talk(guest, (from, to), &counter, &end));
+        Self { heard, is_over, thread }
+    }
+
+    /// Waits until it has heard so many frames more.
+    fn hear(&self, more: u32) {
+        let until = self.heard.load(Ordering::Relaxed) + more;
+        eventually("frames", || (self.heard.load(Ordering::Relaxed) >= until).then_some(()));
+    }
+
+    fn end(self) -> Guest {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("everything that it heard was right")
+    }
+}
+
+fn len_of(number: u32) -> usize {
+    60 + (number as usize * 37) % 1400
+}
+
+fn talk(mut guest: Guest, (from, to): ([u8; 6], [u8; 6]), heard: &AtomicU32, is_over: &AtomicBool) -> Guest {
+    let mut number = 0;
+    let mut listener = Listener { from, to, seen: HashSet::new(), last: [0; 2] };
+    while !is_over.load(Ordering::Relaxed) {
+        for _ in 0..BURST {
+            let frame = frame(to, from, number + 1, len_of(number + 1));
+            if !guest.send(0, &frame, Offload::default()).expect("connected") {
+                break;
+            }
+            number += 1;
+        }
+        guest.flush(0).expect("connected");
+        for queue in 0..guest.queue_pairs() {
+            guest.reclaim(queue).expect("each chain comes back once");
+            heard.fetch_add(listener.listen(&mut guest, queue), Ordering::Relaxed);
+        }
+        guest.wait(Some(Duration::from_micros(200))).expect("connected");
+    }
+    guest
+}
+
+/// What a guest heard of the other one.
+struct Listener {
+    from: [u8; 6],
+    to: [u8; 6],
+    seen: HashSet<u32>,
+    /// By queue pair: a flow may get another one from another switch process.
+    last: [u32; 2],
+}
+
+impl Listener {
+    fn listen(&mut self, guest: &mut Guest, queue: u16) -> u32 {
+        let (mut heard, mut bytes) = (0, Vec::new());
+        while guest.recv(queue, &mut bytes).expect("a sound ring").is_some() {
+            let number = u32::from_be_bytes(bytes[14..18].try_into().expect("a number"));
+            assert_eq!(bytes, frame(self.from, self.to, number, len_of(number)), "damaged");
+            let last = std::mem::replace(&mut self.last[usize::from(queue)], number);
+            assert!(number > last, "{number} came after {last}");
+            assert!(self.seen.insert(number), "{number} came twice");
+            heard += 1;
+        }
+        heard
+    }
+}
+
+fn kill(switch: &Switch) -> u32 {
+    let pid = eventually("the switch process", || switch.switch_pid());
+    signal(pid, Signal::KILL);
+    eventually("the next one", || switch.switch_pid().filter(|next| *next != pid))
+}
+
+fn fds(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count()
+}
+
+fn guests_do_not_notice(words: &[&str], options: GuestOptions) {
+    let words = [words, &["--vnic", "one,queues=2", "--vnic", "two,queues=2"]].concat();
+    let switch = Switch::start(&words);
+    let one = guest_with(&switch, "one", GuestOptions { mac: ONE, ..options.clone() });
+    let two = guest_with(&switch, "two", GuestOptions { mac: TWO, ..options });
+    let talkers = [Talker::start(one, ONE, TWO), Talker::start(two, TWO, ONE)];
+    let mut held = Vec::new();
+    for round in 0..DEATHS {
+        talkers.iter().for_each(|talker| talker.hear(200));
+        std::thread::sleep(LIFE);
+        let process = kill(&switch);
+        talkers.iter().for_each(|talker| talker.hear(200));
+        eventually("its start", || {
+            let starts = switch.log().matches("running again").count();
+            (starts == round as usize + 1).then_some(())
+        });
+        held.push((fds(switch.pid()), fds(process)));
+    }
+    assert!(held.windows(2).all(|pair| pair[0] == pair[1]), "descriptors leak: {held:?}");
+    let heard: u32 = talkers.iter().map(|talker| talker.heard.load(Ordering::Relaxed)).sum();
+    for talker in talkers {
+        talker.end().reclaim(0).expect("a sound ring");
+    }
+    let stats = switch.json(&["stats"]);
+    let sum = |key: &str| {
+        let ports = stats["ports"].as_array().expect("ports");
+        ports.iter().filter_map(|port| port[key].as_u64()).sum::<u64>()
+    };
+    // What was counted in the last ten milliseconds of each process is not known.
+    assert!(sum("tx_packets") > u64::from(heard) / 2, "counters began anew: {stats}");
+    assert_eq!(sum("forwarded"), sum("tx_packets"), "{stats}");
+}
+
+#[test]
+fn guests_do_not_notice_that_the_switch_process_is_killed() {
+    guests_do_not_notice(&[], GuestOptions::default());
+}
+
+#[test]
+fn guests_with_several_regions_and_small_rings_do_not_notice() {
+    let options = GuestOptions {
+        ring_entries: 16,
+        regions: 8,
+        queue_pairs: 2,
+        start_position: 65_500,
+        rx_buffer_bytes: 256,
+        ..GuestOptions::default()
+    };
+    guests_do_not_notice(&["--workers", "3"], options);
+}
+
+#[test]
+fn a_guest_that_leaves_during_the_gap_is_gone() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let pid = switch.switch_pid().expect("a switch process");
+    signal(pid, Signal::STOP);
+    drop(one);
+    signal(pid, Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    eventually("its end", || (switch.port("one")["state"] == "waiting for guest").then_some(()));
+    assert_eq!(switch.port("two")["state"], "running");
+    let (mut one, mut two) = (guest(&switch, "one", ONE), two);
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+#[test]
+fn a_message_half_read_ends_its_session_alone() {
+    use std::io::Write;
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two", "--vnic", "half"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut half = switch.connect("half.sock");
+    half.write_all(&[1, 0, 0, 0, 1]).expect("written");
+    eventually("that it is connected", || (switch.port("half")["state"] == "connected").then_some(()));
+    kill(&switch);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let said = "vnic half: its guest could not be taken over and has to connect again: it was in the middle of a message";
+    assert!(switch.log().contains(said), "{}", switch.log());
+    assert_eq!(std::io::Read::read(&mut half, &mut [0]).ok(), Some(0), "its connection is shut down");
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+#[test]
+fn a_session_that_kills_the_switch_process_again_and_again_is_given_up() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let _guests = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    for _ in 0..6 {
+        kill(&switch);
+    }
+    eventually("that it is given up", || {
+        (switch.log().matches("has to connect again: the switch process died of it").count() == 2)
+            .then_some(())
+    });
+    eventually("the end of it", || (switch.port("one")["state"] == "waiting for guest").then_some(()));
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+/// A copy of the program, as a package brings it.
+fn copy_of_lasthop(switch: &Switch, name: &str) -> String {
+    let path = switch.base.path().join(name);
+    std::fs::copy(env!("CARGO_BIN_EXE_lasthop"), &path).expect("copied");
+    path.to_str().expect("text").to_owned()
+}
+
+fn program_of(pid: u32) -> String {
+    let path = std::fs::read_link(format!("/proc/{pid}/exe")).expect("a process");
+    path.to_str().expect("text").to_owned()
+}
+
+#[test]
+fn guests_do_not_notice_an_upgrade() {
+    let switch = Switch::start(&["--workers", "2", "--vnic", "one", "--vnic", "two"]);
+    let (one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let talkers = [Talker::start(one, ONE, TWO), Talker::start(two, TWO, ONE)];
+    for name in ["first", "second", "third"] {
+        talkers.iter().for_each(|talker| talker.hear(200));
+        let program = copy_of_lasthop(&switch, name);
+        let said = switch.ask(&["upgrade", &program]).ok();
+        assert!(said.starts_with(&format!("the switch process is that of {program} now;")), "{said}");
+        talkers.iter().for_each(|talker| talker.hear(200));
+        assert_eq!(program_of(switch.switch_pid().expect("a switch process")), program);
+    }
+    kill(&switch);
+    talkers.iter().for_each(|talker| talker.hear(200));
+    let next = switch.switch_pid().expect("a switch process");
+    assert!(program_of(next).ends_with("/third"), "and so are those after it");
+    talkers.into_iter().for_each(|talker| drop(talker.end()));
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn an_upgrade_to_what_is_no_lasthop_is_refused_and_touches_nothing() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let process = switch.switch_pid();
+    let text = switch.base.path().join("text");
+    std::fs::write(&text, "no program").expect("written");
+    for (program, why) in [
+        ("/bin/true", "it ended without an answer"),
+        ("/nonexistent", "is not a program that can be run"),
+        (text.to_str().expect("text"), "is not a program that can be run"),
+    ] {
+        let said = switch.ask(&["upgrade", program]).refused();
+        assert!(said.contains(why), "{said}");
+    }
+    assert_eq!(switch.switch_pid(), process);
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+#[test]
+fn an_upgrade_waits_for_no_front_end() {
+    use std::io::Write;
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "half"]);
+    let _one = guest(&switch, "one", ONE);
+    let mut half = switch.connect("half.sock");
+    half.write_all(&[1, 0, 0, 0, 1]).expect("written");
+    eventually("that it is connected", || (switch.port("half")["state"] == "connected").then_some(()));
+    let process = switch.switch_pid();
+    let refused = eventually("that it is read", || {
+        let answer = switch.ask(&["upgrade"]);
+        (answer.code == Some(1)).then_some(answer.err)
+    });
+    assert!(refused.contains("half: its front end is in the middle of a message"), "{refused}");
+    drop(half);
+    eventually("its end", || (switch.port("half")["state"] == "waiting for guest").then_some(()));
+    switch.ask(&["upgrade"]).ok();
+    assert_ne!(switch.switch_pid(), process);
+    assert_eq!(switch.port("one")["state"], "running");
+}

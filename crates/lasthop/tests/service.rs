@@ -1,0 +1,140 @@
+//! `lasthop run` under a service manager: what it tells by `NOTIFY_SOCKET`, and who may use its control socket.
+
+mod support;
+
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support::{Switch, eventually, lasthop, signal};
+use tempfile::TempDir;
+
+/// A service manager's ear.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn at(address: &SocketAddr) -> Self {
+        let socket = UnixDatagram::bind_addr(address).expect("bound");
+        socket.set_read_timeout(Some(Duration::from_millis(50))).expect("a socket");
+        Self(socket)
+    }
+
+    /// What was told, waiting for it.
+    fn heard(&self) -> String {
+        eventually("a datagram", || {
+            let mut bytes = [0; 4096];
+            let length = self.0.recv(&mut bytes).ok()?;
+            Some(String::from_utf8(bytes[..length].to_vec()).expect("text"))
+        })
+    }
+
+    /// Waits until something was told that has `words` in it.
+    fn heard_of(&self, words: &str) -> String {
+        eventually(words, || Some(self.heard()).filter(|text| text.contains(words)))
+    }
+}
+
+/// A switch that is told of a manager's socket by `name`.
+fn start(name: &OsStr, base: TempDir, words: &[&str]) -> Switch {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    command.env("NOTIFY_SOCKET", name);
+    Switch::spawn_by(command, base, words)
+}
+
+fn path_in(base: &TempDir) -> (Manager, std::path::PathBuf) {
+    let path = base.path().join("notify");
+    (Manager::at(&SocketAddr::from_pathname(&path).expect("an address")), path)
+}
+
+#[test]
+fn a_life_is_told_from_its_start_to_its_end() {
+    let base = tempfile::tempdir().expect("a directory");
+    let (manager, path) = path_in(&base);
+    let mut switch = start(path.as_os_str(), base, &["--vnic", "a", "--vnic", "b"]);
+    assert_eq!(manager.heard(), "READY=1\nSTATUS=2 vnics, module bridge; 0 attached");
+    switch.ask(&["vnic", "list"]).ok();
+    let _guest = switch.connect("a.sock");
+    assert_eq!(manager.heard(), "STATUS=2 vnics, module bridge; 1 attached");
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    let text = manager.heard_of("was started again");
+    assert!(text.ends_with("started again 1 times, the last one was killed by signal 9"), "{text}");
+    assert!(!text.contains("READY"), "{text}");
+    assert_eq!(switch.end().code(), Some(0));
+    assert!(manager.heard_of("STOPPING=1").contains("STATUS="));
+}
+
+#[test]
+fn abstract_sockets_will_do() {
+    let name = format!("lasthop-test-{}", std::process::id());
+    let manager = Manager::at(&SocketAddr::from_abstract_name(&name).expect("a name"));
+    let base = tempfile::tempdir().expect("a directory");
+    let mut switch = start(OsStr::new(&format!("@{name}")), base, &[]);
+    assert!(manager.heard().starts_with("READY=1\n"));
+    switch.end();
+    manager.heard_of("STOPPING=1");
+}
+
+#[test]
+fn a_start_that_fails_says_why_and_is_never_ready() {
+    for words in [["--vnic", "a,socket-group=nobodys"], ["--config", "/nonexistent/file"]] {
+        let base = tempfile::tempdir().expect("a directory");
+        let (manager, path) = path_in(&base);
+        let mut switch = start(path.as_os_str(), base, &words);
+        assert_eq!(switch.wait().code(), Some(1));
+        let told = manager.heard();
+        let why = told.strip_prefix("STATUS=").expect("a status, and nothing before it");
+        assert!(switch.log().contains(why), "{told} / {}", switch.log());
+    }
+}
+
+#[test]
+fn a_manager_that_cannot_be_told_is_done_without() {
+    let base = tempfile::tempdir().expect("a directory");
+    let mut switch = start(OsStr::new("vsock:2:1"), base, &[]);
+    eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+    assert!(switch.log().contains("NOTIFY_SOCKET=vsock:2:1: neither a path"), "{}", switch.log());
+    switch.end();
+    let base = tempfile::tempdir().expect("a directory");
+    let nobody = base.path().join("nobody");
+    let mut switch = start(nobody.as_os_str(), base, &[]);
+    eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+    assert_eq!(switch.end().code(), Some(0));
+}
+
+#[test]
+fn the_inner_processes_are_not_told_of_the_manager() {
+    let base = tempfile::tempdir().expect("a directory");
+    let (manager, path) = path_in(&base);
+    let switch = start(path.as_os_str(), base, &[]);
+    manager.heard();
+    let inner = switch.switch_pid().expect("a switch process");
+    let environment = std::fs::read(format!("/proc/{inner}/environ")).expect("ours");
+    assert!(!String::from_utf8_lossy(&environment).contains("NOTIFY_SOCKET"));
+}
+
+#[test]
+fn the_control_socket_may_be_a_groups() {
+    let own = rustix::process::getegid().as_raw().to_string();
+    let mut switch = Switch::start(&["--control-group", &own]);
+    let meta = switch.path("control.sock").metadata().expect("there");
+    assert_eq!((meta.permissions().mode() & 0o777, meta.gid().to_string()), (0o660, own.clone()));
+    let shown = switch.ask(&["config", "show"]).ok();
+    assert!(shown.contains(&format!("control-group = \"{own}\"")), "{shown}");
+    switch.end();
+
+    let base = tempfile::tempdir().expect("a directory");
+    let file = base.path().join("lasthop.toml");
+    std::fs::write(&file, "control-group = \"nobodys\"\n").expect("written");
+    let file = file.to_str().expect("text");
+    let words = "control-group=nobodys: there is no group \"nobodys\"";
+    let checked = lasthop(&["check", "-c", file]);
+    assert!(checked.out.contains(words) && checked.code == Some(1), "{}", checked.out);
+    let dir = base.path().join("run");
+    let run = lasthop(&["run", "--dir", dir.to_str().expect("text"), "-c", file]).refused();
+    assert!(run.contains(words), "{run}");
+    assert!(!dir.exists());
+}

@@ -1,0 +1,62 @@
+use lasthop_wire::PacketHash;
+
+use crate::BATCH_PACKETS_MAX;
+
+/// The hashes of a batch's packets as their sender tells them: untrusted hints, good for where to look and nothing else.
+#[derive(Clone, Debug)]
+pub struct Hashes {
+    /// Packets whose sender tells hashes: all of a batch, or none.
+    told: usize,
+    hashes: [PacketHash; BATCH_PACKETS_MAX],
+}
+
+impl Hashes {
+    /// Of packets whose sender tells none.
+    pub const NONE: Self = Self { told: 0, hashes: [PacketHash::NONE; BATCH_PACKETS_MAX] };
+
+    /// Forgets all.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.told = 0;
+    }
+
+    /// What is told of packet `index`; of the packets before it, something was told, too. Beyond a batch: nothing.
+    #[inline]
+    pub fn tell(&mut self, index: usize, hash: PacketHash) {
+        if let Some(place) = self.hashes.get_mut(index) {
+            *place = hash;
+            self.told = index + 1;
+        }
+    }
+
+    /// The hash of packet `index`, if its sender knows one.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<PacketHash> {
+        let told = self.hashes.get(..self.told)?;
+        told.get(index).copied().filter(PacketHash::is_known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_known_until_it_is_cleared() {
+        let hash = |value| PacketHash { value, covers: 2, ..PacketHash::NONE };
+        let mut hashes = Hashes::NONE;
+        assert_eq!(hashes.get(0), None);
+        hashes.tell(0, hash(5));
+        hashes.tell(1, PacketHash::NONE);
+        hashes.tell(2, hash(6));
+        let got: Vec<_> = (0..4).map(|index| hashes.get(index)).collect();
+        assert_eq!(got, [Some(hash(5)), None, Some(hash(6)), None]);
+        hashes.tell(BATCH_PACKETS_MAX, hash(7));
+        assert_eq!(hashes.get(BATCH_PACKETS_MAX), None);
+        hashes.clear();
+        assert_eq!(hashes.get(0), None);
+        hashes.tell(0, hash(8));
+        assert_eq!((hashes.get(0), hashes.get(2)), (Some(hash(8)), None));
+    }
+}

@@ -1,0 +1,101 @@
+//! Headers put into an image and taken out of it; payload never moves, and metadata follows.
+
+use lasthop_wire::gso::FRAME_BYTES_MAX;
+
+use super::{Header, IMAGE_BYTES};
+use crate::DropReason;
+
+impl Header {
+    /// Puts `bytes` in front of what is at `at`.
+    ///
+    /// # Errors
+    /// [`DropReason::TooLong`] if the frame or its image would be, [`DropReason::ActionImpossible`] if the image ends before
+    /// `at`, [`DropReason::BadCsum`] if its checksum begins before. Nothing has changed then.
+    pub fn insert(&mut self, at: usize, bytes: &[u8]) -> Result<(), DropReason> {
+        let (len, more) = (usize::from(self.len), bytes.len());
+        if self.frame_len_bytes() as usize + more > FRAME_BYTES_MAX as usize || len + more > IMAGE_BYTES {
+            return Err(DropReason::TooLong);
+        }
+        self.check_splice(at, at)?;
+        // Both are below IMAGE_BYTES.
+        let more_bytes = more as u16;
+        self.move_splice(at, |offset| offset.checked_add(more_bytes))?;
+        self.bytes.copy_within(at..len, at + more);
+        self.bytes[at..at + more].copy_from_slice(bytes);
+        self.len += more_bytes;
+        Ok(())
+    }
+
+    /// Takes out the `count` bytes from `at` on.
+    ///
+    /// # Errors
+    /// [`DropReason::ActionImpossible`] if the image ends before their end, [`DropReason::BadCsum`] if the frame's checksum
+    /// begins before. Nothing has changed then.
+    pub fn remove(&mut self, at: usize, count: usize) -> Result<(), DropReason> {
+        self.check_splice(at, at + count)?;
+        let fewer = count as u16; // below IMAGE_BYTES
+        self.move_splice(at, |offset| offset.checked_sub(fewer))?;
+        self.bytes.copy_within(at + count..usize::from(self.len), at);
+        self.len -= fewer;
+        Ok(())
+    }
+
+    fn check_splice(&self, at: usize, end: usize) -> Result<(), DropReason> {
+        if end > usize::from(self.len) || at > end {
+            return Err(DropReason::ActionImpossible);
+        }
+        let is_summed = self.offload.needs_csum() && usize::from(self.offload.csum_start) < end;
+        if is_summed { Err(DropReason::BadCsum) } else { Ok(()) }
+    }
+
+    fn move_splice(&mut self, at: usize, to: impl Fn(u16) -> Option<u16>) -> Result<(), DropReason> {
+        let headers_end = self.offload.hdr_len;
+        self.move_offload(to)?;
+        // Headers that end before the place stay where they are.
+        if usize::from(headers_end) <= at {
+            self.offload.hdr_len = headers_end;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_wire::Offload;
+    use lasthop_wire::vnet::F_NEEDS_CSUM;
+
+    use super::*;
+
+    const CSUM: Offload = Offload {
+        flags: F_NEEDS_CSUM,
+        gso_type: 0,
+        hdr_len: 54,
+        gso_size: 0,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+
+    #[test]
+    fn what_is_put_in_can_be_taken_out() {
+        let plain = Header::new(&[7; 60], 1000, CSUM);
+        let mut header = plain;
+        header.insert(14, &[1, 2, 3, 4]).expect("there is room");
+        assert_eq!(header.bytes()[12..20], [7, 7, 1, 2, 3, 4, 7, 7]);
+        assert_eq!((header.frame_len_bytes(), header.covers_bytes(), header.bytes().len()), (1004, 60, 64));
+        assert_eq!((header.offload.csum_start, header.offload.hdr_len), (38, 58));
+        header.remove(14, 4).expect("it is there");
+        assert_eq!((header.bytes(), header.offload, header.frame_len_bytes()), (plain.bytes(), CSUM, 1000));
+    }
+
+    #[test]
+    fn what_cannot_be_changes_nothing() {
+        let mut header = Header::new(&[7; 60], 60, CSUM);
+        assert_eq!(header.insert(0, &[0; 101]), Err(DropReason::TooLong));
+        assert_eq!(header.insert(35, &[0; 4]), Err(DropReason::BadCsum));
+        assert_eq!(header.remove(32, 4), Err(DropReason::BadCsum));
+        assert_eq!(header.remove(58, 4), Err(DropReason::ActionImpossible));
+        assert_eq!((header.bytes(), header.offload), (&[7; 60][..], CSUM));
+        let mut long = Header::new(&[7; 14], FRAME_BYTES_MAX - 3, Offload::default());
+        assert_eq!(long.insert(14, &[0; 4]), Err(DropReason::TooLong));
+    }
+}

@@ -1,0 +1,258 @@
+//! What is kept of a session for a successor, should this process be killed: memory, a description, file descriptors.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use lasthop_guestmem::{Mapping, MappingError, Word};
+use lasthop_ring::{Ledger, LedgerError};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::message::MemoryRegionMessage;
+use crate::{Offer, Refusal};
+
+/// Bytes in front of the ledgers: a page.
+const HEAD_BYTES: usize = 4096;
+const STAGE_AT: usize = 0;
+const GRANTED_AT: usize = 4;
+
+/// Values of the word that tells what a session is at. A fresh file is all zeroes: nothing has been read.
+const RESTING: u32 = 0;
+const READING: u32 = 1;
+
+/// The memory of one session that outlives the process: a file that its maker hands over with the connection.
+///
+/// ```text
+///   byte 0      stage: 0 between two messages, 1 when some of one may have been read, or not all answered
+///   byte 4      queue pairs that the guest asked for through its control queue; 0: it did not ask
+///   byte 4096   ledger of ring 0 | ledger of ring 1 | ...      see lasthop_ring::Ledger
+/// ```
+#[derive(Debug)]
+pub struct Kept {
+    mapping: Arc<Mapping>,
+    stage: Word,
+    granted: Word,
+}
+
+impl Kept {
+    /// Bytes that the file of a session with so many rings has. Pages that are not used take no memory.
+    #[must_use]
+    pub fn bytes(rings: u16) -> u64 {
+        (HEAD_BYTES + usize::from(rings) * Ledger::BYTES) as u64
+    }
+
+    /// Makes the file of a session with so many rings: nobody can make it shorter.
+    ///
+    /// # Errors
+    /// Whatever memfd_create(2), ftruncate(2) or fcntl(2) refuse.
+    pub fn create(rings: u16) -> std::io::Result<OwnedFd> {
+        let file = memfd_create("lasthop-session", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, Self::bytes(rings))?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(file)
+    }
+
+    /// Maps a file that has room for `rings`.
+    ///
+    /// # Errors
+    /// [`MappingError`].
+    pub fn map(file: BorrowedFd<'_>, rings: u16) -> Result<Self, MappingError> {
+        let mapping = Arc::new(Mapping::of_file(file, 0, Self::bytes(rings))?);
+        let word = |at| Word::new(&mapping, at).ok_or(MappingError::BadLength(mapping.len() as u64));
+        Ok(Self { stage: word(STAGE_AT)?, granted: word(GRANTED_AT)?, mapping })
+    }
+
+    pub(crate) fn set_reading(&self) {
+        self.stage.store(READING);
+    }
+
+    pub(crate) fn set_resting(&self) {
+        self.stage.store(RESTING);
+    }
+
+    /// Whether the session is between two messages, with all answers given.
+    #[must_use]
+    pub fn is_resting(&self) -> bool {
+        self.stage.load() == RESTING
+    }
+
+    /// Where to note what the guest asks its control queue for.
+    pub(crate) fn granted(&self) -> Word {
+        self.granted.clone()
+    }
+
+    /// The ledger of ring `index`, if the file has room for it.
+    pub(crate) fn ledger(&self, index: u16, entries: u16) -> Option<Ledger> {
+        Ledger::within(&self.mapping, HEAD_BYTES + usize::from(index) * Ledger::BYTES, entries)
+    }
+}
+
+/// A session as its successor has to know it, besides what is in its memory. File descriptors are numbers, given anew for
+/// each that the front end sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeptSession {
+    pub(crate) offer: Offer,
+    pub(crate) features: u64,
+    pub(crate) protocol_features: u64,
+    pub(crate) status: u8,
+    pub(crate) mtu: Option<u16>,
+    pub(crate) regions: Vec<KeptRegion>,
+    pub(crate) rings: Vec<KeptRing>,
+    /// Where to ask the front end for something.
+    pub(crate) back_channel: Option<u32>,
+}
+
+/// A region of memory, and the number of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptRegion {
+    pub(crate) guest_addr: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) user_addr: u64,
+    pub(crate) offset_bytes: u64,
+    pub(crate) file: u32,
+}
+
+/// What a front end told of a ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptRing {
+    pub(crate) entries: u16,
+    /// Descriptor table, available ring, used ring.
+    pub(crate) addresses: Option<[u64; 3]>,
+    pub(crate) base: u16,
+    pub(crate) kick: KeptKick,
+    pub(crate) call: Option<u32>,
+    pub(crate) enable: Option<bool>,
+    pub(crate) is_running: bool,
+}
+
+/// How the driver kicks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum KeptKick {
+    #[default]
+    NotSet,
+    Polled,
+    Fd(u32),
+}
+
+impl KeptRegion {
+    pub(crate) fn new(message: MemoryRegionMessage, file: u32) -> Self {
+        let MemoryRegionMessage { guest_addr, size, user_addr, offset } = message;
+        Self { guest_addr, size_bytes: size, user_addr, offset_bytes: offset, file }
+    }
+
+    pub(crate) fn message(&self) -> MemoryRegionMessage {
+        let Self { guest_addr, size_bytes, user_addr, offset_bytes, .. } = *self;
+        MemoryRegionMessage { guest_addr, size: size_bytes, user_addr, offset: offset_bytes }
+    }
+
+    /// Whether a message names this region; its offset means nothing when a region is removed.
+    pub(crate) fn is_named_by(&self, message: &MemoryRegionMessage) -> bool {
+        (self.guest_addr, self.user_addr, self.size_bytes)
+            == (message.guest_addr, message.user_addr, message.size)
+    }
+}
+
+impl KeptSession {
+    /// Numbers of all file descriptors that belong to it.
+    pub fn fds(&self) -> impl Iterator<Item = u32> + '_ {
+        let kicks = self.rings.iter().filter_map(|ring| match ring.kick {
+            KeptKick::Fd(number) => Some(number),
+            KeptKick::NotSet | KeptKick::Polled => None,
+        });
+        let calls = self.rings.iter().filter_map(|ring| ring.call);
+        self.regions.iter().map(|region| region.file).chain(kicks).chain(calls).chain(self.back_channel)
+    }
+}
+
+/// News for who keeps a session.
+#[derive(Debug)]
+pub struct News {
+    /// All of the session, in place of what was told before.
+    pub session: KeptSession,
+    /// File descriptors that are new in it. One that could not be duplicated is missing.
+    pub fds: Vec<(u32, OwnedFd)>,
+}
+
+/// Why a session cannot be taken over; its front end has to connect again.
+#[derive(Debug, Error)]
+pub enum TakeOverError {
+    /// Some of a message may have been read, or served and not answered.
+    #[error("it was in the middle of a message")]
+    AmidMessage,
+    /// A descriptor was lost, since a process had room for no more.
+    #[error("file descriptor {0} of it is missing; raise the limit of open files (ulimit -n, LimitNOFILE=)")]
+    FdMissing(u32),
+    /// What is kept of a ring and the ring do not go together.
+    #[error("ring {0}: {1}")]
+    Ring(u16, LedgerError),
+    /// It has another number of rings.
+    #[error("it has {0} rings, and its port {1}")]
+    Rings(usize, u16),
+    /// What was possible before is not any more.
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    /// The system refused.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// What a successor is given besides the connection.
+#[derive(Debug)]
+pub struct Legacy {
+    /// The session's memory.
+    pub kept: Kept,
+    /// What was told of it last.
+    pub session: KeptSession,
+    /// Its file descriptors.
+    pub fds: BTreeMap<u32, OwnedFd>,
+}
+
+impl Legacy {
+    /// An error if the front end could not go on with it.
+    pub(crate) fn check(&self, rings: u16) -> Result<(), TakeOverError> {
+        if !self.kept.is_resting() {
+            return Err(TakeOverError::AmidMessage);
+        }
+        let known = self.session.rings.len();
+        if known == usize::from(rings) { Ok(()) } else { Err(TakeOverError::Rings(known, rings)) }
+    }
+
+    /// Takes descriptor `number` out.
+    pub(crate) fn take_fd(&mut self, number: u32) -> Result<OwnedFd, TakeOverError> {
+        self.fds.remove(&number).ok_or(TakeOverError::FdMissing(number))
+    }
+}
+
+/// Numbers the file descriptors that a successor will need, and holds copies of them until they are told.
+#[derive(Debug, Default)]
+pub(crate) struct Keeper {
+    is_on: bool,
+    last: u32,
+    fresh: Vec<(u32, OwnedFd)>,
+}
+
+impl Keeper {
+    /// One that goes on behind `last`.
+    pub(crate) fn new(last: u32) -> Self {
+        Self { is_on: true, last, fresh: Vec::new() }
+    }
+
+    /// The number of a descriptor that just came.
+    pub(crate) fn keep(&mut self, fd: impl AsFd) -> u32 {
+        if !self.is_on {
+            return 0;
+        }
+        self.last = self.last.wrapping_add(1);
+        // One that is missing is found to be missing by the successor, who cannot go on without it.
+        let copy = fd.as_fd().try_clone_to_owned();
+        self.fresh.extend(copy.ok().map(|copy| (self.last, copy)));
+        self.last
+    }
+
+    /// What came since this was asked last.
+    pub(crate) fn take(&mut self) -> Vec<(u32, OwnedFd)> {
+        std::mem::take(&mut self.fresh)
+    }
+}

@@ -1,0 +1,106 @@
+//! The protocol's state, told to who keeps it, and taken over from a process that died.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::channel::BackendChannel;
+use crate::features::PROTOCOL_FEATURES;
+use crate::kept::{Keeper, KeptRing, Legacy};
+use crate::message::MemoryRegionMessage;
+use crate::rings::Rings;
+use crate::{Device, KeptSession, News, Protocol, Refusal, TakeOverError, memory};
+
+impl<D: Device> Protocol<D> {
+    /// What a successor would have to know and was not told yet.
+    pub fn news(&mut self) -> Option<News> {
+        self.shared.kept.as_ref()?;
+        let session = self.kept();
+        let mut fds = self.keeper.take();
+        if session == self.told {
+            return None;
+        }
+        let wanted: Vec<u32> = session.fds().collect();
+        fds.retain(|(number, _)| wanted.contains(number));
+        self.told = session.clone();
+        Some(News { session, fds })
+    }
+
+    fn kept(&self) -> KeptSession {
+        KeptSession {
+            offer: self.offer,
+            features: self.shared.features,
+            protocol_features: self.protocol_features,
+            status: self.status,
+            mtu: self.mtu,
+            regions: self.regions.clone(),
+            rings: self.rings.kept(),
+            back_channel: self.backend_channel.kept(),
+        }
+    }
+
+    /// Some of a message may have been read from now on.
+    pub(crate) fn set_reading(&self) {
+        self.shared.kept.iter().for_each(crate::Kept::set_reading);
+    }
+
+    /// All messages that were begun are served, answered, and known to who keeps the session.
+    pub(crate) fn set_resting(&self) {
+        self.shared.kept.iter().for_each(crate::Kept::set_resting);
+    }
+
+    /// Goes on with the session of a process that died: its rings run as they ran, and the front end sees nothing.
+    ///
+    /// # Errors
+    /// [`TakeOverError`]: the session cannot go on, and none of its rings runs.
+    pub fn take_over(device: D, mut legacy: Legacy) -> Result<Self, TakeOverError> {
+        let mut this = Self::new(device);
+        legacy.check(legacy.session.offer.rings())?;
+        let told = legacy.session.clone();
+        this.keeper = Keeper::new(told.fds().max().unwrap_or_default());
+        this.rings = Rings::of_kept(&mut legacy)?;
+        this.take_over_shared(&mut legacy)?;
+        this.shared.kept = Some(legacy.kept);
+        let running = |(_, ring): &(u16, &KeptRing)| ring.is_running;
+        for (index, _) in (0..).zip(&told.rings).filter(running) {
+            this.rings.take_over(index, &mut this.device, &this.shared)?;
+        }
+        this.told = told;
+        this.messages = 1; // how many they were nobody knows; some
+        Ok(this)
+    }
+
+    /// What all rings start with.
+    fn take_over_shared(&mut self, legacy: &mut Legacy) -> Result<(), TakeOverError> {
+        let session = std::mem::take(&mut legacy.session);
+        self.offer = session.offer;
+        (self.protocol_features, self.status) = (session.protocol_features, session.status);
+        self.shared.features = session.features;
+        self.device.set_features(session.features & !PROTOCOL_FEATURES);
+        if let Some(mtu) = session.mtu {
+            self.mtu = Some(mtu);
+            self.device.set_mtu(mtu);
+        }
+        if let Some(number) = session.back_channel {
+            self.backend_channel = BackendChannel::of_kept(legacy.take_fd(number)?, number);
+        }
+        let files = session.regions.iter().map(|region| legacy.take_fd(region.file));
+        let files: Vec<OwnedFd> = files.collect::<Result<_, _>>()?;
+        let messages: Vec<MemoryRegionMessage> = session.regions.iter().map(|r| r.message()).collect();
+        self.regions = session.regions;
+        if !messages.is_empty() {
+            self.take_over_memory(&messages, &files)?;
+        }
+        Ok(())
+    }
+
+    fn take_over_memory(
+        &mut self,
+        messages: &[MemoryRegionMessage],
+        files: &[OwnedFd],
+    ) -> Result<(), Refusal> {
+        let map = Arc::new(memory::replaced(&lasthop_guestmem::MemoryMap::default(), messages, files)?);
+        self.shared.map = Some(Arc::clone(&map));
+        self.device.set_memory(map);
+        Ok(())
+    }
+}

@@ -1,0 +1,317 @@
+//! From a packet's first bytes to its key.
+//!
+//! What is found is what the Open vSwitch datapath finds: a header that is cut short or contradicts itself counts as
+//! absent, and its fields as zero. What lies behind the bytes at hand counts as absent, too.
+
+use super::{
+    ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, Metadata, VLAN_PRESENT, field,
+    wide_field,
+};
+use crate::headers::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ETHERTYPE_VLAN_SERVICE, EXTENSION_HEADERS_MAX,
+    MACS_BYTES, PROTO_TCP, PROTO_UDP,
+};
+
+const ETHERTYPE_ARP: u16 = 0x0806;
+const ETHERTYPE_RARP: u16 = 0x8035;
+/// Lower numbers in the place of an EtherType are lengths (IEEE 802.3, 3.2.6).
+const ETHERTYPE_MIN: u16 = 0x0600;
+/// Unicast and multicast MPLS (RFC 5332).
+const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
+
+const PROTO_ICMP: u8 = 1;
+const PROTO_ICMPV6: u8 = 58;
+const PROTO_SCTP: u8 = 132;
+
+/// IPv6 extension headers (RFC 8200, 4; RFC 4302) and "nothing follows".
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const NO_NEXT_HEADER: u8 = 59;
+const DESTINATION: u8 = 60;
+
+const IPV6_BYTES: usize = 40;
+const TCP_BYTES_MIN: usize = 20;
+
+/// What a packet begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// An Ethernet header.
+    Ethernet,
+    /// A network header of this EtherType.
+    None(u16),
+}
+
+/// Where a packet's headers begin, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offsets {
+    /// What follows the last EtherType: network header or MPLS entries.
+    pub network: u16,
+    /// The transport header whose fields are in the key; 0 is none.
+    pub transport: u16,
+    /// Whether words of the key from [`super::KEY_WORDS_SHORT`] on may differ from zero.
+    pub is_long: bool,
+}
+
+/// Makes `key` the key of the packet that starts with `head`.
+#[inline]
+pub fn extract(head: &[u8], link: Link, metadata: &Metadata, key: &mut Key) -> Offsets {
+    *key = Key::default();
+    key.0[0] = u64::from(metadata.recirc_id) << 32 | u64::from(metadata.dp_hash);
+    key.0[1] = u64::from(metadata.priority) << 32 | u64::from(metadata.mark);
+    key.0[2] = u64::from(metadata.in_port) << 48;
+    let (ethertype, network) = match link {
+        Link::Ethernet => ethernet(head, key),
+        Link::None(ethertype) => {
+            key.put(field::NO_ETHERNET, 1);
+            (ethertype, 0)
+        }
+    };
+    key.0[3] |= u64::from(ethertype);
+    let (transport, is_long) = match ethertype {
+        ETHERTYPE_IPV4 => (ipv4(head, network, key), false),
+        ETHERTYPE_IPV6 => (ipv6(head, network, key), true),
+        ETHERTYPE_ARP | ETHERTYPE_RARP => (arp(head, network, key), true),
+        _ if ETHERTYPES_MPLS.contains(&ethertype) => (mpls(head, network, key), true),
+        _ => (None, false),
+    };
+    // Far below 64 Ki: at most eight extension headers of 2 KiB.
+    Offsets { network: network as u16, transport: transport.unwrap_or(0) as u16, is_long }
+}
+
+/// `N` bytes at `offset`.
+#[inline]
+fn fixed<const N: usize>(head: &[u8], offset: usize) -> Option<&[u8; N]> {
+    head.get(offset..)?.first_chunk()
+}
+
+#[inline]
+fn u16_at(head: &[u8], offset: usize) -> Option<u16> {
+    fixed(head, offset).map(|bytes| u16::from_be_bytes(*bytes))
+}
+
+/// Addresses and tags; the EtherType behind them and where what follows it is.
+#[inline]
+fn ethernet(head: &[u8], key: &mut Key) -> (u16, usize) {
+    let Some(bytes) = head.first_chunk::<14>() else { return (0, head.len()) };
+    let [_, _, _, _, last @ .., _, _] = bytes;
+    let first = bytes.first_chunk::<8>().map_or(0, |first| u64::from_be_bytes(*first));
+    key.0[2] |= first >> 16;
+    key.0[3] = u64::from_be_bytes(*last) << 16; // the last two bytes of the destination go out at the top
+    let ethertype = u16::from_be_bytes([bytes[12], bytes[13]]);
+    if ethertype >= ETHERTYPE_MIN && !is_tag(ethertype) {
+        return (ethertype, MACS_BYTES + 2);
+    }
+    behind_tags(head, key)
+}
+
+#[inline]
+fn is_tag(ethertype: u16) -> bool {
+    matches!(ethertype, ETHERTYPE_VLAN | ETHERTYPE_VLAN_SERVICE)
+}
+
+#[inline(never)]
+fn behind_tags(head: &[u8], key: &mut Key) -> (u16, usize) {
+    let mut offset = MACS_BYTES;
+    for (tpid, tci) in [(field::VLAN_TPID, field::VLAN_TCI), (field::CVLAN_TPID, field::CVLAN_TCI)] {
+        // A tag counts if there is an EtherType behind it.
+        let Some(&[a, b, c, d, _, _]) = fixed(head, offset) else { break };
+        let ethertype = u16::from_be_bytes([a, b]);
+        if !is_tag(ethertype) {
+            break;
+        }
+        key.put(tpid, u64::from(ethertype));
+        key.put(tci, u64::from(u16::from_be_bytes([c, d]) | VLAN_PRESENT));
+        offset += 4;
+    }
+    match u16_at(head, offset) {
+        None => (0, offset),
+        Some(ethertype) if ethertype >= ETHERTYPE_MIN => (ethertype, offset + 2),
+        Some(_) => behind_802_2(head, offset + 2),
+    }
+}
+
+/// The EtherType that an 802.2 SNAP header names, if it is there.
+fn behind_802_2(head: &[u8], offset: usize) -> (u16, usize) {
+    match fixed(head, offset) {
+        Some(&[0xaa, 0xaa, _, 0, 0, 0, a, b]) => {
+            let ethertype = u16::from_be_bytes([a, b]);
+            let known = if ethertype >= ETHERTYPE_MIN { ethertype } else { ETHERTYPE_802_2 };
+            (known, offset + 8)
+        }
+        _ => (ETHERTYPE_802_2, offset),
+    }
+}
+
+#[inline]
+fn ipv4(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+    const MORE_FRAGMENTS: u16 = 0x2000;
+    const FRAGMENT_OFFSET: u16 = 0x1fff;
+    let header: &[u8; 20] = fixed(head, offset)?;
+    let header_len = usize::from(header[0] & 0xf) * 4;
+    if header_len < 20 || head.len() < offset + header_len {
+        return None;
+    }
+    let [.., a, b, c, d, e, f, g, h] = *header;
+    key.0[7] = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+    let bits = u16::from_be_bytes([header[6], header[7]]);
+    let frag = match bits & (MORE_FRAGMENTS | FRAGMENT_OFFSET) {
+        0 => FRAGMENT_NONE,
+        MORE_FRAGMENTS => FRAGMENT_FIRST,
+        _ => FRAGMENT_LATER,
+    };
+    let (proto, tos, ttl) = (header[9], header[1], header[8]);
+    key.0[5] = u64::from_be_bytes([proto, tos, ttl, frag, 0, 0, 0, 0]);
+    if frag == FRAGMENT_LATER {
+        return None;
+    }
+    transport(head, offset + header_len, proto, PROTO_ICMP, key)
+}
+
+/// Ports or ICMP's type and code; where they are.
+#[inline]
+fn transport(head: &[u8], offset: usize, proto: u8, icmp: u8, key: &mut Key) -> Option<usize> {
+    let flags = match proto {
+        PROTO_TCP => tcp_flags(head, offset)?,
+        PROTO_UDP => 0,
+        // Their common part, of which ports are the first half.
+        PROTO_SCTP if head.len() >= offset + 12 => 0,
+        _ if proto == icmp => {
+            let &[kind, code, ..] = fixed::<8>(head, offset)?;
+            key.0[6] |= u64::from(kind) << 48 | u64::from(code) << 32;
+            return Some(offset);
+        }
+        _ => return None,
+    };
+    let ports: &[u8; 8] = fixed(head, offset)?;
+    let [a, b, c, d, ..] = *ports;
+    key.0[6] |= u64::from_be_bytes([a, b, c, d, 0, 0, 0, 0]) | u64::from(flags) << 16;
+    Some(offset)
+}
+
+/// The flags of a TCP header that is whole.
+#[inline]
+fn tcp_flags(head: &[u8], offset: usize) -> Option<u16> {
+    let header: &[u8; TCP_BYTES_MIN] = fixed(head, offset)?;
+    let len = usize::from(header[12] >> 4) * 4;
+    let is_whole = len >= TCP_BYTES_MIN && head.len() >= offset + len;
+    is_whole.then(|| u16::from_be_bytes([header[12], header[13]]) & 0x0fff)
+}
+
+fn ipv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+    let header: &[u8; IPV6_BYTES] = fixed(head, offset)?;
+    let word = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
+    let (tclass, label) = ((word >> 20) as u8, word & 0xf_ffff);
+    for (place, word) in key.0[8..12].iter_mut().zip(header[8..].as_chunks::<8>().0) {
+        *place = u64::from_be_bytes(*word);
+    }
+    let (proto, frag, behind) = ipv6_transport(head, offset);
+    key.0[5] = u64::from_be_bytes([proto, tclass, header[7], frag, 0, 0, 0, 0]) | u64::from(label);
+    let at = behind?;
+    if proto == PROTO_ICMPV6 {
+        return icmpv6(head, at, key);
+    }
+    transport(head, at, proto, PROTO_ICMPV6, key)
+}
+
+/// Protocol, fragment, and where the transport header is, of an IPv6 header at `offset` of `head`, as a key has them: the
+/// protocol of a later fragment is 44, that of a packet whose extension headers cannot be followed is 59.
+#[must_use]
+pub fn ipv6_transport(head: &[u8], offset: usize) -> (u8, u8, Option<usize>) {
+    let mut proto = head.get(offset + 6).copied().unwrap_or(NO_NEXT_HEADER);
+    let mut at = offset + IPV6_BYTES;
+    let mut frag = FRAGMENT_NONE;
+    for _ in 0..=EXTENSION_HEADERS_MAX {
+        let units = match proto {
+            HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION | FRAGMENT => fixed::<8>(head, at),
+            _ => return (proto, frag, Some(at)),
+        };
+        let Some(header) = units else { break };
+        at += match proto {
+            AUTHENTICATION => 4 * (usize::from(header[1]) + 2),
+            FRAGMENT if u16::from_be_bytes([header[2], header[3]]) & 0xfff8 != 0 => {
+                return (FRAGMENT, FRAGMENT_LATER, None);
+            }
+            FRAGMENT => {
+                frag = FRAGMENT_FIRST;
+                8
+            }
+            _ => 8 * (usize::from(header[1]) + 1),
+        };
+        proto = header[0];
+    }
+    (NO_NEXT_HEADER, frag, None)
+}
+
+/// Type and code, and what neighbour solicitations and advertisements say (RFC 4861, 4.3 and 4.4).
+fn icmpv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+    const SOLICITATION: u8 = 135;
+    const ADVERTISEMENT: u8 = 136;
+    transport(head, offset, PROTO_ICMPV6, PROTO_ICMPV6, key)?;
+    let message = head.get(offset..).unwrap_or_default();
+    let is_neighbour = matches!(message, [SOLICITATION | ADVERTISEMENT, 0, ..]);
+    if let Some((fixed, options)) = message.split_first_chunk::<24>().filter(|_| is_neighbour) {
+        let [_, _, _, _, _, _, _, _, target @ ..] = *fixed;
+        key.put_wide(wide_field::ND_TARGET, u128::from_be_bytes(target));
+        if !neighbour_options(options, key) {
+            key.put_wide(wide_field::ND_TARGET, 0);
+            key.put(field::LL_SRC, 0);
+            key.put(field::LL_DST, 0);
+        }
+    }
+    Some(offset)
+}
+
+/// Enters the link-layer addresses among a message's options, as far as they make sense; false if one is there twice.
+fn neighbour_options(mut options: &[u8], key: &mut Key) -> bool {
+    while let [kind, units, ..] = *options {
+        let len = usize::from(units) * 8;
+        let Some(option) = options.get(..len).filter(|_| len > 0) else { return true };
+        options = &options[len..];
+        let place = match kind {
+            1 => field::LL_SRC,
+            2 => field::LL_DST,
+            _ => continue,
+        };
+        let &[_, _, a, b, c, d, e, f] = option else { continue };
+        if key.get(place) != 0 {
+            return false;
+        }
+        key.put(place, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
+    }
+    true
+}
+
+/// ARP of Ethernet for IPv4 (RFC 826); anything else has an EtherType only.
+fn arp(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+    let bytes: &[u8; 28] = fixed(head, offset)?;
+    let (kind, addresses) = bytes.split_first_chunk::<8>()?;
+    let [0, 1, 8, 0, 6, 4, high, low] = *kind else { return None };
+    let operation = if high == 0 { low } else { 0 };
+    key.put(field::IP_PROTO, u64::from(operation));
+    let number = |at: usize, len: usize| {
+        addresses[at..at + len].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    };
+    key.put(field::LL_SRC, number(0, 6));
+    key.put(field::IPV4_SRC, number(6, 4));
+    key.put(field::LL_DST, number(10, 6));
+    key.put(field::IPV4_DST, number(16, 4));
+    None
+}
+
+/// The topmost entries, up to the bottom of the stack.
+fn mpls(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+    const BOTTOM: u32 = 0x100;
+    for (index, place) in [field::MPLS_0, field::MPLS_1, field::MPLS_2].into_iter().enumerate() {
+        let entry = u32::from_be_bytes(*fixed(head, offset + 4 * index)?);
+        key.put(place, u64::from(entry));
+        if entry & BOTTOM != 0 {
+            break;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

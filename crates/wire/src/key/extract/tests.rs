@@ -1,0 +1,201 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::key::Field;
+
+const METADATA: Metadata = Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5 };
+
+fn key_of(head: &[u8]) -> (Key, Offsets) {
+    let mut key = Key([u64::MAX; super::super::KEY_WORDS]);
+    let offsets = extract(head, Link::Ethernet, &METADATA, &mut key);
+    (key, offsets)
+}
+
+fn frame(ethertype: u16, rest: &[u8]) -> Vec<u8> {
+    let macs = [0xa0, 1, 2, 3, 4, 5, 0xb0, 7, 8, 9, 10, 11];
+    [&macs[..], &ethertype.to_be_bytes(), rest].concat()
+}
+
+fn fields<const N: usize>(key: &Key, fields: [Field; N]) -> [u64; N] {
+    fields.map(|field| key.get(field))
+}
+
+fn ipv4_packet(proto: u8, fragment: [u8; 2], rest: &[u8]) -> Vec<u8> {
+    let [high, low] = fragment;
+    let header = [0x45, 7, 0, 0, 0, 0, high, low, 64, proto, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    frame(ETHERTYPE_IPV4, &[&header, rest].concat())
+}
+
+fn ipv6_packet(next: u8, rest: &[u8]) -> Vec<u8> {
+    let mut header = vec![0x65, 0xab, 0xcd, 0xef, 0, 0, next, 63];
+    header.extend([0xfd; 32]);
+    frame(ETHERTYPE_IPV6, &[&header, rest].concat())
+}
+
+#[test]
+fn metadata_and_addresses_have_their_places() {
+    let (key, offsets) = key_of(&frame(0x88b5, &[1, 2, 3]));
+    use field::*;
+    assert_eq!(fields(&key, [RECIRC_ID, DP_HASH, PRIORITY, MARK, IN_PORT]), [1, 2, 3, 4, 5]);
+    assert_eq!(fields(&key, [ETH_DST, ETH_SRC, ETH_TYPE]), [0xa001_0203_0405, 0xb007_0809_0a0b, 0x88b5]);
+    assert_eq!((&key.0[4..], offsets), (&[0; 14][..], Offsets { network: 14, transport: 0, is_long: false }));
+}
+
+#[test]
+fn a_packet_without_ethernet_header_has_its_type_from_outside() {
+    let bytes = &ipv4_packet(PROTO_UDP, [0, 0], &[0, 1, 0, 2, 0, 8, 0, 0])[14..];
+    let mut key = Key::default();
+    let offsets = extract(bytes, Link::None(ETHERTYPE_IPV4), &METADATA, &mut key);
+    use field::*;
+    assert_eq!(fields(&key, [NO_ETHERNET, ETH_DST, ETH_TYPE, TP_SRC, TP_DST]), [1, 0, 0x0800, 1, 2]);
+    assert_eq!(offsets, Offsets { network: 0, transport: 20, is_long: false });
+}
+
+#[test]
+fn tags_say_that_they_are_there() {
+    use field::*;
+    let tags = [VLAN_TPID, VLAN_TCI, CVLAN_TPID, CVLAN_TCI, ETH_TYPE];
+    let inner = [0x60, 5, 0x81, 0, 0, 6, 0x81, 0, 0, 7];
+    let (key, offsets) = key_of(&frame(0x88a8, &inner));
+    assert_eq!(fields(&key, tags), [0x88a8, 0x7005, 0x8100, 0x1006, 0x8100]);
+    assert_eq!(offsets.network, 22);
+    let (key, _) = key_of(&frame(0x8100, &inner[..2]));
+    assert_eq!(fields(&key, tags), [0, 0, 0, 0, 0x8100], "nothing follows the tag");
+}
+
+#[test]
+fn frames_with_a_length_have_the_type_of_their_802_2_header() {
+    let snap = |rest: &[u8]| {
+        let (key, offsets) = key_of(&frame(38, rest));
+        (key.get(field::ETH_TYPE) as u16, offsets.network)
+    };
+    assert_eq!(snap(&[0xaa, 0xaa, 3, 0, 0, 0, 8, 6]), (0x0806, 22));
+    assert_eq!(snap(&[0xaa, 0xaa, 3, 0, 0, 0, 5, 0xff]), (ETHERTYPE_802_2, 22));
+    assert_eq!(snap(&[0xaa, 0xaa, 3, 0, 0, 1, 8, 6]), (ETHERTYPE_802_2, 14));
+    assert_eq!(snap(&[0x42, 0x42, 3, 0, 0, 0, 0]), (ETHERTYPE_802_2, 14));
+}
+
+#[test]
+fn transport_headers_count_if_they_are_whole() {
+    use field::*;
+    let tcp = |len_words: u8, bytes: usize| {
+        let mut header = vec![0; bytes];
+        (header[1], header[3], header[12], header[13]) = (80, 90, len_words << 4 | 1, 0x12);
+        let (key, offsets) = key_of(&ipv4_packet(PROTO_TCP, [0, 0], &header));
+        (fields(&key, [TP_SRC, TP_DST, TCP_FLAGS]), offsets.transport)
+    };
+    assert_eq!(tcp(6, 24), ([80, 90, 0x112], 34));
+    assert_eq!(tcp(6, 23), ([0; 3], 0));
+    assert_eq!(tcp(4, 24), ([0; 3], 0));
+    for (proto, bytes) in [(PROTO_UDP, 8), (PROTO_SCTP, 12), (PROTO_ICMP, 8)] {
+        let header = [3, 4, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
+        let wanted = if proto == PROTO_ICMP { [3, 4, 0] } else { [0x304, 9, 0] };
+        let (key, _) = key_of(&ipv4_packet(proto, [0, 0], &header[..bytes]));
+        assert_eq!(fields(&key, [TP_SRC, TP_DST, TCP_FLAGS]), wanted);
+        let (key, offsets) = key_of(&ipv4_packet(proto, [0, 0], &header[..bytes - 1]));
+        assert_eq!((fields(&key, [TP_SRC, TP_DST, IP_TTL]), offsets.transport), ([0, 0, 64], 0));
+    }
+}
+
+#[test]
+fn later_fragments_have_no_ports() {
+    let of = |bits| {
+        let (key, _) = key_of(&ipv4_packet(PROTO_UDP, bits, &[0, 1, 0, 2, 0, 8, 0, 0]));
+        fields(&key, [field::IP_FRAG, field::IP_PROTO, field::TP_SRC])
+    };
+    assert_eq!(of([0x40, 0]), [0, 17, 1]);
+    assert_eq!(of([0x20, 0]), [1, 17, 1]);
+    assert_eq!(of([0x20, 1]), [2, 17, 0]);
+    let of = |bits: [u8; 2], next| {
+        let rest = [&[next, 9, bits[0], bits[1], 0, 0, 0, 1][..], &[0, 1, 0, 2, 0, 8, 0, 0]].concat();
+        let (key, _) = key_of(&ipv6_packet(FRAGMENT, &rest));
+        fields(&key, [field::IP_FRAG, field::IP_PROTO, field::TP_SRC])
+    };
+    assert_eq!(of([0, 0], PROTO_UDP), [1, 17, 1], "alone, and yet a fragment");
+    assert_eq!(of([0, 1], PROTO_UDP), [1, 17, 1]);
+    assert_eq!(of([0, 8], PROTO_UDP), [2, 44, 0]);
+    assert_eq!(of([0, 8], DESTINATION), [2, 44, 0]);
+}
+
+#[test]
+fn extension_headers_are_followed_as_far_as_they_go() {
+    let of = |next: u8, rest: &[u8]| {
+        let (key, offsets) = key_of(&ipv6_packet(next, rest));
+        assert_eq!(fields(&key, [field::IP_TOS, field::IP_TTL, field::IPV6_LABEL]), [0x5a, 63, 0xb_cdef]);
+        assert_eq!(key.get_wide(wide_field::IPV6_DST), u128::MAX / 255 * 0xfd);
+        (key.get(field::IP_PROTO) as u8, offsets.transport)
+    };
+    let udp = [0, 1, 0, 2, 0, 8, 0, 0];
+    let chain = [
+        [ROUTING, 0, 0, 0, 0, 0, 0, 0],
+        [AUTHENTICATION, 0, 0, 0, 0, 0, 0, 0],
+        [PROTO_UDP, 0, 0, 0, 0, 0, 0, 0],
+        udp,
+    ];
+    assert_eq!(of(HOP_BY_HOP, &chain.concat()), (PROTO_UDP, 54 + 24));
+    assert_eq!(of(HOP_BY_HOP, &chain.concat()[..20]), (NO_NEXT_HEADER, 0), "cut");
+    assert_eq!(of(NO_NEXT_HEADER, &udp), (NO_NEXT_HEADER, 0));
+    let long = [[DESTINATION, 0, 0, 0, 0, 0, 0, 0]; EXTENSION_HEADERS_MAX + 1].concat();
+    assert_eq!(of(DESTINATION, &long), (NO_NEXT_HEADER, 0), "too many");
+}
+
+#[test]
+fn arp_is_that_of_ethernet_for_ipv4() {
+    let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 2];
+    arp.extend(1..=20);
+    use field::*;
+    let of =
+        |arp: &[u8]| fields(&key_of(&frame(0x0806, arp)).0, [IP_PROTO, LL_SRC, IPV4_SRC, LL_DST, IPV4_DST]);
+    assert_eq!(of(&arp), [2, 0x0102_0304_0506, 0x0708_090a, 0x0b0c_0d0e_0f10, 0x1112_1314]);
+    assert_eq!(of(&arp[..27]), [0; 5]);
+    arp[6] = 1;
+    assert_eq!(of(&arp)[0], 0, "operations have eight bits");
+    arp[5] = 6;
+    assert_eq!(of(&arp), [0; 5]);
+}
+
+#[test]
+fn neighbour_discovery_has_its_target_and_addresses_once() {
+    use field::*;
+    let of = |kind: u8, options: &[u8]| {
+        let message = [&[kind, 0, 0, 0, 0, 0, 0, 0][..], &[0xfe; 16], options].concat();
+        let (key, _) = key_of(&ipv6_packet(PROTO_ICMPV6, &message));
+        (key.get_wide(wide_field::ND_TARGET) != 0, fields(&key, [LL_SRC, LL_DST, TP_SRC]))
+    };
+    let (source, target) = ([1, 1, 2, 0, 0, 0, 0, 1], [2, 1, 2, 0, 0, 0, 0, 2]);
+    let both = [[14, 1, 0, 0, 0, 0, 0, 0], source, target].concat();
+    assert_eq!(of(135, &both), (true, [0x0200_0000_0001, 0x0200_0000_0002, 135]));
+    assert_eq!(of(135, &both[..20]), (true, [0x0200_0000_0001, 0, 135]));
+    assert_eq!(of(136, &[source, source].concat()), (false, [0, 0, 136]));
+    assert_eq!(of(136, &[1, 0]), (true, [0, 0, 136]));
+    assert_eq!(of(128, &both), (false, [0, 0, 128]));
+}
+
+#[test]
+fn mpls_entries_end_at_the_bottom_of_the_stack() {
+    use field::*;
+    let of = |entries: &[u32]| {
+        let bytes: Vec<u8> = entries.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+        fields(&key_of(&frame(0x8847, &bytes)).0, [MPLS_0, MPLS_1, MPLS_2])
+    };
+    assert_eq!(of(&[0x1040, 0x2140, 0x3140]), [0x1040, 0x2140, 0]);
+    assert_eq!(of(&[0x1040, 0x2040, 0x3040, 0x4140]), [0x1040, 0x2040, 0x3040]);
+    assert_eq!(of(&[0x1040]), [0x1040, 0, 0]);
+}
+
+proptest! {
+    #[test]
+    fn never_panics_and_offsets_lie_inside(
+        ethertype in prop_oneof![Just(0x0800_u16), Just(0x86dd), Just(0x8100), Just(0x0806), Just(0x8847), any::<u16>()],
+        start in prop::sample::select(vec![0x45, 0x46, 0x60]),
+        rest in prop::collection::vec(any::<u8>(), 0..120),
+        cut in 0..134_usize,
+    ) {
+        let mut bytes = frame(ethertype, &[&[start], &rest[..]].concat());
+        bytes.truncate(cut);
+        let (key, offsets) = key_of(&bytes);
+        prop_assert!(usize::from(offsets.network) <= bytes.len() || bytes.len() < 14);
+        prop_assert!(usize::from(offsets.transport) < bytes.len().max(1));
+        prop_assert!(offsets.is_long || key.0[8..].iter().all(|word| *word == 0));
+    }
+}
