@@ -36,7 +36,7 @@ pub struct MemoryDatapath {
 struct Table {
     flows: BTreeMap<u64, Flow>,
     names: HashMap<FlowName, u64>,
-    matches: HashMap<(Box<FlowKey>, Option<Box<FlowKey>>), u64>,
+    matches: HashMap<(FlowKey, Option<FlowKey>), u64>,
     last_flow: u64,
     ports: BTreeMap<u32, PortView>,
     meters: BTreeMap<u32, Meter>,
@@ -50,21 +50,16 @@ impl Table {
     fn insert(&mut self, flow: Flow) {
         self.last_flow += 1;
         self.names.insert(flow.name(), self.last_flow);
-        self.matches.insert(packets(&flow), self.last_flow);
+        self.matches.insert(flow.matches.packets(), self.last_flow);
         self.flows.insert(self.last_flow, flow);
     }
 
     fn remove(&mut self, number: u64) -> Option<Flow> {
         let flow = self.flows.remove(&number)?;
         self.names.remove(&flow.name());
-        self.matches.remove(&packets(&flow));
+        self.matches.remove(&flow.matches.packets());
         Some(flow)
     }
-}
-
-/// Which packets a flow is for: its masked key, and its mask.
-fn packets(flow: &Flow) -> (Box<FlowKey>, Option<Box<FlowKey>>) {
-    (Box::new(flow.matches.masked_key()), flow.matches.mask.clone().map(Box::new))
 }
 
 impl MemoryDatapath {
@@ -151,7 +146,7 @@ impl Datapath for MemoryDatapath {
         let table = self.table(id)?;
         let FlowInstall { ufid, matches, actions, is_probe: _, is_new } = flow;
         let flow = Flow { ufid, matches, actions, stats: FlowStats::default() };
-        let same = table.matches.get(&packets(&flow)).copied();
+        let same = table.matches.get(&flow.matches.packets()).copied();
         let named = table.find(&flow.name());
         match (named, same) {
             (None, None) => table.insert(flow),

@@ -149,7 +149,10 @@ impl Connections {
         let mut closed = Vec::new();
         for event in events.iter().take(count) {
             let id = PeerId(event.data.u64());
-            if let Err(why) = self.serve(id, datapath) {
+            // The kernel's structure has no alignment.
+            let flags = event.flags;
+            let has_hung_up = flags.contains(EventFlags::HUP);
+            if let Err(why) = self.serve(id, has_hung_up, datapath) {
                 self.remove(id);
                 closed.push((id, why));
             }
@@ -174,9 +177,16 @@ impl Connections {
 
     /// Sends what the server has for its clients for other reasons than a request of their own: notifications.
     fn flush(&mut self, datapath: &mut dyn Datapath) {
-        for id in self.server.take_told() {
-            // One that ended is found out about in its turn.
-            let _ = self.write(id, datapath).and_then(|()| self.watch(id));
+        loop {
+            let told = self.server.take_told();
+            if told.is_empty() {
+                return;
+            }
+            // Who gets room may go on with a request that others are told of, too.
+            for id in told {
+                // One that ended is found out about in its turn.
+                let _ = self.write(id, datapath).and_then(|()| self.watch(id));
+            }
         }
     }
 
@@ -188,7 +198,7 @@ impl Connections {
         }
     }
 
-    fn serve(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<(), Closed> {
+    fn serve(&mut self, id: PeerId, has_hung_up: bool, datapath: &mut dyn Datapath) -> Result<(), Closed> {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.is_full = false;
         }
@@ -200,6 +210,10 @@ impl Connections {
             self.write(id, datapath)?;
         }
         self.flush(datapath);
+        // What it asked before is done; what it would be told nobody hears.
+        if has_hung_up && !self.server.wants_input(id) {
+            return Err(Closed::HungUp);
+        }
         self.watch(id)
     }
 

@@ -1,10 +1,8 @@
 //! Numbers of the kernel's interface: linux/netlink.h, linux/genetlink.h, linux/openvswitch.h. Facts, by their names
 //! there, so that nobody has to guess.
-#![allow(dead_code)]
 
 /// linux/netlink.h: message types.
 pub(crate) mod nlmsg {
-    pub(crate) const NOOP: u16 = 1;
     pub(crate) const ERROR: u16 = 2;
     pub(crate) const DONE: u16 = 3;
 }

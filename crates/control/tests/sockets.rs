@@ -237,3 +237,36 @@ fn a_dump_that_nobody_reads_stops_nobody() {
     }
     assert_eq!(seen, 5000);
 }
+
+#[test]
+fn what_is_asked_before_hanging_up_is_done() {
+    let served = Served::new();
+    let mut other = served.client();
+    let datapath = make_datapath(&mut other, Vec::new());
+    let hasty = served.client();
+    let header = lasthop_control::message::Header { kind: 0x22, flags: 0x401, seq: 1, port_id: 0 };
+    let wanted = flow(datapath, 1);
+    let request =
+        lasthop_control::message::encode_datapath(header, (1, 1), datapath, |writer| wanted.encode(writer));
+    rustix::net::send(hasty.fd(), &request.expect("short"), SendFlags::NOSIGNAL).expect("a socket");
+    drop(hasty);
+    assert!(served.closed.recv().expect("why").contains("closed"));
+    assert_eq!(other.flows(datapath).expect("a datapath").len(), 1);
+}
+
+#[test]
+fn who_hangs_up_amid_its_answers_is_let_go() {
+    let served = Served::new();
+    let mut other = served.client();
+    let datapath = make_datapath(&mut other, Vec::new());
+    for number in 0..5000 {
+        other.flow_add(&flow(datapath, number)).expect("another one");
+    }
+    let lazy = served.client();
+    let header = lasthop_control::message::Header { kind: 0x22, flags: 0x301, seq: 1, port_id: 0 };
+    let dump = lasthop_control::message::encode_datapath(header, (3, 1), datapath, |_| {}).expect("short");
+    rustix::net::send(lazy.fd(), &dump, SendFlags::NOSIGNAL).expect("a socket");
+    assert_eq!(other.datapaths().expect("others are served").len(), 1);
+    drop(lazy);
+    assert!(served.closed.recv().expect("why").contains("closed"));
+}

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::group::Ipv4;
 use crate::key::{FRAGMENT_LATER, FlowKey, VLAN_PRESENT};
+use crate::tunnel::TunnelOptions;
 
 /// Ports of one datapath (`DP_MAX_PORTS`).
 const PORTS_MAX: u32 = 65_536;
@@ -45,10 +46,17 @@ pub struct Match {
 }
 
 impl Match {
-    /// The bits that count: two matches of one mask with the same bits are of the same packets.
+    /// The bits that count.
     #[must_use]
     pub fn masked_key(&self) -> FlowKey {
         self.mask.as_ref().map_or_else(|| self.key.clone(), |mask| self.key.masked(mask))
+    }
+
+    /// Which packets it is for: the bits that count, and the mask without what it does not look at. Two flows with the same
+    /// of both are for the same packets.
+    #[must_use]
+    pub fn packets(&self) -> (FlowKey, Option<FlowKey>) {
+        (self.masked_key(), self.mask.as_ref().map(|mask| mask.masked(mask)))
     }
 
     /// Whether the key is complete for what it says that the packet is, and the mask looks at no field whose kind of
@@ -64,6 +72,8 @@ impl Match {
         }
         let Some(mask) = &self.mask else { return Ok(()) };
         check_vlan_mask(&self.key, mask)?;
+        check_metadata_mask(&self.key, mask)?;
+        check_options_mask(&self.key, mask)?;
         if !Layers::of_mask(&self.key, mask).has_all(Layers::present(mask).without_zeros(mask)) {
             return Err(Refused(
                 "the mask looks at attributes without an exact EtherType or IP protocol for them",
@@ -130,6 +140,36 @@ fn check_vlan_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), Refused> {
         return Err(Refused("the mask of a VLAN tag has to look at its whole EtherType"));
     }
     Ok(())
+}
+
+/// What a mask looks at has to be in the key; input port and tunnel are always there, and zero if they are not told.
+fn check_metadata_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), Refused> {
+    fn is_beyond<T: Default + PartialEq>(key: &Option<T>, mask: &Option<T>) -> bool {
+        key.is_none() && mask.as_ref().is_some_and(|mask| *mask != T::default())
+    }
+    let beyond = is_beyond(&key.recirc_id, &mask.recirc_id)
+        || is_beyond(&key.dp_hash, &mask.dp_hash)
+        || is_beyond(&key.priority, &mask.priority)
+        || is_beyond(&key.mark, &mask.mark)
+        || is_beyond(&key.ethernet, &mask.ethernet)
+        || is_beyond(&key.ct.state, &mask.ct.state)
+        || is_beyond(&key.ct.zone, &mask.ct.zone)
+        || is_beyond(&key.ct.mark, &mask.ct.mark)
+        || is_beyond(&key.ct.labels, &mask.ct.labels)
+        || is_beyond(&key.ct.tuple4, &mask.ct.tuple4)
+        || is_beyond(&key.ct.tuple6, &mask.ct.tuple6);
+    if beyond { Err(Refused("the mask looks at an attribute that the key does not have")) } else { Ok(()) }
+}
+
+/// Geneve options are looked at where they stand, so that there have to be as many bytes of mask.
+fn check_options_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), Refused> {
+    let options = |key: &FlowKey| key.tunnel.as_ref().map(|tunnel| tunnel.options.clone());
+    match (options(key), options(mask)) {
+        (Some(TunnelOptions::Geneve(key)), Some(TunnelOptions::Geneve(mask))) if key.len() != mask.len() => {
+            Err(Refused("the mask of Geneve options does not have their length"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Which groups behind the Ethernet header are there, or called for: one bit each.
@@ -297,6 +337,25 @@ mod tests {
     }
 
     #[test]
+    fn a_mask_looks_at_nothing_that_the_key_does_not_have() {
+        let mask = |priority| FlowKey { priority: Some(priority), ..FlowKey::default() };
+        assert!(check(tcp(), mask(1)).is_err());
+        assert_eq!(check(tcp(), mask(0)), Ok(()));
+        assert_eq!(check(FlowKey { priority: Some(0), ..tcp() }, mask(1)), Ok(()));
+        let in_port = FlowKey { in_port: Some(u32::MAX), ..FlowKey::default() };
+        assert_eq!(check(tcp(), in_port), Ok(()));
+        let options = |bytes: &[u8], ttl| {
+            let options = TunnelOptions::Geneve(bytes.to_vec());
+            let dst = Some([1, 1, 1, 1].into());
+            Some(Box::new(crate::Tunnel { options, ttl, ipv4_dst: dst, ..crate::Tunnel::default() }))
+        };
+        let key = FlowKey { tunnel: options(&[0; 8], Some(64)), ..tcp() };
+        let mask = |bytes| FlowKey { tunnel: options(bytes, None), ..FlowKey::default() };
+        assert_eq!(check(key.clone(), mask(&[0xff; 8])), Ok(()));
+        assert!(check(key, mask(&[0xff; 4])).is_err());
+    }
+
+    #[test]
     fn what_a_mask_does_not_look_at_makes_no_difference() {
         let mask = FlowKey { tcp: Some(Ports { src: 0, dst: 0xffff }), ..FlowKey::default() };
         let from = |src| Match {
@@ -306,6 +365,10 @@ mod tests {
         assert_eq!(from(1).masked_key(), from(2).masked_key());
         assert_eq!(from(1).masked_key().tcp, Some(Ports { src: 0, dst: 80 }));
         assert_eq!(from(1).masked_key().ipv4, None);
+        let mut other = from(3);
+        other.mask.as_mut().expect("it has one").ipv4 = Some(Ipv4::default());
+        assert_ne!(other.mask, from(1).mask);
+        assert_eq!(other.packets(), from(1).packets(), "a mask of zeros looks at nothing");
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl FlowKey {
                 .tunnel
                 .as_ref()
                 .zip(mask.tunnel.as_ref())
-                .map(|(key, mask)| Box::new(key.masked(mask))),
+                .and_then(|(key, mask)| key.masked(mask).map(Box::new)),
             ct: self.ct.masked(&mask.ct),
             ethernet: group(self.ethernet, mask.ethernet),
             vlans: tags

@@ -49,18 +49,21 @@ pub enum TunnelOptions {
     Erspan(Vec<u8>),
 }
 
+/// The bits of a field that its mask looks at; nothing if it looks at none.
+fn and<T: Copy, B: std::ops::BitAnd<Output = B> + Default + PartialEq>(
+    key: Option<T>,
+    mask: Option<T>,
+    to: fn(T) -> B,
+    from: fn(B) -> T,
+) -> Option<T> {
+    let mask = mask.filter(|mask| to(*mask) != B::default())?;
+    key.map(|key| from(to(key) & to(mask)))
+}
+
 impl Tunnel {
-    /// The bits that `mask` looks at.
-    pub(crate) fn masked(&self, mask: &Self) -> Self {
-        fn and<T: Copy, B: std::ops::BitAnd<Output = B>>(
-            key: Option<T>,
-            mask: Option<T>,
-            to: fn(T) -> B,
-            from: fn(B) -> T,
-        ) -> Option<T> {
-            key.zip(mask).map(|(key, mask)| from(to(key) & to(mask)))
-        }
-        Self {
+    /// The bits that `mask` looks at; nothing if it looks at none.
+    pub(crate) fn masked(&self, mask: &Self) -> Option<Self> {
+        let masked = Self {
             id: and(self.id, mask.id, u64::from, u64::from),
             ipv4_src: and(self.ipv4_src, mask.ipv4_src, u32::from, Ipv4Addr::from),
             ipv4_dst: and(self.ipv4_dst, mask.ipv4_dst, u32::from, Ipv4Addr::from),
@@ -75,20 +78,29 @@ impl Tunnel {
             tp_dst: and(self.tp_dst, mask.tp_dst, u16::from, u16::from),
             options: self.options.masked(&mask.options),
             is_info_bridge: self.is_info_bridge && mask.is_info_bridge,
-        }
+        };
+        (masked != Self::default()).then_some(masked)
     }
 }
 
 impl TunnelOptions {
     fn masked(&self, mask: &Self) -> Self {
-        let bytes = |key: &[u8], mask: &[u8]| key.iter().zip(mask).map(|(key, mask)| key & mask).collect();
         match (self, mask) {
-            (Self::Geneve(key), Self::Geneve(mask)) => Self::Geneve(bytes(key, mask)),
-            (Self::Erspan(key), Self::Erspan(mask)) => Self::Erspan(bytes(key, mask)),
-            (Self::VxlanGbp(key), Self::VxlanGbp(mask)) => {
-                Self::VxlanGbp(key.zip(*mask).map(|(key, mask)| key & mask))
+            (Self::Geneve(key), Self::Geneve(mask)) => {
+                masked_bytes(key, mask).map_or(Self::None, Self::Geneve)
+            }
+            (Self::Erspan(key), Self::Erspan(mask)) => {
+                masked_bytes(key, mask).map_or(Self::None, Self::Erspan)
+            }
+            (Self::VxlanGbp(Some(key)), Self::VxlanGbp(Some(mask))) if *mask != 0 => {
+                Self::VxlanGbp(Some(key & mask))
             }
             _ => Self::None,
         }
     }
+}
+
+fn masked_bytes(key: &[u8], mask: &[u8]) -> Option<Vec<u8>> {
+    let looks = mask.iter().any(|byte| *byte != 0);
+    looks.then(|| key.iter().zip(mask).map(|(key, mask)| key & mask).collect())
 }

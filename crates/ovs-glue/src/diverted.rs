@@ -87,12 +87,15 @@ impl Diverted {
                 Ok(Datagram::End) if self.is_last_end() && !may_wait => return Err(Errno::AGAIN),
                 Ok(Datagram::End) => {}
                 Ok(Datagram::HungUp) | Err(Errno::CONNRESET) => self.connect_again()?,
-                Err(Errno::AGAIN) if may_wait || self.missing.load(Ordering::Relaxed) > 0 => {
-                    sys::wait(self.fd)?
-                }
+                Err(Errno::AGAIN) if self.is_missing() => sys::wait(self.fd, true)?,
+                Err(Errno::AGAIN) if may_wait => sys::wait(self.fd, false)?,
                 Err(errno) => return Err(errno),
             }
         }
+    }
+
+    fn is_missing(&self) -> bool {
+        self.missing.load(Ordering::Relaxed) > 0
     }
 
     fn is_last_end(&self) -> bool {

@@ -92,18 +92,29 @@ fn done(result: Result<(), Errno>) -> c_int {
     result.map_or_else(failed, |()| 0)
 }
 
+/// Memory of the program's for the time of a call; none at all may be anywhere.
+///
+/// # Safety
+/// There are `len` items at `start`, which nobody writes meanwhile.
+unsafe fn items<'a, T>(start: *const T, len: usize) -> &'a [T] {
+    if start.is_null() || len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(start, len) }
+}
+
 /// A descriptor of the program's.
 pub(crate) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     // SAFETY: it is in the table, so the program has it open, and is in a call with it.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Waits for something to read, for a bounded time.
-pub(crate) fn wait(fd: RawFd) -> Result<(), Errno> {
-    let seconds = WAIT.as_secs().cast_signed();
-    let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
+/// Waits for something to read: an answer for a bounded time, anything else for as long as the program wants to.
+pub(crate) fn wait(fd: RawFd, is_answer: bool) -> Result<(), Errno> {
+    let limit = Timespec { tv_sec: WAIT.as_secs().cast_signed(), tv_nsec: 0 };
     let fd = borrow(fd);
-    match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit))? {
+    match rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], is_answer.then_some(&limit))? {
         0 => Err(Errno::TIMEDOUT),
         _ => Ok(()),
     }
@@ -217,7 +228,7 @@ pub(crate) unsafe extern "C" fn send(fd: c_int, bytes: *const c_void, len: usize
         })),
         Some(Socket::Route) => {
             // SAFETY: as in libc, there are `len` bytes at `bytes`.
-            let request = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len) };
+            let request = unsafe { items(bytes.cast::<u8>(), len) };
             let changed = probe::changed(request);
             let bytes = changed.as_ref().map_or(bytes, |changed| changed.as_ptr().cast());
             // SAFETY: the caller's arguments, or as many bytes of ours, which live until the end of the call.
@@ -257,12 +268,11 @@ unsafe fn send_route(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t
     // SAFETY: as in libc, there are a header at `message`, its pieces, and their bytes.
     let (mut copy, pieces) = unsafe {
         let copy = message.read();
-        (copy, std::slice::from_raw_parts(copy.msg_iov, copy.msg_iovlen))
+        (copy, items(copy.msg_iov, copy.msg_iovlen))
     };
     let mut pieces: Vec<iovec> = pieces.to_vec();
     // SAFETY: as above.
-    let bytes =
-        |piece: &iovec| unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+    let bytes = |piece: &iovec| unsafe { items(piece.iov_base.cast::<u8>(), piece.iov_len) };
     // OVS sends a request in one piece.
     let mut changed: Vec<Option<Vec<u8>>> = pieces.iter().map(|piece| probe::changed(bytes(piece))).collect();
     for (piece, changed) in pieces.iter_mut().zip(&mut changed) {
@@ -309,7 +319,7 @@ unsafe fn datagram(len: usize, message: &msghdr) -> Datagram {
     let start = unsafe {
         let piece = message.msg_iov.read();
         let len = piece.iov_len.min(len).min(START_BYTES);
-        std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), len)
+        items(piece.iov_base.cast::<u8>(), len)
     };
     what(len, start)
 }

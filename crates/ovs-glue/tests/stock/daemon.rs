@@ -11,15 +11,15 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const START: &str = "for name in ovs-system br0 p1 p2; do ip tuntap add $name mode tap || exit 1; done; \
                      exec env LD_PRELOAD=\"$GLUE\" ovs-vswitchd \"$DATABASE\" -voff";
 /// For what the daemon does by itself.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-struct Daemon {
+pub(crate) struct Daemon {
     directory: tempfile::TempDir,
     children: Vec<Child>,
 }
 
 impl Daemon {
-    fn start(rig: &Rig) -> Self {
+    pub(crate) fn start(rig: &Rig) -> Self {
         let mut daemon = Self { directory: tempfile::tempdir().expect("a directory"), children: Vec::new() };
         let database = daemon.path("conf.db");
         daemon.run("ovsdb-tool", &["create", &database, SCHEMA]);
@@ -60,13 +60,13 @@ impl Daemon {
     }
 
     /// Changes the database and waits until the daemon has done it.
-    fn vsctl(&self, arguments: &[&str]) -> String {
+    pub(crate) fn vsctl(&self, arguments: &[&str]) -> String {
         let remote = format!("--db={}", self.remote());
         self.run("ovs-vsctl", &[&["--timeout=20", "-voff", "--retry", &remote], arguments].concat())
     }
 
     /// What the daemon says of its datapath.
-    fn appctl(&self, arguments: &[&str]) -> String {
+    pub(crate) fn appctl(&self, arguments: &[&str]) -> String {
         let entries = std::fs::read_dir(self.directory.path()).expect("it is there");
         let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
         let is_control = |path: &Path| path.extension().is_some_and(|extension| extension == "ctl");
@@ -79,7 +79,7 @@ impl Daemon {
         )
     }
 
-    fn expect_ports(&self, names: &[&str]) {
+    pub(crate) fn expect_ports(&self, names: &[&str]) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let shown = self.appctl(&["dpctl/show", "system@ovs-system"]);
@@ -105,7 +105,7 @@ impl Drop for Daemon {
 }
 
 /// Root, namespaces and the programs.
-fn can_run() -> bool {
+pub(crate) fn can_run() -> bool {
     let quietly = |arguments: &[&str]| {
         let (program, arguments) = arguments.split_first().expect("a program");
         Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())

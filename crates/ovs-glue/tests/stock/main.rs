@@ -4,6 +4,7 @@
 mod commands;
 mod daemon;
 mod dumps;
+mod misses;
 mod rig;
 #[path = "../../../control/tests/codec/values.rs"]
 mod values;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use lasthop_control::datapath::{DatapathId, FlowInstall};
+use lasthop_control::datapath::{Datapath, DatapathId, FlowInstall};
 use lasthop_control::memory::MemoryDatapath;
-use lasthop_control::server::{DatapathRecord, Server};
+use lasthop_control::server::{DatapathRecord, Server, Upcall};
 use lasthop_control::socket::{Access, Connections};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -44,14 +45,16 @@ pub(crate) type Records = BTreeMap<DatapathId, DatapathRecord>;
 /// A datapath in memory behind a socket, until it is dropped.
 pub(crate) struct Rig {
     directory: tempfile::TempDir,
-    stop: Option<OwnedFd>,
+    /// A byte for each miss; closed, it ends the thread.
+    wake: Option<OwnedFd>,
+    misses: Option<Sender<Upcall>>,
     thread: Option<JoinHandle<(Records, MemoryDatapath)>>,
 }
 
 impl Rig {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut rig = Self { directory, stop: None, thread: None };
+        let mut rig = Self { directory, wake: None, misses: None, thread: None };
         rig.start(Server::new(), MemoryDatapath::new(), Vec::new());
         rig
     }
@@ -68,9 +71,18 @@ impl Rig {
         let _ = std::fs::remove_file(self.socket());
         rustix::net::bind(&listener, &SocketAddrUnix::new(self.socket()).expect("short")).expect("free");
         rustix::net::listen(&listener, 16).expect("bound");
-        let (stop, stopped) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
-        self.stop = Some(stopped);
-        self.thread = Some(std::thread::spawn(move || serve(&listener, &stop, server, datapath, flows)));
+        let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
+        let (misses, missed) = channel();
+        (self.wake, self.misses) = (Some(wake), Some(misses));
+        self.thread = Some(std::thread::spawn(move || {
+            Served { listener, woken, missed, datapath }.serve(server, flows)
+        }));
+    }
+
+    /// A packet for the control plane.
+    pub(crate) fn miss(&self, upcall: Upcall) {
+        self.misses.as_ref().expect("it runs").send(upcall).expect("it runs");
+        rustix::io::write(self.wake.as_ref().expect("it runs"), &[0]).expect("a pipe");
     }
 
     /// The server process is another one, with what the old one knew of datapaths and ports. Between them there is none for
@@ -91,7 +103,7 @@ impl Rig {
 
     /// What was there at last.
     pub(crate) fn end(&mut self) -> (Records, MemoryDatapath) {
-        self.stop = None;
+        self.wake = None;
         self.thread.take().expect("it runs").join().expect("it does not panic")
     }
 
@@ -129,28 +141,40 @@ impl Drop for Rig {
 /// The datapath that flows are put into by hand.
 pub(crate) const FIRST: DatapathId = DatapathId(1);
 
-fn serve(
-    listener: &OwnedFd,
-    stop: &OwnedFd,
-    server: Server,
-    mut datapath: MemoryDatapath,
-    flows: Vec<FlowInstall>,
-) -> (Records, MemoryDatapath) {
-    use lasthop_control::datapath::Datapath;
-    for flow in flows {
-        datapath.flow_install(FIRST, flow).expect("another one");
-    }
-    let mut connections = Connections::new(server, Access::default()).expect("an epoll set");
-    loop {
-        let (listener_fd, set, stop_fd) = (listener.as_fd(), connections.fd(), stop.as_fd());
-        let mut fds = [&listener_fd, &set, &stop_fd].map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
-        poll(&mut fds, None).expect("three descriptors");
-        if !fds[2].revents().is_empty() {
-            return (connections.server().records().clone(), datapath);
+/// The thread's end.
+struct Served {
+    listener: OwnedFd,
+    woken: OwnedFd,
+    missed: Receiver<Upcall>,
+    datapath: MemoryDatapath,
+}
+
+impl Served {
+    fn serve(mut self, server: Server, flows: Vec<FlowInstall>) -> (Records, MemoryDatapath) {
+        for flow in flows {
+            self.datapath.flow_install(FIRST, flow).expect("another one");
         }
-        while let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) {
+        let mut connections = Connections::new(server, Access::default()).expect("an epoll set");
+        while self.turn(&mut connections) {}
+        (connections.server().records().clone(), self.datapath)
+    }
+
+    /// Waits for something and does it; false at the end.
+    fn turn(&mut self, connections: &mut Connections) -> bool {
+        let fds = [self.listener.as_fd(), connections.fd(), self.woken.as_fd()];
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        poll(&mut fds, None).expect("three descriptors");
+        let woken = fds[2].revents();
+        if woken.contains(PollFlags::IN) {
+            rustix::io::read(&self.woken, [0].as_mut_slice()).expect("a pipe");
+            self.missed.try_iter().for_each(|upcall| connections.upcall(upcall, &mut self.datapath));
+        } else if !woken.is_empty() {
+            return false;
+        }
+        while let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
             connections.add(socket).expect("one of ours");
         }
-        connections.turn(&mut datapath).expect("an epoll set");
+        connections.turn(&mut self.datapath).expect("an epoll set");
+        true
     }
 }
