@@ -49,13 +49,14 @@ pub(crate) fn datagrams(from: &Namespace, to: &Namespace, address: &str, lens: &
 }
 
 /// Sends 20 times ten datagrams of 1000 bytes as one to be segmented (udp(7), `UDP_SEGMENT`), for which std has no call.
-/// With pauses, since what waits at a socket is bounded.
-const SEGMENTED: &str = "import socket, sys, time
+/// Each ten are answered before the next, since what waits at a socket is bounded.
+const SEGMENTED: &str = "import socket, sys
 s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.IPPROTO_UDP, 103, 1000)
+s.settimeout(60)
 for _ in range(20):
-    time.sleep(0.01)
-    s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))";
+    s.sendto(b''.join(bytes([65 + i]) * 1000 for i in range(10)), (sys.argv[1], int(sys.argv[2])))
+    s.recv(1)";
 
 /// As [`datagrams`], 200 that their sender leaves to be cut.
 pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &str) {
@@ -77,8 +78,11 @@ pub(crate) fn segmented_datagrams(from: &Namespace, to: &Namespace, address: &st
         .unwrap();
     let mut buffer = vec![0; 65536];
     for number in 0..200 {
-        let received = there.recv(&mut buffer).unwrap();
+        let (received, sender) = there.recv_from(&mut buffer).unwrap();
         assert!(received == 1000 && buffer[..1000] == [65 + number % 10; 1000], "{number}: {received}");
+        if number % 10 == 9 {
+            there.send_to(b"x", sender).unwrap();
+        }
     }
     assert!(sender.wait().unwrap().success());
 }
