@@ -176,7 +176,7 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("rewrite-ipv6", &[&rewrite_ipv6, output], &v6),
         ("recirculate", &[&[8, 1, 0, 0, 0, 7], &[7, 1], output], &v4),
         ("userspace", &[&[11, 0, 0, 0, 40], &[1], &[14, 1], output], &v6),
-        ("nested", &[&[15, 1], output, &[16, 0, 200, 1], output, &[1], output], &v4),
+        ("nested", &[&[15, 1, 0, 0, 2], &[16, 0, 200, 1, 0, 0, 2, 1, 0, 0, 2]], &v4),
     ]
     .map(|(name, actions, (frame, offload))| (name.to_owned(), seed(actions, *offload, frame)))
     .to_vec()

@@ -30,12 +30,12 @@ pub(crate) fn skipped(why: &str) {
     println!("skipped: {why}");
 }
 
-/// The library, which cargo builds before its tests.
+/// The library. `cargo test` does not build what nothing links to; `tools/test` does it before.
 pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let directory = test.parent().and_then(Path::parent).expect("below target");
     let library = directory.join("liblasthop_ovs_glue.so");
-    assert!(library.exists(), "{} is not built", library.display());
+    assert!(library.exists(), "{} is not there; build it with: cargo build -p lasthop-ovs-glue", library.display());
     library
 }
 
