@@ -35,7 +35,11 @@ pub(crate) fn library() -> PathBuf {
     let test = std::env::current_exe().expect("a test has a path");
     let directory = test.parent().and_then(Path::parent).expect("below target");
     let library = directory.join("liblasthop_ovs_glue.so");
-    assert!(library.exists(), "{} is not there; build it with: cargo build -p lasthop-ovs-glue", library.display());
+    assert!(
+        library.exists(),
+        "{} is not there; build it with: cargo build -p lasthop-ovs-glue",
+        library.display()
+    );
     library
 }
 
