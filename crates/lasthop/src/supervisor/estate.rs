@@ -93,7 +93,9 @@ impl Estate {
             Heir::Since(since) if since.elapsed() < PROOF => {
                 (self.unanswered, self.young) = (0, self.young + 1)
             }
-            Heir::Since(_) | Heir::None => (self.unanswered, self.young) = (0, 0),
+            Heir::Since(_) => (self.unanswered, self.young) = (0, 0),
+            // It had nothing to do with the session, or had it from the beginning, and then nothing was counted before.
+            Heir::None => {}
         }
         self.unanswered < UNANSWERED_MAX && self.young < YOUNG_MAX
     }
