@@ -1,13 +1,15 @@
 //! Requests of family `ovs_vport`.
 
+use super::Server;
 use super::answer::Answer;
 use super::dump::What;
 use super::families::Family;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::State;
 use crate::bounds::PORTS_MAX;
-use crate::datapath::{Datapath, DatapathId, Port};
+use crate::datapath::{Datapath, DatapathId, Port, Readiness, WantedPort};
 use crate::family::VportMessage;
+use crate::message::Header;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::command;
 
@@ -30,6 +32,19 @@ pub(super) fn serve(
             Ok(Outcome::Told { answer: answer(state, datapath, id, number)?, command: command::NEW })
         }
         _ => Err(unknown_command()),
+    }
+}
+
+impl Server {
+    /// The device of a port is no more: the port ends as if somebody had taken it away, and those who want to know are told. As
+    /// in the kernel, port 0 stays.
+    pub fn port_gone(&mut self, name: &str, datapath: &mut dyn Datapath) {
+        let wanted = VportMessage { name: Some(name.to_owned()), ..VportMessage::default() };
+        if let Ok(Outcome::Changed { answer, command, family }) = remove(&mut self.state, datapath, &wanted)
+            && let Ok(bytes) = answer.message(Header::default(), command, 0)
+        {
+            self.notify(None, family, &bytes);
+        }
     }
 }
 
@@ -77,6 +92,10 @@ fn add(state: &mut State, datapath: &mut dyn Datapath, wanted: VportMessage) -> 
     let number = number_for(state, id, wanted.number)?;
     if state.port_named(&name).is_some() {
         return Err(Refusal::new(Errno::EEXIST, "there is a port of that name"));
+    }
+    let to_begin = WantedPort { datapath: &state.expect(id)?.name, name: &name, kind };
+    if datapath.port_wanted(to_begin)? == Readiness::NotYet {
+        return Ok(Outcome::NotYet { name });
     }
     let port = Port { number, name, kind, options: wanted.options, upcall_port_ids };
     datapath.port_added(id, &port)?;
