@@ -21,6 +21,7 @@ mod opening;
 mod orders;
 mod port;
 mod ports;
+mod requested;
 mod requests;
 mod showing;
 mod sockets;

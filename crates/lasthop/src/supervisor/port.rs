@@ -125,6 +125,15 @@ impl Port {
         Self::with_role(vnic, path, role)
     }
 
+    /// As `over_device`, since a controller asked for it.
+    pub(super) fn on_request(spec: PortSpec, dir: &Path) -> Self {
+        let mut port = Self::over_device(spec, dir);
+        if let Some(device) = port.device_mut() {
+            device.is_requested = true;
+        }
+        port
+    }
+
     fn with_role(spec: VnicSpec, path: PathBuf, role: Role) -> Self {
         Self {
             spec,
@@ -161,7 +170,18 @@ impl Port {
     pub(super) fn as_told(&self, vnic: &VnicSpec) -> SwitchPort {
         let leads = self.device().map(|device| device.spec.leads()).unwrap_or_default();
         let link = if self.is_cut { Link::Down } else { vnic.link };
-        SwitchPort { vnic: VnicSpec { link, ..vnic.clone() }, leads }
+        let device = self.device().and_then(DevicePort::host_device);
+        SwitchPort {
+            vnic: VnicSpec { link, ..vnic.clone() },
+            leads,
+            is_requested: self.is_requested(),
+            device,
+        }
+    }
+
+    /// Whether it is there since a controller asked for it.
+    pub(super) fn is_requested(&self) -> bool {
+        self.device().is_some_and(|device| device.is_requested)
     }
 
     /// Whether the switch waits for a connection that may be made now.

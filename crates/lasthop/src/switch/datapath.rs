@@ -163,7 +163,7 @@ impl Datapath {
         self.engine.fdb_flush(port, flush.vlan).map_err(refused)
     }
 
-    fn port_config(&self, SwitchPort { vnic: spec, leads }: &SwitchPort) -> Result<PortConfig, Fault> {
+    fn port_config(&self, SwitchPort { vnic: spec, leads, .. }: &SwitchPort) -> Result<PortConfig, Fault> {
         Ok(PortConfig {
             switch: self.switches.find(spec.switch.as_str())?,
             name: spec.name.to_string(),

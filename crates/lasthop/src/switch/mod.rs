@@ -158,6 +158,7 @@ impl Switch {
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
+            Order::HostDevice { .. } | Order::DeviceGone { .. } | Order::Denied { .. } => return,
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {
