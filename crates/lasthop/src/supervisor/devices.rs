@@ -42,6 +42,7 @@ impl Supervisor {
             self.advance_port(number);
             self.look_for_device(number);
         }
+        self.look_for_placeholders(&heard.names);
         for (request, errno) in heard.done {
             self.on_done(request, errno);
         }

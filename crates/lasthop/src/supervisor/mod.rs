@@ -19,6 +19,7 @@ mod fdb;
 mod lifecycle;
 mod opening;
 mod orders;
+mod placeholder;
 mod port;
 mod ports;
 mod requested;
@@ -192,6 +193,7 @@ impl Supervisor {
             }
             self.on_time(Instant::now());
             self.track_uplinks();
+            self.tend_placeholders();
             self.proceed_with_clients();
             self.watch_channels();
             self.tell(manager);

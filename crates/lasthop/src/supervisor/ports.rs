@@ -33,6 +33,7 @@ impl Supervisor {
         let port = Port::open(spec, &self.dir)?;
         self.next_port += 1;
         self.ports.insert(self.next_port, port);
+        self.make_placeholder(self.next_port);
         Ok(self.next_port)
     }
 
