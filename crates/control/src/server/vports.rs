@@ -1,6 +1,5 @@
 //! Requests of family `ovs_vport`.
 
-use super::Server;
 use super::answer::Answer;
 use super::dump::What;
 use super::families::Family;
@@ -9,7 +8,6 @@ use super::state::State;
 use crate::bounds::PORTS_MAX;
 use crate::datapath::{Datapath, DatapathId, Port, Readiness, WantedPort};
 use crate::family::VportMessage;
-use crate::message::Header;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::command;
 
@@ -32,19 +30,6 @@ pub(super) fn serve(
             Ok(Outcome::Told { answer: answer(state, datapath, id, number)?, command: command::NEW })
         }
         _ => Err(unknown_command()),
-    }
-}
-
-impl Server {
-    /// The device of a port is no more: the port ends as if somebody had taken it away, and those who want to know are told. As
-    /// in the kernel, port 0 stays.
-    pub fn port_gone(&mut self, name: &str, datapath: &mut dyn Datapath) {
-        let wanted = VportMessage { name: Some(name.to_owned()), ..VportMessage::default() };
-        if let Ok(Outcome::Changed { answer, command, family }) = remove(&mut self.state, datapath, &wanted)
-            && let Ok(bytes) = answer.message(Header::default(), command, 0)
-        {
-            self.notify(None, family, &bytes);
-        }
     }
 }
 
@@ -120,6 +105,15 @@ fn remove(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage)
     datapath.port_removed(id, number);
     state.expect_mut(id)?.ports.remove(&number);
     Ok(changed(last, command::DEL))
+}
+
+/// A port without its device: what is told of it, if it is in a datapath.
+pub(super) fn lose(state: &mut State, datapath: &mut dyn Datapath, name: &str) -> Option<Answer> {
+    let (id, number) = state.port_named(name).filter(|(_, number)| *number != 0)?;
+    let last = answer(state, datapath, id, number).ok()?;
+    datapath.port_removed(id, number);
+    state.expect_mut(id).ok()?.ports.remove(&number);
+    Some(last)
 }
 
 fn change(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage) -> Result<Outcome, Refusal> {

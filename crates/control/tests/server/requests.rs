@@ -144,7 +144,7 @@ fn a_port_ends_with_its_device_and_members_are_told() {
     wire.server.received(member, number(JOIN, 0, group), &mut wire.datapath).expect("in turn");
     while wire.next(member).is_some() {}
     for name in ["dp0", "veth1", "veth0", "veth0"] {
-        wire.server.port_gone(name, &mut wire.datapath);
+        wire.server.port_lost(name, &mut wire.datapath);
     }
     let told = wire.next(member).expect("a notification");
     let message = Messages::new(&told).next().expect("a message");
