@@ -40,10 +40,8 @@ pub(crate) enum Order {
     RemovePort { name: String },
     /// What the host knows of a port's device has changed.
     HostDevice { name: String, device: Option<HostDevice> },
-    /// The device of a port that was made on request is no more.
-    DeviceGone { name: String },
-    /// There is no port for what was wanted ([`Report::Wanted`]): a number as errno(3) has it, and a sentence without a full stop.
-    Denied { name: String, errno: i32, why: String },
+    /// There is no port for what was wanted ([`Report::Wanted`]): a number as errno(3) has it. The log says why.
+    Denied { name: String, errno: i32 },
     /// The first attached descriptor is a connection to the port's guest, the second one memory for a successor, if there is
     /// any. Answered by [`Report::Detached`] when it ends, which may be at once.
     Attach { name: String, attachment: u64 },

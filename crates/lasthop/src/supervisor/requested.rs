@@ -5,7 +5,7 @@
 //!                                  │ yes
 //!                  <── AddPort ────┘   a device port as any other: opened, driven, kept over deaths of both processes
 //!                  ── Released ──> forgotten, RemovePort: a tap that was made is gone
-//!                  <── DeviceGone   the device is no more; Released follows
+//!                  <── RemovePort   the device is no more, and the port is out of its datapath
 //! ```
 
 use std::time::Instant;
@@ -57,7 +57,7 @@ impl Supervisor {
 
     fn deny(&mut self, name: String, switch: &str, Denial { errno, why }: Denial) {
         say_of_others!("switch {switch}: no port {name} for its controller: {why}");
-        self.tell_switch(Order::Denied { name, errno: errno.raw_os_error(), why });
+        self.tell_switch(Order::Denied { name, errno: errno.raw_os_error() });
     }
 
     /// The switch process does not take a port that it wanted.
@@ -147,7 +147,6 @@ impl Supervisor {
             "port {name}: its device is gone, and the port, which a controller had asked for, with it"
         );
         self.forget_port(number);
-        self.tell_switch(Order::DeviceGone { name: name.clone() });
         self.order(Order::RemovePort { name }, What::Restored, None);
     }
 }
