@@ -20,8 +20,10 @@ mod interface;
 mod lifecycle;
 mod opening;
 mod orders;
+mod placeholder;
 mod port;
 mod ports;
+mod requested;
 mod requests;
 mod showing;
 mod sockets;
@@ -196,6 +198,7 @@ impl Supervisor {
             }
             self.on_time(Instant::now());
             self.track_uplinks();
+            self.tend_placeholders();
             self.watch_entrance();
             self.proceed_with_clients();
             self.watch_channels();
