@@ -15,6 +15,8 @@ use crate::shared::{MASK_WORDS, Shared};
 pub(crate) const LOOKUPS: usize = 0;
 pub(crate) const HITS: usize = 1;
 pub(crate) const MISSES: usize = 2;
+pub(crate) const MASKS: usize = 3;
+pub(crate) const COUNTS: usize = 4;
 
 /// The masks that there are, those first that packets are found by.
 #[derive(Debug)]
@@ -88,8 +90,8 @@ pub(crate) struct Lane {
     version: u64,
     /// Of meters, in this batch.
     pub(crate) borrows: Borrows,
-    /// Look-ups, those that the cache knew, those that found nothing.
-    pub(crate) counts: [u64; 3],
+    /// Look-ups, those that the cache knew, those that found nothing; masks that were tried.
+    pub(crate) counts: [u64; COUNTS],
 }
 
 impl Lane {
@@ -102,7 +104,7 @@ impl Lane {
             pending: Pending::new(worker),
             version: 0,
             borrows: Borrows::default(),
-            counts: [0; 3],
+            counts: [0; COUNTS],
         }
     }
 
@@ -189,6 +191,7 @@ impl Lane {
     fn classify(&mut self, shared: &Shared, key: &Key) -> Option<u32> {
         let found =
             self.order.masks.iter().enumerate().find_map(|(at, mask)| Some((at, shared.find(*mask, key)?)));
+        self.counts[MASKS] += found.map_or(self.order.masks.len(), |(at, _)| at + 1) as u64;
         let (at, flow) = found?;
         self.order.note(at);
         Some(flow)

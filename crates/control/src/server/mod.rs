@@ -42,7 +42,7 @@ use crate::family::FamilyMessage;
 use crate::message::{self, Header, Message, Messages};
 use crate::private as private_messages;
 use crate::refusal::{Errno, Refusal};
-use crate::uapi::{ctrl, nlm, protocol};
+use crate::uapi::{command, ctrl, nlm, protocol};
 use dump::Dump;
 use peer::{Peer, Removal};
 use request::{Outcome, Request};
@@ -80,6 +80,7 @@ pub struct Server {
     queued_bytes: usize,
     /// Somebody is a member of the flows' group, which OVS never is.
     has_flow_members: bool,
+    changes: u64,
 }
 
 impl Server {
@@ -156,6 +157,28 @@ impl Server {
     #[must_use]
     pub fn lost(&self, id: PeerId) -> u64 {
         self.peers.get(&id).map_or(0, |peer| peer.lost)
+    }
+
+    /// A port's device or guest is gone, which takes it out of its datapath; members of the ports' group are told.
+    pub fn port_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
+        let Some(answer) = vports::lose(&mut self.state, datapath, name) else { return };
+        self.changes += 1;
+        if let Ok(bytes) = answer.message(Header::default(), command::DEL, 0) {
+            self.notify(None, Family::Vport, &bytes);
+        }
+    }
+
+    /// Whether anybody takes the packets of no flow of a datapath.
+    #[must_use]
+    pub fn takes_misses(&self, id: DatapathId) -> bool {
+        let ids = self.state.datapath(id).into_iter().flat_map(DatapathRecord::upcall_port_ids);
+        ids.into_iter().any(|id| self.port_ids.contains_key(&id))
+    }
+
+    /// Rises when datapaths or ports come, go, or change.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Datapaths and ports as clients made them.
@@ -271,8 +294,9 @@ impl Server {
             Outcome::Done => {}
             Outcome::Told { answer, command } => self.push(id, answer.message(request, command, 0)?),
             Outcome::Changed { answer, command, family } => {
+                self.changes += u64::from(family != Family::Flow);
                 let bytes = answer.message(request, command, 0)?;
-                self.notify(id, family, &bytes);
+                self.notify(Some(id), family, &bytes);
                 if request.has(nlm::ECHO) {
                     self.push(id, bytes);
                 }
@@ -311,9 +335,10 @@ impl Server {
     }
 
     /// To every member of the family's group but who caused it.
-    fn notify(&mut self, cause: PeerId, family: Family, bytes: &[u8]) {
+    fn notify(&mut self, cause: Option<PeerId>, family: Family, bytes: &[u8]) {
         let Some(group) = family.group() else { return };
-        let members = self.peers.iter().filter(|(id, peer)| **id != cause && peer.groups.contains(&group));
+        let members =
+            self.peers.iter().filter(|(id, peer)| Some(**id) != cause && peer.groups.contains(&group));
         let members: Vec<PeerId> = members.map(|(id, _)| *id).collect();
         for id in members {
             self.push_droppable(id, bytes.to_vec());

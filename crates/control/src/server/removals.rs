@@ -54,7 +54,7 @@ impl Server {
             self.settling.insert(id);
         }
         for bytes in notices {
-            self.notify(id, Family::Flow, &bytes);
+            self.notify(Some(id), Family::Flow, &bytes);
         }
     }
 }

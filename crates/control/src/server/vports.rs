@@ -103,6 +103,15 @@ fn remove(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage)
     Ok(changed(last, command::DEL))
 }
 
+/// A port without its device: what is told of it, if it is in a datapath.
+pub(super) fn lose(state: &mut State, datapath: &mut dyn Datapath, name: &str) -> Option<Answer> {
+    let (id, number) = state.port_named(name).filter(|(_, number)| *number != 0)?;
+    let last = answer(state, datapath, id, number).ok()?;
+    datapath.port_removed(id, number);
+    state.expect_mut(id).ok()?.ports.remove(&number);
+    Some(last)
+}
+
 fn change(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage) -> Result<Outcome, Refusal> {
     let (id, number) = find(state, wanted)?;
     let known = state.expect_mut(id)?;
