@@ -74,6 +74,8 @@ pub enum Told {
     Flow(u32, FlowMessage),
     /// A packet of no flow.
     Miss(PacketMessage),
+    /// A packet of no flow, in this datapath, that cannot be read.
+    BadMiss(i32),
     /// Something of no meaning here: acknowledgements, ends of lists, what no request asked for.
     Nothing,
 }
@@ -186,7 +188,7 @@ fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> 
         Family::Vport => Told::Port(seq, VportMessage::decode(datapath, attrs).ok()?),
         Family::Flow => Told::Flow(seq, FlowMessage::decode(datapath, attrs).ok()?),
         Family::Packet if command == packet::MISS => {
-            Told::Miss(PacketMessage::decode(datapath, attrs).ok()?)
+            PacketMessage::decode(datapath, attrs).map_or(Told::BadMiss(datapath), Told::Miss)
         }
         Family::Packet | Family::Meter | Family::CtLimit => return None,
     })
@@ -226,6 +228,8 @@ mod tests {
         let heard = say(Ask::DatapathNew(wanted("red")).encode(2, port_id).expect("short"));
         assert!(matches!(&heard[..], [Told::Refused { seq: 2, errno: 17, why: Some(_) }, Told::End]));
         let heard = say(Ask::Ports(1).encode(3, port_id).expect("short"));
-        assert!(matches!(&heard[..], [Told::Port(3, port), Told::Nothing, Told::End] if port.number == Some(0)));
+        assert!(
+            matches!(&heard[..], [Told::Port(3, port), Told::Nothing, Told::End] if port.number == Some(0))
+        );
     }
 }

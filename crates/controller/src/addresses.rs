@@ -130,17 +130,18 @@ impl Addresses {
         vid: u16,
         ports: &BTreeMap<u32, Port>,
     ) -> impl Iterator<Item = u64> {
-        let entries = self.statics.iter().flat_map(|(mac, entries)| entries.iter().map(|entry| (*mac, *entry)));
-        entries
-            .filter(move |(_, entry)| entry.port == port && entry.holds_in(vid, ports))
-            .map(|(mac, _)| mac)
+        let entries =
+            self.statics.iter().flat_map(|(mac, entries)| entries.iter().map(|entry| (*mac, *entry)));
+        entries.filter(move |(_, entry)| entry.port == port && entry.holds_in(vid, ports)).map(|(mac, _)| mac)
     }
 
     /// Where an address is reached.
     pub(crate) fn find(&self, place: Place, ports: &BTreeMap<u32, Port>, now_ns: u64) -> Option<u32> {
         match self.find_static(place, ports) {
             Some(entry) => Some(entry.port),
-            None => self.learned.get(&place).filter(|entry| !self.is_aged(entry, now_ns)).map(|entry| entry.port),
+            None => {
+                self.learned.get(&place).filter(|entry| !self.is_aged(entry, now_ns)).map(|entry| entry.port)
+            }
         }
     }
 

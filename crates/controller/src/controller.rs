@@ -10,7 +10,9 @@
 
 use std::collections::BTreeMap;
 
-use lasthop_control::family::{Band, DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportKind, VportMessage};
+use lasthop_control::family::{
+    Band, DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportKind, VportMessage,
+};
 use lasthop_control::talk::{Ask, Told};
 use lasthop_flow::{FlowKey, Match, Ufid};
 use lasthop_verdict::{PortSettings, Vid};
@@ -192,7 +194,7 @@ impl Controller {
     pub fn set_statics(&mut self, switch: &str, entries: Vec<StaticEntry>) {
         if let Some(served) = self.switches.get_mut(switch) {
             served.switch.set_statics(entries);
-            }
+        }
     }
 
     /// A datagram came from connection `link`.
@@ -207,12 +209,18 @@ impl Controller {
     fn hear(&mut self, heard: Heard<Errand>, now_ns: u64) {
         match heard {
             Heard::Told(_, Told::Miss(packet)) => self.miss(packet, now_ns),
+            Heard::Told(_, Told::BadMiss(datapath)) => {
+                let served = self.names.get(&datapath).and_then(|name| self.switches.get_mut(name));
+                served.into_iter().for_each(|served| served.switch.counts.strange += 1);
+            }
             Heard::Told(Some(Errand::Make(switch) | Errand::Find(switch)), Told::Datapath(_, made)) => {
                 self.found(&switch, made.datapath);
             }
             Heard::Told(Some(Errand::Ports(switch)), Told::Port(_, port)) => self.listed(&switch, port),
             Heard::Told(Some(Errand::Port(switch, _)), Told::Port(_, port)) => self.numbered(&switch, port),
-            Heard::Told(Some(Errand::Adopt(switch)), Told::Flow(_, flow)) => self.adopt(&switch, flow, now_ns),
+            Heard::Told(Some(Errand::Adopt(switch)), Told::Flow(_, flow)) => {
+                self.adopt(&switch, flow, now_ns)
+            }
             Heard::Told(Some(Errand::Count(switch)), Told::Flow(_, flow)) => {
                 let flow = flow.ufid.map(|ufid| (ufid, flow.stats.unwrap_or_default()));
                 if let Some((served, (ufid, stats))) = self.switches.get_mut(&switch).zip(flow) {
@@ -371,15 +379,16 @@ impl Controller {
         for (port, number) in known.iter().filter(|(port, number)| listed.get(*port) != Some(number)) {
             served.switch.lose_number(port);
             served.subscribed.retain(|_, taken| taken != number);
-            }
+        }
         for (port, number) in listed.iter().filter(|(port, number)| known.get(*port) != Some(number)) {
             served.switch.set_number(port, *number);
-            }
+        }
         match served.stage {
             Stage::Absent => {}
             Stage::Adopting => {
                 let datapath = served.datapath;
-                self.links[LISTS].ask(&Ask::Flows { datapath, is_brief: false }, Errand::Adopt(name.to_owned()));
+                self.links[LISTS]
+                    .ask(&Ask::Flows { datapath, is_brief: false }, Errand::Adopt(name.to_owned()));
             }
             Stage::Serving => self.ask_for_ports(name),
         }
@@ -437,7 +446,7 @@ impl Controller {
         if let (Some(name), Some(number)) = (port.name, port.number) {
             served.switch.set_number(&name, number);
             served.subscribed.insert(name, number);
-            }
+        }
     }
 
     /// Has the misses of all ports come here.

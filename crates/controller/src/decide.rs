@@ -152,12 +152,7 @@ pub(crate) fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked)
 type Targets<'a> = Vec<(u32, &'a Port)>;
 
 /// Ports that get the packet, and why it is flooded, if it is.
-fn targets<'a>(
-    view: View<'a>,
-    frame: &Frame,
-    vid: u16,
-    looked: &mut Looked,
-) -> (Targets<'a>, Option<Flood>) {
+fn targets<'a>(view: View<'a>, frame: &Frame, vid: u16, looked: &mut Looked) -> (Targets<'a>, Option<Flood>) {
     let Some(from) = view.ports.get(&frame.port) else { return (Vec::new(), None) };
     let reaches = |number: u32, port: &Port| number != frame.port && !from.is_barred_from(port);
     let everybody = || {

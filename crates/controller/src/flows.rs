@@ -16,7 +16,8 @@ pub(crate) fn name(frame: &Frame, looked: &Looked) -> Ufid {
     let mut bytes = [0; 16];
     let (head, tail) = bytes.split_at_mut(MARK.len());
     head.copy_from_slice(&MARK);
-    let digests: Vec<u8> = [0_u8, 1].iter().flat_map(|salt| digest((salt, frame, looked)).to_be_bytes()).collect();
+    let digests: Vec<u8> =
+        [0_u8, 1].iter().flat_map(|salt| digest((salt, frame, looked)).to_be_bytes()).collect();
     tail.copy_from_slice(&digests[..tail.len()]);
     Ufid(bytes)
 }

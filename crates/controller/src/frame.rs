@@ -130,6 +130,11 @@ impl Frame {
 }
 
 impl Looked {
+    /// Whether there can be a flow: not for frames that end in a tag, which no match of the control interface tells from untagged ones.
+    pub(crate) fn can_match(&self, frame: &Frame) -> bool {
+        self.ether_type != u16::MAX || frame.ether_type != ETHERTYPE_VLAN
+    }
+
     /// Whether nothing is looked at that `other` does not look at.
     pub(crate) fn is_within(&self, other: &Self) -> bool {
         self.src & !other.src == 0

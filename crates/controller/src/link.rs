@@ -110,7 +110,7 @@ impl<W: Clone> Link<W> {
                         open.refusal = Some((errno, why));
                     }
                 }
-                Told::Miss(_) => heard.push(Heard::Told(None, told)),
+                Told::Miss(_) | Told::BadMiss(_) => heard.push(Heard::Told(None, told)),
                 Told::Datapath(seq, _) | Told::Port(seq, _) | Told::Flow(seq, _) => {
                     let what = self.find(seq).map(|open| open.what.clone());
                     heard.push(Heard::Told(what, told));

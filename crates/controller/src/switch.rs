@@ -205,6 +205,9 @@ impl Switch {
 
     fn install(&mut self, frame: &Frame, vid: Option<u16>, decision: &Decision, now_ns: u64) {
         let Decision { actions, looked } = decision;
+        if !looked.can_match(frame) {
+            return;
+        }
         let masked = frame.masked(looked);
         let ufid = flows::name(&masked, looked);
         if self.flows.get(ufid).is_some() {
@@ -341,7 +344,14 @@ impl Switch {
     }
 
     /// A flow that is in the datapath, made by a controller that is no more.
-    pub(crate) fn adopt(&mut self, ufid: Ufid, matches: &Match, actions: Vec<Action>, stats: FlowStats, now_ns: u64) {
+    pub(crate) fn adopt(
+        &mut self,
+        ufid: Ufid,
+        matches: &Match,
+        actions: Vec<Action>,
+        stats: FlowStats,
+        now_ns: u64,
+    ) {
         if !flows::is_ours(ufid) {
             return; // somebody else's is nobody's business
         }
@@ -351,7 +361,11 @@ impl Switch {
             return self.changes.push_back(Change::Remove { ufid });
         };
         self.counts.adopted += 1;
-        let used_ns = (stats.used_ms * 1_000_000).min(now_ns);
+        // One without a packet was made for one that was sent on, and is not old, or it would be gone.
+        let used_ns = match stats.used_ms {
+            0 => now_ns.saturating_sub(IDLE_NS),
+            ms => (ms * 1_000_000).min(now_ns),
+        };
         let admitted = admit(self.view(now_ns), &frame, &mut Looked::default());
         let vid = admitted.map(|admitted| admitted.vid);
         let (packets, round) = (stats.packets, self.round);
@@ -359,7 +373,7 @@ impl Switch {
         let flow = Flow { frame, looked, actions, vid, used_ns, packets, round, is_stranger };
         self.flows.insert(ufid, flow);
         // Its source was there then: what the controller before knew is in its flows.
-        if let Some(place) = admitted.and_then(|admitted| admitted.lesson).filter(|_| used_ns > 0) {
+        if let Some(place) = admitted.and_then(|admitted| admitted.lesson) {
             let known = self.addresses.learned(place);
             if known.is_none_or(|known| known.seen_ns < used_ns) && looked.src == MAC_ONES {
                 self.learn(place, frame.port, used_ns);
