@@ -71,9 +71,9 @@ pub enum Told {
     /// A port, in answer to the request of this number; 0 is unasked.
     Port(u32, VportMessage),
     /// A flow, in answer to the request of this number; 0 is unasked.
-    Flow(u32, FlowMessage),
+    Flow(u32, Box<FlowMessage>),
     /// A packet of no flow.
-    Miss(PacketMessage),
+    Miss(Box<PacketMessage>),
     /// A packet of no flow, in this datapath, that cannot be read.
     BadMiss(i32),
     /// Something of no meaning here: acknowledgements, ends of lists, what no request asked for.
@@ -186,9 +186,10 @@ fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> 
     Some(match Family::of(kind)? {
         Family::Datapath => Told::Datapath(seq, DatapathMessage::decode(datapath, attrs).ok()?),
         Family::Vport => Told::Port(seq, VportMessage::decode(datapath, attrs).ok()?),
-        Family::Flow => Told::Flow(seq, FlowMessage::decode(datapath, attrs).ok()?),
+        Family::Flow => Told::Flow(seq, Box::new(FlowMessage::decode(datapath, attrs).ok()?)),
         Family::Packet if command == packet::MISS => {
-            PacketMessage::decode(datapath, attrs).map_or(Told::BadMiss(datapath), Told::Miss)
+            PacketMessage::decode(datapath, attrs)
+                .map_or(Told::BadMiss(datapath), |packet| Told::Miss(Box::new(packet)))
         }
         Family::Packet | Family::Meter | Family::CtLimit => return None,
     })

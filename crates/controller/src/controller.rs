@@ -208,7 +208,7 @@ impl Controller {
 
     fn hear(&mut self, heard: Heard<Errand>, now_ns: u64) {
         match heard {
-            Heard::Told(_, Told::Miss(packet)) => self.miss(packet, now_ns),
+            Heard::Told(_, Told::Miss(packet)) => self.miss(*packet, now_ns),
             Heard::Told(_, Told::BadMiss(datapath)) => {
                 let served = self.names.get(&datapath).and_then(|name| self.switches.get_mut(name));
                 served.into_iter().for_each(|served| served.switch.counts.strange += 1);
@@ -219,7 +219,7 @@ impl Controller {
             Heard::Told(Some(Errand::Ports(switch)), Told::Port(_, port)) => self.listed(&switch, port),
             Heard::Told(Some(Errand::Port(switch, _)), Told::Port(_, port)) => self.numbered(&switch, port),
             Heard::Told(Some(Errand::Adopt(switch)), Told::Flow(_, flow)) => {
-                self.adopt(&switch, flow, now_ns)
+                self.adopt(&switch, *flow, now_ns)
             }
             Heard::Told(Some(Errand::Count(switch)), Told::Flow(_, flow)) => {
                 let flow = flow.ufid.map(|ufid| (ufid, flow.stats.unwrap_or_default()));
