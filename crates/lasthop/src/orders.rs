@@ -48,6 +48,8 @@ pub(crate) enum Order {
     TakeOver { name: String, attachment: u64, session: Value },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
+    /// The attached descriptor is a connection of a client of the control interface, who may have it.
+    Connect,
     /// All counters.
     Stats,
     /// How far all guests have come, or the one of the named port.

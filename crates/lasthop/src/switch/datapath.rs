@@ -11,8 +11,9 @@ use lasthop_engine::{
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
+use lasthop_flowtable::{Executions, FlowModule};
 use lasthop_guestmem::Mapping;
-use lasthop_verdict::{FdbEntry, FdbMove, PortId};
+use lasthop_verdict::{FdbEntry, FdbMove, PortId, SwitchId};
 
 use crate::capture::{CaptureSpec, Sighting};
 use crate::config::SwitchSettings;
@@ -32,18 +33,28 @@ use super::switches::NamedSwitches;
 pub(super) struct Datapath {
     engine: Engine,
     switches: NamedSwitches,
-    /// Each with the switch that it is in.
-    ports: BTreeMap<String, (PortId, SwitchName)>,
+    ports: BTreeMap<String, NamedPort>,
+}
+
+/// A port, by name.
+#[derive(Clone, Debug)]
+pub(super) struct NamedPort {
+    pub(super) number: PortId,
+    /// The switch that it belongs to.
+    home: SwitchName,
+    /// The one that it is in: another one, if a datapath has it.
+    pub(super) at: SwitchId,
 }
 
 impl Datapath {
     /// Starts the workers, which sleep until there is a port with a guest.
     pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
-        let switches = NamedSwitches::new(&settings.default_switch())?;
+        let mut switches = NamedSwitches::new(&settings.default_switch(), settings.workers.0)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
         let settings =
             EngineSettings { cpus, workers: settings.workers.0, hysteresis_us: settings.hysteresis.0 };
         let engine = Engine::start(switches.module(), &settings).map_err(refused)?;
+        switches.set_clock_origin(engine.clock_origin_ns());
         Ok(Self { engine, switches, ports: BTreeMap::new() })
     }
 
@@ -76,8 +87,53 @@ impl Datapath {
         if let Some(memory) = memory {
             let _ = self.engine.keep_counters(number, &Arc::new(memory));
         }
-        self.ports.insert(vnic.name.to_string(), (number, vnic.switch.clone()));
+        let at = self.switches.find(vnic.switch.as_str())?;
+        self.ports.insert(vnic.name.to_string(), NamedPort { number, home: vnic.switch.clone(), at });
         Ok(())
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(super) fn executions(&self) -> Arc<Executions> {
+        self.switches.executions()
+    }
+
+    pub(super) fn port_named(&self, name: &str) -> Option<NamedPort> {
+        self.ports.get(name).cloned()
+    }
+
+    /// Whether a switch has a flow table.
+    pub(super) fn is_flow_switch(&self, switch: SwitchId) -> bool {
+        self.switches.flow_table(switch).is_some()
+    }
+
+    /// The switch of this name and its flow table; whether it was made for this.
+    pub(super) fn flow_switch(&mut self, name: &str) -> Result<(SwitchId, Arc<FlowModule>, bool), Fault> {
+        let is_made = self.switches.find(name).is_err();
+        if is_made {
+            self.add_switch(&SwitchSpec::of_datapath(name)?)?;
+        }
+        let number = self.switches.find(name)?;
+        let module = self.switches.flow_table(number).map(Arc::clone);
+        let module = module.ok_or_else(|| Fault::refused(format!("switch \"{name}\" has no flow table")))?;
+        Ok((number, module, is_made))
+    }
+
+    /// Takes a port to another switch, unless it is there.
+    pub(super) fn move_port(&mut self, name: &str, switch: SwitchId) -> Result<(), EngineError> {
+        let Some(port) = self.ports.get_mut(name).filter(|port| port.at != switch) else { return Ok(()) };
+        self.engine.move_port(port.number, switch)?;
+        port.at = switch;
+        Ok(())
+    }
+
+    /// Takes a port to the switch that it belongs to.
+    pub(super) fn send_home(&mut self, name: &str) -> Result<(), Fault> {
+        let Some(port) = self.ports.get(name) else { return Ok(()) };
+        let home = self.switches.find(port.home.as_str())?;
+        self.move_port(name, home).map_err(refused)
     }
 
     /// Takes nothing more from guests, and waits for what was taken, for so long at most.
@@ -92,8 +148,11 @@ impl Datapath {
 
     /// Changes a port while packets pass.
     pub(super) fn change(&mut self, port: &SwitchPort) -> Result<(), Fault> {
-        let number = self.find(port.vnic.name.as_str())?;
-        self.engine.change_port(number, self.port_config(port)?).map_err(refused)
+        let name = port.vnic.name.as_str();
+        let (number, at) = (self.find(name)?, self.ports.get(name).map(|port| port.at));
+        let config = self.port_config(port)?;
+        let config = PortConfig { switch: at.unwrap_or(config.switch), ..config };
+        self.engine.change_port(number, config).map_err(refused)
     }
 
     /// Forgets a port. Its session has ended before.
@@ -117,9 +176,9 @@ impl Datapath {
     /// The lines of one switch, or of all.
     pub(super) fn fdb(&self, switch: Option<&str>) -> FdbReport {
         let ports = self.ports.iter();
-        let wanted = ports.filter(|(_, (_, own))| switch.is_none_or(|switch| own.as_str() == switch));
+        let wanted = ports.filter(|(_, port)| switch.is_none_or(|switch| port.home.as_str() == switch));
         let names: BTreeMap<PortId, (&String, &SwitchName)> =
-            wanted.map(|(name, (port, own))| (*port, (name, own))).collect();
+            wanted.map(|(name, port)| (port.number, (name, &port.home))).collect();
         // Besides other switches' entries, those that are older than the end of their port have no name.
         let named =
             |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
@@ -145,7 +204,7 @@ impl Datapath {
 
     /// The port's name. What is told of it may be older than its end.
     fn name_of(&self, port: PortId) -> String {
-        let named = self.ports.iter().find(|(_, (known, _))| *known == port);
+        let named = self.ports.iter().find(|(_, known)| known.number == port);
         named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
     }
 
@@ -202,7 +261,7 @@ impl Datapath {
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {
         let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\""));
-        self.ports.get(name).map(|(port, _)| *port).ok_or_else(gone)
+        self.ports.get(name).map(|port| port.number).ok_or_else(gone)
     }
 }
 
