@@ -187,10 +187,8 @@ fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> 
         Family::Datapath => Told::Datapath(seq, DatapathMessage::decode(datapath, attrs).ok()?),
         Family::Vport => Told::Port(seq, VportMessage::decode(datapath, attrs).ok()?),
         Family::Flow => Told::Flow(seq, Box::new(FlowMessage::decode(datapath, attrs).ok()?)),
-        Family::Packet if command == packet::MISS => {
-            PacketMessage::decode(datapath, attrs)
-                .map_or(Told::BadMiss(datapath), |packet| Told::Miss(Box::new(packet)))
-        }
+        Family::Packet if command == packet::MISS => PacketMessage::decode(datapath, attrs)
+            .map_or(Told::BadMiss(datapath), |packet| Told::Miss(Box::new(packet))),
         Family::Packet | Family::Meter | Family::CtLimit => return None,
     })
 }
