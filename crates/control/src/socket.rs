@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno as SystemErrno;
@@ -168,10 +169,10 @@ impl Connections {
         Ok(closed)
     }
 
-    /// Tells of flows that were taken out, once workers have finished what they were at; returns whether somebody waits for
-    /// more of them.
+    /// Tells of flows that were taken out, once workers have finished what they were at, and goes on with ports whose devices
+    /// are there; returns whether somebody waits for more of either.
     pub fn settle(&mut self, datapath: &mut dyn Datapath) -> bool {
-        self.server.settle(datapath);
+        self.server.settle(Instant::now(), datapath);
         self.flush(datapath);
         self.server.is_settling()
     }

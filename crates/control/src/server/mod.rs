@@ -21,6 +21,7 @@ mod flows;
 mod meters;
 mod netfilter;
 mod packets;
+mod parked;
 mod peer;
 mod private;
 mod removals;
@@ -44,6 +45,7 @@ use crate::private as private_messages;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, ctrl, nlm, protocol};
 use dump::Dump;
+use parked::Parked;
 use peer::{Peer, Removal};
 use request::{Outcome, Request};
 use state::State;
@@ -65,6 +67,11 @@ pub enum Goodbye {
     OutOfTurn,
 }
 
+/// What follows a message of so many bytes in its datagram.
+fn behind(datagram: &[u8], len: usize) -> Vec<u8> {
+    datagram.get(len.next_multiple_of(4)..).unwrap_or_default().to_vec()
+}
+
 /// Who is connected, and what was asked for.
 #[derive(Debug, Default)]
 pub struct Server {
@@ -75,6 +82,10 @@ pub struct Server {
     told: BTreeSet<PeerId>,
     /// Clients who wait for the last of flows that were taken out.
     settling: BTreeSet<PeerId>,
+    /// Clients who wait for a port's device.
+    parked: BTreeMap<PeerId, Parked>,
+    /// Ports whose clients went while they waited for the device.
+    unwanted: Vec<String>,
     /// Flows that were taken out by clients who are gone.
     orphans: Vec<RemovalId>,
     queued_bytes: usize,
@@ -149,6 +160,7 @@ impl Server {
             self.port_ids.remove(&peer.port_id);
             self.orphans.extend(peer.removals().map(|removal| removal.removal));
             self.settling.remove(&id);
+            self.unwanted.extend(self.parked.remove(&id).map(|parked| parked.name));
             self.look_for_flow_members();
         }
     }
@@ -218,7 +230,9 @@ impl Server {
                 let (datagram, is_last) = dump.next(&self.state, datapath);
                 peer.dump.take_if(|_| is_last);
                 self.push(id, datagram);
-            } else if let Some(request) = peer.request.take() {
+            } else if !self.parked.contains_key(&id)
+                && let Some(request) = peer.request.take()
+            {
                 self.serve_next(id, request, datapath);
             } else {
                 break;
@@ -233,7 +247,8 @@ impl Server {
         };
         let len = message::HEADER_BYTES + message.body.len();
         self.serve(id, &message, len, datapath);
-        let rest = request.get(len.next_multiple_of(4)..).unwrap_or_default().to_vec();
+        let is_parked = self.parked.contains_key(&id);
+        let rest = if is_parked { request } else { behind(&request, len) };
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.request = Some(rest);
         }
@@ -247,11 +262,16 @@ impl Server {
         let is_request = header.has(nlm::REQUEST) && header.kind >= TYPE_MIN;
         let result = if is_request { self.serve_request(id, message, datapath) } else { Ok(()) };
         let is_dump = self.peers.get(&id).is_some_and(|peer| peer.dump.is_some());
-        if result.is_err() || (header.has(nlm::ACK) && !is_dump) {
-            let is_extended = self.peers.get(&id).is_some_and(|peer| peer.is_extended);
-            let len = u32::try_from(len).unwrap_or(u32::MAX);
-            self.push(id, message::acknowledgement(header, len, result, is_extended));
+        let is_owed = header.has(nlm::ACK) && !is_dump && !self.parked.contains_key(&id);
+        if result.is_err() || is_owed {
+            self.acknowledge(id, header, len, result);
         }
+    }
+
+    fn acknowledge(&mut self, id: PeerId, header: Header, len: usize, result: Result<(), Refusal>) {
+        let is_extended = self.peers.get(&id).is_some_and(|peer| peer.is_extended);
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.push(id, message::acknowledgement(header, len, result, is_extended));
     }
 
     fn serve_request(
@@ -305,6 +325,7 @@ impl Server {
                 let removal = Removal { header: request, id: datapath_id, removal, omitted };
                 self.push_removal(id, removal, datapath);
             }
+            Outcome::NotYet { name } => self.park(id, name),
             Outcome::Dump(what) => {
                 if let Some(peer) = self.peers.get_mut(&id) {
                     peer.dump = Some(Dump { header: request, what });

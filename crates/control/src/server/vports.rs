@@ -6,7 +6,7 @@ use super::families::Family;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::State;
 use crate::bounds::PORTS_MAX;
-use crate::datapath::{Datapath, DatapathId, Port};
+use crate::datapath::{Datapath, DatapathId, Port, Readiness, WantedPort};
 use crate::family::VportMessage;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::command;
@@ -77,6 +77,10 @@ fn add(state: &mut State, datapath: &mut dyn Datapath, wanted: VportMessage) -> 
     let number = number_for(state, id, wanted.number)?;
     if state.port_named(&name).is_some() {
         return Err(Refusal::new(Errno::EEXIST, "there is a port of that name"));
+    }
+    let to_begin = WantedPort { datapath: &state.expect(id)?.name, name: &name, kind };
+    if datapath.port_wanted(to_begin)? == Readiness::NotYet {
+        return Ok(Outcome::NotYet { name });
     }
     let port = Port { number, name, kind, options: wanted.options, upcall_port_ids };
     datapath.port_added(id, &port)?;

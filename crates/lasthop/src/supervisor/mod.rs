@@ -21,8 +21,10 @@ mod interface;
 mod lifecycle;
 mod opening;
 mod orders;
+mod placeholder;
 mod port;
 mod ports;
+mod requested;
 mod requests;
 mod showing;
 mod sockets;
@@ -200,6 +202,7 @@ impl Supervisor {
             }
             self.on_time(Instant::now());
             self.track_uplinks();
+            self.tend_placeholders();
             self.watch_entrance();
             self.settle_plane();
             self.proceed_with_clients();

@@ -20,7 +20,7 @@ use crate::config::SwitchSettings;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
-use crate::orders::SwitchPort;
+use crate::orders::{HostDevice, SwitchPort};
 use crate::report::{
     Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
@@ -40,10 +40,19 @@ pub(super) struct Datapath {
 #[derive(Clone, Debug)]
 pub(super) struct NamedPort {
     pub(super) number: PortId,
-    /// The switch that it belongs to.
-    home: SwitchName,
+    /// The switch that it belongs to; none if it is there since a controller asked for it.
+    home: Option<SwitchName>,
     /// The one that it is in: another one, if a datapath has it.
     pub(super) at: SwitchId,
+    /// What the host has of it.
+    pub(super) device: Option<HostDevice>,
+}
+
+impl NamedPort {
+    /// Whether it is there since a controller asked for it.
+    pub(super) fn is_requested(&self) -> bool {
+        self.home.is_none()
+    }
 }
 
 impl Datapath {
@@ -81,15 +90,35 @@ impl Datapath {
 
     /// Makes a port. `book` is memory for its counters, should this process be killed.
     pub(super) fn add(&mut self, port: &SwitchPort, book: Option<OwnedFd>) -> Result<(), Fault> {
-        let (number, vnic) = (self.engine.add_port(self.port_config(port)?).map_err(refused)?, &port.vnic);
+        let (vnic, home) = (&port.vnic, (!port.is_requested).then(|| port.vnic.switch.clone()));
+        let at = self.home(home.as_ref())?;
+        let number = self.engine.add_port(port_config(port, at)).map_err(refused)?;
         // Without it counters begin at 0 then, and nothing else.
         let memory = book.and_then(|book| Mapping::of_file(book.as_fd(), 0, BOOK_BYTES as u64).ok());
         if let Some(memory) = memory {
             let _ = self.engine.keep_counters(number, &Arc::new(memory));
         }
-        let at = self.switches.find(vnic.switch.as_str())?;
-        self.ports.insert(vnic.name.to_string(), NamedPort { number, home: vnic.switch.clone(), at });
+        self.ports.insert(vnic.name.to_string(), NamedPort { number, home, at, device: port.device });
         Ok(())
+    }
+
+    /// The switch of this name; without a name, that of ports which are in none.
+    fn home(&mut self, name: Option<&SwitchName>) -> Result<SwitchId, Fault> {
+        if let Some(name) = name {
+            return self.switches.find(name.as_str());
+        }
+        let (number, is_new) = self.switches.nowhere()?;
+        if is_new {
+            self.engine.set_module(&self.switches.module()).map_err(refused)?;
+        }
+        Ok(number)
+    }
+
+    /// The host has something else of a port.
+    pub(super) fn set_host_device(&mut self, name: &str, device: Option<HostDevice>) {
+        if let Some(port) = self.ports.get_mut(name) {
+            port.device = device;
+        }
     }
 
     pub(super) fn engine(&self) -> &Engine {
@@ -104,9 +133,14 @@ impl Datapath {
         self.ports.get(name).cloned()
     }
 
-    /// Whether a switch has a flow table.
-    pub(super) fn is_flow_switch(&self, switch: SwitchId) -> bool {
-        self.switches.flow_table(switch).is_some()
+    /// Whether a datapath may have a port: its switch has a flow table, or it is there for that.
+    pub(super) fn is_for_datapaths(&self, port: &NamedPort) -> bool {
+        port.is_requested() || self.switches.flow_table(port.at).is_some()
+    }
+
+    /// Whether there is a switch of this name.
+    pub(super) fn has_switch(&self, name: &str) -> bool {
+        self.switches.find(name).is_ok()
     }
 
     /// The switch of this name and its flow table; whether it was made for this.
@@ -132,7 +166,8 @@ impl Datapath {
     /// Takes a port to the switch that it belongs to.
     pub(super) fn send_home(&mut self, name: &str) -> Result<(), Fault> {
         let Some(port) = self.ports.get(name) else { return Ok(()) };
-        let home = self.switches.find(port.home.as_str())?;
+        let home = port.home.clone();
+        let home = self.home(home.as_ref())?;
         self.move_port(name, home).map_err(refused)
     }
 
@@ -149,10 +184,9 @@ impl Datapath {
     /// Changes a port while packets pass.
     pub(super) fn change(&mut self, port: &SwitchPort) -> Result<(), Fault> {
         let name = port.vnic.name.as_str();
-        let (number, at) = (self.find(name)?, self.ports.get(name).map(|port| port.at));
-        let config = self.port_config(port)?;
-        let config = PortConfig { switch: at.unwrap_or(config.switch), ..config };
-        self.engine.change_port(number, config).map_err(refused)
+        let number = self.find(name)?;
+        let at = self.ports.get(name).map_or(SwitchId::DEFAULT, |port| port.at);
+        self.engine.change_port(number, port_config(port, at)).map_err(refused)
     }
 
     /// Forgets a port. Its session has ended before.
@@ -176,9 +210,10 @@ impl Datapath {
     /// The lines of one switch, or of all.
     pub(super) fn fdb(&self, switch: Option<&str>) -> FdbReport {
         let ports = self.ports.iter();
-        let wanted = ports.filter(|(_, port)| switch.is_none_or(|switch| port.home.as_str() == switch));
+        let at_home = ports.filter_map(|(name, port)| Some((port.number, (name, port.home.as_ref()?))));
+        let is_wanted = |home: &SwitchName| switch.is_none_or(|switch| home.as_str() == switch);
         let names: BTreeMap<PortId, (&String, &SwitchName)> =
-            wanted.map(|(name, port)| (port.number, (name, &port.home))).collect();
+            at_home.filter(|(_, (_, home))| is_wanted(home)).collect();
         // Besides other switches' entries, those that are older than the end of their port have no name.
         let named =
             |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
@@ -222,22 +257,6 @@ impl Datapath {
         self.engine.fdb_flush(port, flush.vlan).map_err(refused)
     }
 
-    fn port_config(&self, SwitchPort { vnic: spec, leads }: &SwitchPort) -> Result<PortConfig, Fault> {
-        Ok(PortConfig {
-            switch: self.switches.find(spec.switch.as_str())?,
-            name: spec.name.to_string(),
-            mac: spec.mac,
-            mtu: spec.mtu,
-            storm: spec.storm(),
-            queue_pairs: spec.queues,
-            features_mask: spec.features_off.mask_without(),
-            link_up: spec.link.is_up(),
-            vlans: spec.port_vlans(),
-            is_isolated: spec.isolated,
-            kind: leads.kind(),
-        })
-    }
-
     /// Starts a capture, and tells the names of its interfaces.
     pub(super) fn capture(&self, spec: &CaptureSpec) -> Result<(Capture, Vec<String>), Fault> {
         let names: BTreeSet<&str> = match spec.names.is_empty() {
@@ -262,6 +281,22 @@ impl Datapath {
     fn find(&self, name: &str) -> Result<PortId, Fault> {
         let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\""));
         self.ports.get(name).map(|port| port.number).ok_or_else(gone)
+    }
+}
+
+fn port_config(SwitchPort { vnic: spec, leads, .. }: &SwitchPort, switch: SwitchId) -> PortConfig {
+    PortConfig {
+        switch,
+        name: spec.name.to_string(),
+        mac: spec.mac,
+        mtu: spec.mtu,
+        storm: spec.storm(),
+        queue_pairs: spec.queues,
+        features_mask: spec.features_off.mask_without(),
+        link_up: spec.link.is_up(),
+        vlans: spec.port_vlans(),
+        is_isolated: spec.isolated,
+        kind: leads.kind(),
     }
 }
 

@@ -10,6 +10,7 @@ mod interface;
 mod sessions;
 mod succession;
 mod switches;
+mod wishes;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -123,6 +124,9 @@ impl Switch {
             if self.stage == Stage::Serving {
                 self.interface.finish(&self.poller, &mut self.datapath);
             }
+            for report in self.interface.take_reports() {
+                self.report(&report);
+            }
             self.rest();
             self.watch_channel()?;
         }
@@ -157,7 +161,10 @@ impl Switch {
             }
             Order::AddPort(port) => {
                 let book = fds.and_then(|mut fds| fds.pop());
-                self.datapath.add(&port, book).map(|()| Answer::Done)
+                self.datapath.add(&port, book).map(|()| {
+                    self.interface.port_arrived(port.vnic.name.as_str());
+                    Answer::Done
+                })
             }
             Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
                 let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
@@ -172,6 +179,8 @@ impl Switch {
             Order::Connect => self.connect(fds).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
+            Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
+            Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {

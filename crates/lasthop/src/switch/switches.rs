@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lasthop_flowtable::{Executions, FlowModule};
-use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX, Switches, by_name};
+use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX, Nowhere, Switches, by_name};
 use lasthop_verdict::{Module, PortId, SwitchId};
 
 use crate::config::FLOW;
@@ -21,6 +21,8 @@ pub(super) struct NamedSwitches {
     /// What the port `internal` sends.
     executions: Arc<Executions>,
     workers: usize,
+    /// Where ports wait to be given to a switch, once there is one that does.
+    nowhere: Option<SwitchId>,
     /// CLOCK_MONOTONIC when the workers' clock began, in nanoseconds.
     clock_origin_ns: u64,
 }
@@ -35,6 +37,7 @@ impl NamedSwitches {
             flow_tables: BTreeMap::new(),
             executions: Arc::clone(&executions),
             workers,
+            nowhere: None,
             clock_origin_ns: 0,
         };
         let module = this.make(default, SwitchId::DEFAULT)?;
@@ -83,12 +86,27 @@ impl NamedSwitches {
         if self.numbers.contains_key(name) {
             return Err(Fault::new(Kind::NameTaken, format!("there is a switch \"{name}\" already")));
         }
-        let full = || Fault::new(Kind::Limit, "there is no room for one more switch; delete one first");
-        let number = self.table.vacancy().ok_or_else(full)?;
+        let number = self.vacancy()?;
         let module = self.make(spec, number)?;
         self.table = Arc::new(self.table.with(number, module));
         self.numbers.insert(name.clone(), number);
         Ok(())
+    }
+
+    fn vacancy(&self) -> Result<SwitchId, Fault> {
+        let full = || Fault::new(Kind::Limit, "there is no room for one more switch; delete one first");
+        self.table.vacancy().ok_or_else(full)
+    }
+
+    /// A switch without a name, where nothing passes; and whether it is there only now.
+    pub(super) fn nowhere(&mut self) -> Result<(SwitchId, bool), Fault> {
+        if let Some(number) = self.nowhere {
+            return Ok((number, false));
+        }
+        let number = self.vacancy()?;
+        self.table = Arc::new(self.table.with(number, Arc::new(Nowhere)));
+        self.nowhere = Some(number);
+        Ok((number, true))
     }
 
     pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {

@@ -86,6 +86,11 @@ impl SwitchSpec {
         (self.module.as_str() != DUMMY).then_some(entries)
     }
 
+    /// Whether somebody decides about its flows whom the supervisor does not start.
+    pub(crate) fn has_outside_controller(&self) -> bool {
+        false
+    }
+
     /// Refuses keys that do not go together.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.fdb_entries.is_some() && self.table().is_none() {

@@ -33,6 +33,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         &[&[int(1, libc::FIONBIO as i32)]],
         "connections of the control interface become non-blocking",
     ),
+    Call::any(call!(SYS_read), "a bell that there are packets for the control plane"),
     Call::any(call!(SYS_ppoll), "a capture waits for its client"),
     Call::with(
         call!(SYS_setpriority),

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use lasthop_control::datapath::{
     Datapath as Interface, DatapathId, Execute, Flow, FlowInstall, FlowName, FlowView, Meter, MeterFeatures,
-    Port, PortView, RemovalId,
+    Port, PortView, Readiness, RemovalId, WantedPort,
 };
 use lasthop_control::family::{DatapathStats, MegaflowStats, VportKind, VportStats};
 use lasthop_control::{Errno, Refusal};
@@ -15,7 +15,8 @@ use lasthop_verdict::{DropReason, PortId};
 use crate::fault::Fault;
 use crate::log::say_of_others;
 
-use super::super::datapath::Datapath;
+use super::super::datapath::{Datapath, NamedPort};
+use super::super::wishes::Wishes;
 use super::places::{Member, Place, Places};
 use super::{flows, meters};
 
@@ -23,11 +24,12 @@ use super::{flows, meters};
 pub(super) struct Adapter<'a> {
     pub(super) inside: &'a mut Datapath,
     pub(super) places: &'a mut Places,
+    pub(super) wishes: &'a mut Wishes,
 }
 
 impl<'a> Adapter<'a> {
-    pub(super) fn new(inside: &'a mut Datapath, places: &'a mut Places) -> Self {
-        Self { inside, places }
+    pub(super) fn new(inside: &'a mut Datapath, places: &'a mut Places, wishes: &'a mut Wishes) -> Self {
+        Self { inside, places, wishes }
     }
 
     pub(super) fn place(&self, id: DatapathId) -> Result<&Place, Refusal> {
@@ -47,7 +49,7 @@ impl<'a> Adapter<'a> {
         if self.places.has(port.number) {
             return Err(Refusal::new(Errno::EBUSY, "the port is in another datapath"));
         }
-        if !self.inside.is_flow_switch(port.at) {
+        if !self.inside.is_for_datapaths(&port) {
             say_of_others!(
                 "vnic {name} cannot be in a datapath: its switch has no flow table; give that module flow"
             );
@@ -66,11 +68,31 @@ impl<'a> Adapter<'a> {
         if let Err(error) = self.inside.send_home(&name) {
             say_of_others!("vnic {name} is not back in its switch: {error}");
         }
+        if self.inside.port_named(&name).is_some_and(|port| port.is_requested()) {
+            self.wishes.release(&name, true);
+        }
     }
 
-    fn view(&self, port: PortId) -> PortView {
-        let stats = self.places.stats_of(self.inside.engine(), port, vport_stats).unwrap_or_default();
-        PortView { stats, ..PortView::default() }
+    /// Whether a datapath's own port is to have a device: OVS looks for it. Where the configuration knows the switch there may be no
+    /// other controller than our own, which does not.
+    fn wants_own_device(&self, wanted: WantedPort<'_>) -> bool {
+        !self.inside.has_switch(wanted.datapath)
+    }
+
+    fn view(&self, member: &Member) -> PortView {
+        let stats =
+            member.port.and_then(|port| self.places.stats_of(self.inside.engine(), port, vport_stats));
+        let device = self.inside.port_named(&member.name).and_then(|port| port.device);
+        PortView {
+            stats: stats.unwrap_or_default(),
+            ifindex: device.map(|device| device.index),
+            netns_id: device.and_then(|device| device.namespace),
+        }
+    }
+
+    fn has_own_device(&self, name: &str) -> bool {
+        let port = self.inside.port_named(name);
+        port.is_some_and(|port| port.is_requested()) && !self.wishes.is_leaving(name)
     }
 
     /// Packets of its ports that the control plane should have been asked about and was not.
@@ -148,10 +170,33 @@ impl Interface for Adapter<'_> {
         (own, megaflows)
     }
 
+    fn port_wanted(&mut self, wanted: WantedPort<'_>) -> Result<Readiness, Refusal> {
+        if self.inside.port_named(wanted.name).is_some() && !self.wishes.is_leaving(wanted.name) {
+            return Ok(Readiness::Ready);
+        }
+        let is_own = wanted.name == wanted.datapath;
+        if is_own && !self.wants_own_device(wanted) {
+            return Ok(Readiness::Ready);
+        }
+        match self.wishes.want(wanted) {
+            // It does without; the supervisor has said why.
+            Err(_) if is_own => Ok(Readiness::Ready),
+            result => result,
+        }
+    }
+
+    fn port_unwanted(&mut self, name: &str) {
+        let port = self.inside.port_named(name);
+        // One that nobody asked for is no less there.
+        if port.as_ref().is_none_or(NamedPort::is_requested) {
+            self.wishes.release(name, port.is_some());
+        }
+    }
+
     fn port_added(&mut self, id: DatapathId, port: &Port) -> Result<(), Refusal> {
         let Port { number, name, kind, .. } = port;
         let port = match (*number, kind) {
-            (0, VportKind::Internal) => None,
+            (0, VportKind::Internal) if !self.has_own_device(name) => None,
             (_, VportKind::Netdev | VportKind::Internal) => Some(self.fetch(id, name)?),
             _ => return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there")),
         };
@@ -173,7 +218,7 @@ impl Interface for Adapter<'_> {
 
     fn port_view(&self, id: DatapathId, number: u32) -> PortView {
         let member = self.places.get(id).and_then(|place| place.members.get(&number));
-        member.and_then(|member| member.port).map(|port| self.view(port)).unwrap_or_default()
+        member.map(|member| self.view(member)).unwrap_or_default()
     }
 
     fn flow_install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal> {

@@ -25,9 +25,11 @@ use lasthop_engine::{UpcallLimits, Upcalls};
 
 use crate::fault::Fault;
 use crate::log::say_of_others;
+use crate::orders::Report;
 use crate::poller::{Interest, Poller};
 
 use super::datapath::Datapath;
+use super::wishes::Wishes;
 use adapter::Adapter;
 use places::Places;
 
@@ -49,6 +51,7 @@ pub(super) struct Numbers {
 pub(super) struct Interface {
     connections: Connections,
     places: Places,
+    wishes: Wishes,
     /// Once there is a datapath.
     upcalls: Option<Upcalls>,
     numbers: Numbers,
@@ -67,6 +70,7 @@ impl Interface {
         Ok(Self {
             connections,
             places: Places::default(),
+            wishes: Wishes::default(),
             upcalls: None,
             numbers,
             frame: Vec::new(),
@@ -84,7 +88,7 @@ impl Interface {
 
     /// Serves clients.
     pub(super) fn serve(&mut self, inside: &mut Datapath) {
-        let mut adapter = Adapter::new(inside, &mut self.places);
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         match self.connections.turn(&mut adapter) {
             Ok(closed) => closed.into_iter().for_each(|(_, why)| complain(&why)),
             Err(error) => say_of_others!("cannot wait for control clients: {error}"),
@@ -101,7 +105,7 @@ impl Interface {
                 return;
             };
             let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) else { continue };
-            let mut adapter = Adapter::new(inside, &mut self.places);
+            let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
             if self.connections.upcall(upcall, &mut adapter) == Upcalled::Lost {
                 module.settle(record.ticket);
             }
@@ -116,7 +120,8 @@ impl Interface {
             self.ask(inside);
         }
         if self.is_settling || self.connections.server().is_settling() {
-            self.is_settling = self.connections.settle(&mut Adapter::new(inside, &mut self.places));
+            self.is_settling =
+                self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
         }
         self.listen(poller, inside);
         for (id, module) in self.places.modules() {
@@ -150,7 +155,23 @@ impl Interface {
 
     /// A port goes away, and out of its datapath.
     pub(super) fn port_lost(&mut self, name: &str, inside: &mut Datapath) {
-        self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places));
+        self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+        self.wishes.left(name);
+    }
+
+    /// A port that was asked for is there.
+    pub(super) fn port_arrived(&mut self, name: &str) {
+        self.wishes.arrived(name);
+    }
+
+    /// A port that was asked for is not to be had.
+    pub(super) fn port_denied(&mut self, name: &str, errno: i32) {
+        self.wishes.denied(name, errno);
+    }
+
+    /// What the supervisor is to be told.
+    pub(super) fn take_reports(&mut self) -> Vec<Report> {
+        self.wishes.take_reports()
     }
 }
 
