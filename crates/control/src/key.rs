@@ -7,7 +7,7 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Match, Nsh, VLANS_MAX, Vlan};
+use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Nsh, VLANS_MAX, Vlan};
 
 use crate::attr::{Attr, Attrs, Writer};
 use crate::nsh;
@@ -92,7 +92,7 @@ fn group<G: Group>(attr: &Attr<'_>) -> Result<G, Refusal> {
 ///
 /// # Errors
 /// EINVAL for attributes that are unknown, come twice, have a wrong length, or are no VLAN header where they should be.
-/// Whether the key is complete is for [`Match::check`] to say.
+/// Whether the key is complete is for [`lasthop_flow::Match::check`] to say.
 pub fn decode(attrs: Attrs<'_>) -> Result<FlowKey, Refusal> {
     let mut raw = Raw([None; KINDS]);
     raw.fill(attrs)?;
@@ -171,18 +171,6 @@ fn decode_mpls(attr: &Attr<'_>) -> Result<ArrayVec<u32, MPLS_MAX>, Refusal> {
         return Err(wrong);
     }
     Ok(entries.iter().map(|entry| u32::from_be_bytes(*entry)).collect())
-}
-
-/// Key and mask of a request, checked against each other.
-///
-/// # Errors
-/// As [`decode`], [`decode_mask`] and [`Match::check`].
-pub fn decode_match(key: Attrs<'_>, mask: Option<Attrs<'_>>) -> Result<Match, Refusal> {
-    let key = decode(key)?;
-    let mask = mask.map(|mask| decode_mask(mask, &key)).transpose()?;
-    let found = Match { key, mask };
-    found.check()?;
-    Ok(found)
 }
 
 /// A key, or a mask, in the order of the kernel's.

@@ -34,8 +34,6 @@ pub const KEY_WORDS_SHORT: usize = 8;
 pub const VLAN_PRESENT: u16 = 0x1000;
 /// EtherType of frames with an 802.2 header that names none.
 pub const ETHERTYPE_802_2: u16 = 0x0004;
-/// MPLS entries of a packet that a key has.
-pub const MPLS_ENTRIES_MAX: usize = 3;
 
 /// `frag` of a whole datagram, a first fragment, and a later one, which has no transport header.
 pub const FRAGMENT_NONE: u8 = 0;
