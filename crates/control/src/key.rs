@@ -8,6 +8,7 @@
 
 use arrayvec::ArrayVec;
 use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Nsh, VLANS_MAX, Vlan};
+use lasthop_wire::headers::ETHERTYPES_VLAN;
 
 use crate::attr::{Attr, Attrs, Writer};
 use crate::nsh;
@@ -16,8 +17,6 @@ use crate::tunnel;
 use crate::uapi::key as uapi;
 
 const KINDS: usize = uapi::LAST as usize + 1;
-/// EtherTypes of VLAN tags.
-const TPIDS: [u16; 2] = [0x8100, 0x88a8];
 /// What a mask looks at of a tag's control word when it says nothing: all of it.
 const TCI_EXACT: u16 = 0xffff;
 
@@ -103,7 +102,7 @@ pub fn decode(attrs: Attrs<'_>) -> Result<FlowKey, Refusal> {
 fn is_tag(raw: &Raw<'_>) -> Result<bool, Refusal> {
     let attr = raw.0.get(usize::from(uapi::ETHERTYPE)).copied().flatten();
     let ether_type = attr.map(|attr| array(&attr).map(u16::from_be_bytes)).transpose()?;
-    let is_tag = ether_type.is_some_and(|kind| TPIDS.contains(&kind));
+    let is_tag = ether_type.is_some_and(|kind| ETHERTYPES_VLAN.contains(&kind));
     let parts = [raw.has(uapi::VLAN), raw.has(uapi::ENCAP)];
     if parts == [is_tag, is_tag] {
         Ok(is_tag)

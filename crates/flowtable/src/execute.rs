@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
+use lasthop_wire::headers::{ETHERTYPES_MPLS, MACS_BYTES};
 use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, wide_field};
 use lasthop_wire::{Key, Metadata};
 
@@ -18,7 +19,6 @@ use crate::shared::Shared;
 use crate::stats::{Counted, EntryId};
 
 const ETHERNET_BYTES: usize = 14;
-const MACS_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;
 const MPLS_BYTES: usize = 4;
 const EVERYTHING: u32 = u32::MAX;
@@ -90,7 +90,7 @@ impl<'a> Parcel<'a> {
 
     fn pop_mpls(&mut self, ethertype: u16) -> Result<(), DropReason> {
         let (key, offsets) = self.key();
-        if !matches!(key.get(field::ETH_TYPE), 0x8847 | 0x8848) {
+        if !ETHERTYPES_MPLS.contains(&key.ethertype()) {
             return Err(DropReason::ActionImpossible);
         }
         self.edit().remove(usize::from(offsets.network), MPLS_BYTES)?;
@@ -131,7 +131,7 @@ impl<'a> Parcel<'a> {
             return Err(DropReason::ActionImpossible);
         }
         self.edit().remove(0, ETHERNET_BYTES)?;
-        self.link = Link::None(key.get(field::ETH_TYPE) as u16);
+        self.link = Link::None(key.ethertype());
         Ok(())
     }
 

@@ -134,6 +134,20 @@ impl Key {
         self.0[field.word as usize] >> field.shift & field.ones()
     }
 
+    /// The last EtherType.
+    #[inline]
+    #[must_use]
+    pub const fn ethertype(&self) -> u16 {
+        self.get(field::ETH_TYPE) as u16
+    }
+
+    /// The IP protocol, or ARP's operation.
+    #[inline]
+    #[must_use]
+    pub const fn ip_proto(&self) -> u8 {
+        self.get(field::IP_PROTO) as u8
+    }
+
     /// Sets a field; bits that it does not have are left out.
     #[inline]
     pub const fn put(&mut self, field: Field, value: u64) {
