@@ -45,6 +45,7 @@ mod report;
 mod rpc;
 mod rundir;
 mod sandbox;
+mod settings;
 mod show;
 mod signals;
 mod supervisor;
