@@ -46,23 +46,25 @@ impl Booked {
         let mut booked = Self::default();
         for (index, name) in names.trim_end_matches('\0').split(' ').take(PAGE_BYTES / 8).enumerate() {
             let count = pages.chunks(PAGE_BYTES).map(|page| word(page, index)).fold(0, u64::wrapping_add);
-            if count > 0 && !booked.counters.add_to(name, count) {
-                booked.unknown.insert(name.to_owned(), count);
-            }
+            booked.add(name, count);
         }
         let unknown = booked.unknown.iter().filter(|(name, _)| name.starts_with(RX_DROPS));
         booked.counters.close(unknown.map(|(_, count)| count).sum());
         booked
     }
 
+    /// Adds to the counter of this name, known or not.
+    pub fn add(&mut self, name: &str, count: u64) {
+        let has_room = self.unknown.len() < UNKNOWN_MAX || self.unknown.contains_key(name);
+        if count > 0 && !self.counters.add_to(name, count) && has_room {
+            *self.unknown.entry(name.to_owned()).or_default() += count;
+        }
+    }
+
     /// Adds what another process counted.
     pub fn merge(&mut self, other: &Self) {
         self.counters.merge(&other.counters);
-        for (name, count) in &other.unknown {
-            if self.unknown.len() < UNKNOWN_MAX || self.unknown.contains_key(name) {
-                *self.unknown.entry(name.clone()).or_default() += count;
-            }
-        }
+        other.unknown.iter().for_each(|(name, count)| self.add(name, *count));
     }
 }
 
