@@ -49,7 +49,7 @@ pub(crate) const DESTINATION: u8 = 60;
 /// Bytes of an IPv4 header without options.
 pub(crate) const IPV4_BYTES_MIN: usize = 20;
 /// Bytes of an IPv6 header.
-pub(crate) const IPV6_BYTES: usize = 40;
+pub const IPV6_BYTES: usize = 40;
 /// Bytes of a TCP header without options.
 pub(crate) const TCP_BYTES_MIN: usize = 20;
 /// Bytes of a UDP header.
