@@ -37,6 +37,7 @@ mod names;
 mod notify;
 mod orders;
 mod output;
+mod ovs;
 mod plan;
 mod poller;
 mod port;

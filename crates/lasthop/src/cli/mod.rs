@@ -5,7 +5,9 @@ mod ask;
 mod bench;
 mod capture;
 mod client;
+mod flow;
 mod generate;
+mod ovs;
 mod paste;
 mod port;
 mod run;
@@ -89,6 +91,12 @@ enum Command {
     /// Show and change the forwarding tables
     #[command(subcommand)]
     Fdb(FdbCommand),
+    /// Show the flows of switches with the module "flow"
+    #[command(subcommand)]
+    Flow(flow::FlowCommand),
+    /// Have Open vSwitch's own daemon control the switch, unmodified
+    #[command(subcommand)]
+    Ovs(ovs::OvsCommand),
     /// Show which VLANs the vnics carry
     #[command(subcommand)]
     Vlan(VlanCommand),
@@ -345,6 +353,8 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Switch(command) => question.switch(command),
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
+        Command::Flow(command) => question.flow(command),
+        Command::Ovs(command) => question.ovs(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
         Command::Stats { workers: true, .. } => question.workers(),
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),
