@@ -30,6 +30,9 @@ pub const ANSWER_BYTES_MAX: usize = 128 * 1024;
 pub const UPCALL_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes that may wait for all clients together: beyond, only answers are taken, of which each client has but a few.
 pub const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How long a client may wait for a port's device, in milliseconds; then it is refused. Devices take some 10 ms, and as
+/// long as a restart of the process that makes them.
+pub const PARKED_MS_MAX: u64 = 5000;
 /// Bytes of one datagram of a dump; OVS takes 64 KiB.
 pub const DUMP_BYTES: usize = 16 * 1024;
 /// Datapaths: OVS has one for all its bridges.

@@ -66,6 +66,8 @@ pub struct UpcallRecord {
     pub len_bytes: u32,
     /// See [`Upcall::ticket`].
     pub ticket: u32,
+    /// See [`Upcall::origin`].
+    pub origin: u16,
 }
 
 impl UpcallRecord {
@@ -86,7 +88,7 @@ impl UpcallRecord {
     fn prefix(&self) -> [u8; PREFIX_BYTES] {
         let Metadata { recirc_id, dp_hash, priority, mark, .. } = self.metadata;
         let mut bytes = [0; PREFIX_BYTES];
-        let numbers = [recirc_id, dp_hash, priority, mark, self.ticket];
+        let numbers = [recirc_id, dp_hash, priority, mark, self.ticket, u32::from(self.origin)];
         for (place, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
             *place = number.to_ne_bytes();
         }
@@ -97,6 +99,7 @@ impl UpcallRecord {
         let mut numbers = prefix.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes));
         let mut next = || numbers.next().unwrap_or(0);
         let [recirc_id, dp_hash, priority, mark, ticket] = [next(), next(), next(), next(), next()];
+        let origin = next() as u16;
         let reason = match first & 0xff {
             ACTION => UpcallReason::Action { flow: second as u32, step: (first >> 8) as u16 },
             _ => UpcallReason::Miss,
@@ -104,7 +107,7 @@ impl UpcallRecord {
         let in_port = (first >> 24) as u16;
         let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port };
         let (worker, port) = ((first >> 40) as u8, PortId((first >> 48) as u16));
-        Self { reason, port, metadata, worker, len_bytes: (second >> 32) as u32, ticket }
+        Self { reason, port, metadata, worker, len_bytes: (second >> 32) as u32, ticket, origin }
     }
 }
 
@@ -378,7 +381,7 @@ impl Fabric {
 
     fn hand_over_one(&mut self, upcall: Upcall, now_ns: u64) {
         let Self { fetched, senders, upcalls, .. } = self;
-        let Upcall { reason, metadata, ticket, truncate_len_bytes, .. } = upcall;
+        let Upcall { reason, metadata, ticket, origin, truncate_len_bytes, .. } = upcall;
         let copy = Copy {
             packet: fetched.packets[usize::from(upcall.packet)],
             header: &fetched.headers[usize::from(upcall.image)],
@@ -386,7 +389,7 @@ impl Fabric {
             image: upcall.image,
         };
         let (port, worker) = (copy.packet.port(), senders.worker);
-        let record = UpcallRecord { reason, port, metadata, worker, len_bytes: 0, ticket };
+        let record = UpcallRecord { reason, port, metadata, worker, len_bytes: 0, ticket, origin };
         let taken = match (&mut upcalls.writer, senders.source(copy.packet)) {
             (Some(writer), Some(source)) => writer.take(&source, &copy, record, now_ns),
             (None, _) => Err(DropReason::NoFlow),
@@ -418,7 +421,8 @@ mod tests {
         for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }] {
             let metadata = Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023 };
             let (port, len_bytes) = (PortId(1022), u32::MAX);
-            let record = UpcallRecord { reason, port, metadata, worker: 15, len_bytes, ticket: 0x1_0007 };
+            let (worker, ticket, origin) = (15, 0x1_0007, 0xfedc);
+            let record = UpcallRecord { reason, port, metadata, worker, len_bytes, ticket, origin };
             assert_eq!(UpcallRecord::of(record.words(), &record.prefix()), record);
         }
     }

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
+use lasthop_verdict::{DropReason, Header, Output, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::headers::{ETHERTYPES_MPLS, MACS_BYTES};
 use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, wide_field};
 use lasthop_wire::{Key, Metadata};
 
 use crate::bounds::{DEPTH_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
+use crate::executions::Execution;
 use crate::hash::{Digest, finish};
 use crate::lane::Lane;
 use crate::meter::Meters;
@@ -173,6 +174,8 @@ pub(crate) struct Executor<'a> {
     pub(crate) lane: &'a mut Lane,
     pub(crate) verdicts: &'a mut Verdicts,
     pub(crate) now_ns: u64,
+    /// What the module is called in upcalls.
+    pub(crate) origin: u16,
 }
 
 /// What is done with a packet.
@@ -181,12 +184,9 @@ enum Todo<'a> {
     Ask(u64),
     /// The actions of its flow.
     Follow(Hit),
-    /// Actions of no flow.
-    Obey(&'a [AtomicU64]),
+    /// Actions of no flow, and what is told in the place of one.
+    Obey(&'a [AtomicU64], u32),
 }
-
-/// In the place of a flow's number, for userspace actions of packets that the control plane has executed.
-const NO_FLOW: u32 = u32::MAX;
 
 /// What becomes of one packet and its copies.
 struct Fate {
@@ -208,7 +208,10 @@ impl Executor<'_> {
         self.count(header, key, hit);
         let step = Step(hit.program);
         if step.code() == Code::Output {
-            self.verdicts.output(packet, PortId(step.operand(0, 16) as u16));
+            match self.shared.numbers.port(step.operand(0, 16) as u16) {
+                Some(port) => self.verdicts.output(packet, port),
+                None => self.verdicts.drop_packet(packet, DropReason::PortGone),
+            }
             return;
         }
         self.act_at_length(Parcel::new(packet, header, metadata), Todo::Follow(hit));
@@ -245,8 +248,9 @@ impl Executor<'_> {
     }
 
     /// Does what the control plane says, to a packet of its own.
-    pub(crate) fn obey(&mut self, packet: usize, header: &Header, metadata: Metadata, words: &[AtomicU64]) {
-        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Obey(words));
+    pub(crate) fn obey(&mut self, packet: usize, header: &Header, execution: &Execution) {
+        let Execution { metadata, program, number } = execution;
+        self.act_at_length(Parcel::new(packet, header, *metadata), Todo::Obey(program, *number));
     }
 
     #[inline]
@@ -280,7 +284,7 @@ impl Executor<'_> {
         let shared = self.shared;
         let done = match todo {
             Todo::Ask(hash) => return self.ask(fate, parcel, hash),
-            Todo::Obey(words) => self.list(fate, parcel, words, NO_FLOW),
+            Todo::Obey(words, number) => self.list(fate, parcel, words, number),
             Todo::Follow(hit) => match Step(hit.program).place() {
                 Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), hit.flow),
                 None => self.list(fate, parcel, &[AtomicU64::new(hit.program)], hit.flow),
@@ -338,7 +342,7 @@ impl Executor<'_> {
         let number = |shift, bits| step.operand(shift, bits);
         match step.code() {
             Code::End | Code::Long => {}
-            Code::Output => self.output(fate, parcel, PortId(number(0, 16) as u16)),
+            Code::Output => self.output(fate, parcel, number(0, 16) as u16),
             Code::Userspace => {
                 let reason = UpcallReason::Action { flow, step: number(0, 16) as u16 };
                 self.upcall(fate, parcel, reason, Ticket::NONE);
@@ -414,8 +418,11 @@ impl Executor<'_> {
         Ok(greater + others)
     }
 
-    fn output(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, port: PortId) {
+    fn output(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, number: u16) {
         let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
+        let Some(port) = self.shared.numbers.port(number) else {
+            return self.lose(fate, parcel, DropReason::PortGone);
+        };
         if parcel.link != Link::Ethernet {
             return self.lose(fate, parcel, DropReason::ActionImpossible);
         }
@@ -428,7 +435,7 @@ impl Executor<'_> {
 
     fn upcall(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, reason: UpcallReason, ticket: Ticket) {
         let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
-        let (packet, metadata) = (parcel.packet, parcel.metadata);
+        let (packet, metadata, origin) = (parcel.packet, parcel.metadata, self.origin);
         let sent = self.image(parcel).is_some_and(|image| {
             self.verdicts.upcall(Upcall {
                 packet,
@@ -437,6 +444,7 @@ impl Executor<'_> {
                 reason,
                 metadata,
                 ticket: ticket.0,
+                origin,
             })
         });
         if sent {

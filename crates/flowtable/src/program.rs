@@ -7,10 +7,10 @@
 //! ```
 
 use lasthop_flow::{Action, Group, HashAlgorithm, Masked, Rewrite, Vlan};
-use lasthop_verdict::PORTS_MAX;
 
 use crate::Refused;
 use crate::bounds::{NESTING_MAX, PROGRAM_WORDS_MAX};
+use crate::numbers::NUMBERS;
 
 /// Bytes of the largest group that is rewritten: IPv6.
 pub(crate) const GROUP_BYTES_MAX: usize = 40;
@@ -33,7 +33,7 @@ macro_rules! codes {
 codes! {
     End = "Nothing more.",
     Long = "The steps are in the arena: place 32, length 24.",
-    Output = "Port 16.",
+    Output = "Number of a port in the datapath 16.",
     Userspace = "Number of the step among all of the flow's userspace steps 16.",
     Recirc = "Id 32.",
     Priority = "A word follows: value 32, mask 32.",
@@ -163,8 +163,8 @@ impl Compiler {
     fn action(&mut self, action: &Action, depth: usize) -> Result<(), Refused> {
         let owner = self.words.len();
         match action {
-            Action::Output(port) if (*port as usize) < PORTS_MAX => self.step(Code::Output, u64::from(*port)),
-            Action::Output(_) => return Err(Refused::Unsupported("a port beyond 1023")),
+            Action::Output(port) if (*port as usize) < NUMBERS => self.step(Code::Output, u64::from(*port)),
+            Action::Output(_) => return Err(Refused::Unsupported("a port beyond 65535")),
             Action::Userspace(_) => {
                 self.step(Code::Userspace, self.userspace);
                 self.userspace += 1;

@@ -130,6 +130,11 @@ struct File {
     fdb: Vec<StaticEntry>,
 }
 
+/// The module whose decisions are the control plane's.
+pub(crate) const FLOW: &str = "flow";
+/// All modules.
+const MODULES: [&str; 3] = ["bridge", "dummy", FLOW];
+
 /// The name of a module that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String")]
@@ -159,11 +164,11 @@ impl std::str::FromStr for ModuleName {
     type Err = Fault;
 
     fn from_str(name: &str) -> Result<Self, Fault> {
-        if lasthop_modules::NAMES.contains(&name) {
+        if MODULES.contains(&name) {
             return Ok(Self(name.to_owned()));
         }
-        let hint = names::hint(name, lasthop_modules::NAMES.iter().copied());
-        let known = lasthop_modules::NAMES.join(", ");
+        let hint = names::hint(name, MODULES.iter().copied());
+        let known = MODULES.join(", ");
         Err(Fault::params(format!("there is no module \"{name}\"{hint} (there are {known})")))
     }
 }
@@ -259,6 +264,11 @@ fn line_of(text: &str, offset: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_simple_module_has_a_name() {
+        assert!(lasthop_modules::NAMES.iter().all(|name| MODULES.contains(name) && *name != FLOW));
+    }
 
     #[test]
     fn a_full_file_is_understood() {

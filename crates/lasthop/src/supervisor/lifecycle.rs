@@ -128,6 +128,7 @@ impl Supervisor {
         }
         say!("ending");
         self.control = None;
+        self.entrance = None;
         self.ports.clear();
         self.estates.clear();
         self.driver = Driver::new(&self.settings);

@@ -16,11 +16,14 @@ mod doctor;
 mod driver;
 mod estate;
 mod fdb;
+mod interface;
 mod lifecycle;
 mod opening;
 mod orders;
+mod placeholder;
 mod port;
 mod ports;
+mod requested;
 mod requests;
 mod showing;
 mod sockets;
@@ -47,7 +50,7 @@ use crate::notify::Manager;
 use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::port::PortSpec;
-use crate::rundir::{RunDir, control_socket};
+use crate::rundir::{RunDir, control_socket, datapath_socket};
 use crate::settings::SwitchSettings;
 use crate::signals::Signals;
 use crate::switches::SwitchSpec;
@@ -58,6 +61,7 @@ use child::{Lives, Role};
 use control::Control;
 use driver::Driver;
 use estate::Estate;
+use interface::Entrance;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
@@ -135,6 +139,7 @@ struct Supervisor {
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
+    entrance: Option<Entrance>,
     control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
@@ -158,6 +163,7 @@ impl Supervisor {
         let access = access::Access::of_control(control_group.as_deref())?;
         let control = Control::open(&control_socket(dir), access)?;
         poller.add(&control, Source::Control.into(), Interest::READ)?;
+        let entrance = Entrance::open(&datapath_socket(dir), access)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             poller,
@@ -175,6 +181,7 @@ impl Supervisor {
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
+            entrance: Some(entrance),
             control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -191,6 +198,8 @@ impl Supervisor {
             }
             self.on_time(Instant::now());
             self.track_uplinks();
+            self.tend_placeholders();
+            self.watch_entrance();
             self.proceed_with_clients();
             self.watch_channels();
             self.tell(manager);
@@ -214,6 +223,7 @@ impl Supervisor {
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Heir) => self.hear_heir(),
             Some(Source::Links) => self.hear_links(),
+            Some(Source::Interface) => self.let_in(),
             Some(Source::Signals) | None => {}
         }
     }

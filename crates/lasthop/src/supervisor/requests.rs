@@ -193,6 +193,12 @@ impl Supervisor {
 
     fn port_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let number = self.find_device_port(name)?;
+        if self.ports.get(&number).is_some_and(Port::is_requested) {
+            let why = format!(
+                "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
+            );
+            return Err(Fault::refused(why));
+        }
         self.delete(number, name, asker)
     }
 
@@ -256,8 +262,12 @@ impl Supervisor {
         let vnics = self.ports.values().filter(|port| port.device().is_none());
         let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        let mut ports: Vec<PortSpec> =
-            self.ports.values().filter_map(|port| Some(port.device()?.spec.clone())).collect();
+        let mut ports: Vec<PortSpec> = self
+            .ports
+            .values()
+            .filter(|port| !port.is_requested())
+            .filter_map(|port| Some(port.device()?.spec.clone()))
+            .collect();
         ports.sort_by(|one, other| one.name.cmp(&other.name));
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
         to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.static_entries.clone() })

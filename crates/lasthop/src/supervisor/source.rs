@@ -12,6 +12,8 @@ pub(super) enum Source {
     Links,
     /// A switch process that is to take over.
     Heir,
+    /// Who would control datapaths.
+    Interface,
 }
 
 impl From<Source> for u64 {
@@ -25,6 +27,7 @@ impl From<Source> for u64 {
             Source::Driver => (5, 0),
             Source::Links => (6, 0),
             Source::Heir => (7, 0),
+            Source::Interface => (8, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -43,6 +46,7 @@ impl Source {
             5 => Some(Self::Driver),
             6 => Some(Self::Links),
             7 => Some(Self::Heir),
+            8 => Some(Self::Interface),
             _ => None,
         }
     }
@@ -56,7 +60,8 @@ mod tests {
     fn numbers_go_both_ways() {
         let all =
             [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links, Source::Heir];
-        for source in all.into_iter().chain([Source::Listener(7), Source::Client(u32::MAX)]) {
+        let all = all.into_iter().chain([Source::Interface]);
+        for source in all.chain([Source::Listener(7), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }
         assert_eq!(Source::of(9 << 32), None);

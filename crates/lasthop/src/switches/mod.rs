@@ -11,7 +11,7 @@ use lasthop_modules::FDB_ENTRIES_MAX;
 use lasthop_verdict::SWITCHES_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{FdbEntries, ModuleName};
+use crate::config::{FLOW, FdbEntries, ModuleName};
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::vnic::VnicSpec;
@@ -44,16 +44,31 @@ impl SwitchSpec {
         Self { fdb_entries, ..spec }
     }
 
+    /// One that a client of the control interface makes.
+    pub(crate) fn of_datapath(name: &str) -> Result<Self, Fault> {
+        Ok(Self { name: name.parse()?, module: FLOW.parse()?, fdb_entries: None })
+    }
+
     /// Its options as on the command line.
     pub(crate) fn options_text(&self) -> String {
         let module = format!("module={}", self.module.as_str());
         self.table().map_or_else(|| module.clone(), |entries| format!("{module},fdb-entries={entries}"))
     }
 
+    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow.
+    pub(crate) fn stands_alone(&self) -> bool {
+        true
+    }
+
     /// Slots of its forwarding table; none if its module has no table.
     pub(crate) fn table(&self) -> Option<usize> {
         let entries = self.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0);
         (self.module.as_str() != DUMMY).then_some(entries)
+    }
+
+    /// Whether somebody decides about its flows whom the supervisor does not start.
+    pub(crate) fn has_outside_controller(&self) -> bool {
+        false
     }
 
     /// Refuses keys that do not go together.
