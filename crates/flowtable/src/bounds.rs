@@ -34,6 +34,8 @@ pub const PROGRAM_WORDS_MAX: usize = 4096;
 pub const NESTING_MAX: usize = 16;
 /// Words of all flows' compiled actions beyond the first step: 64 MiB.
 pub const ARENA_WORDS: usize = 1 << 23;
+/// Bytes of a service header that is put in front: with an Ethernet header in front of that, as much as a header image has room for.
+pub const PUSH_NSH_BYTES_MAX: usize = 48;
 /// Meters of one table.
 pub const METERS_MAX: usize = 4096;
 /// Meters that a worker has tokens of at a time; one more, and all are given back first.

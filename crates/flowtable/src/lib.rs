@@ -43,6 +43,7 @@ mod lane;
 mod meter;
 mod module;
 mod numbers;
+mod parcel;
 mod pending;
 mod program;
 mod rewrite;

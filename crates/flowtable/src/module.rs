@@ -10,7 +10,7 @@ use lasthop_verdict::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PortId,
     PortSettings, Verdicts, Vid,
 };
-use lasthop_wire::key::{Link, extract};
+use lasthop_wire::key::extract;
 use lasthop_wire::{Key, Metadata};
 
 use crate::bounds::EXECUTIONS_MAX;
@@ -182,7 +182,7 @@ impl FlowModule {
         let metadata = Metadata { in_port: number, ..Metadata::default() };
         let is_warm = lane.is_warm();
         for ((header, key), digest) in batch.headers.iter().zip(&mut **keys).zip(&mut *digests) {
-            let offsets = extract(header.bytes(), Link::Ethernet, &metadata, key);
+            let offsets = extract(header.bytes(), &metadata, key);
             *digest = shared.secret.digest(key, offsets.is_long);
             if is_warm {
                 lane.prefetch(digest.hash);

@@ -1,8 +1,8 @@
 //! Datapaths and ports that come and go.
 
 use crate::plane::Plane;
-use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
 use crate::support::Switch;
+use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
 
 const TWO_VNICS: [&str; 6] = ["--module", "flow", "--vnic", "one", "--vnic", "two"];
 
