@@ -44,7 +44,7 @@ use crate::names;
 use crate::port::PortSpec;
 use crate::sandbox;
 use crate::settings::Settings;
-use crate::switches::SwitchSpec;
+use crate::switches::{ControllerKind, SwitchSpec};
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
 
@@ -96,7 +96,7 @@ impl Config {
     /// The default switch and those that were named.
     pub(crate) fn all_switches(&self) -> Vec<SwitchSpec> {
         let module = self.settings.module.clone().unwrap_or_default();
-        let default = SwitchSpec::default_of(module, self.settings.fdb_entries);
+        let default = SwitchSpec::default_of(module, self.settings.fdb_entries, self.settings.controller);
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
     }
 
@@ -114,6 +114,7 @@ struct File {
     cpus: Option<CpuList>,
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
+    controller: Option<ControllerKind>,
     workers: Option<Workers>,
     #[serde(rename = "hysteresis-us")]
     hysteresis_us: Option<Hysteresis>,
@@ -216,8 +217,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File { module, cpus, fdb_entries, workers, hysteresis_us, sandbox, control_group, fdb, .. } = file;
-    let settings = Settings { module, cpus, fdb_entries, workers, hysteresis_us, sandbox, control_group };
+    let File { module, cpus, fdb_entries, controller, workers, hysteresis_us, sandbox, control_group, fdb, .. } = file;
+    let settings = Settings { module, cpus, fdb_entries, controller, workers, hysteresis_us, sandbox, control_group };
     Ok(Config { settings, switches, vnics, ports, fdb })
 }
 

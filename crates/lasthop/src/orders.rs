@@ -80,7 +80,7 @@ pub(crate) enum Order {
 }
 
 /// What the switch is told of a port.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SwitchPort {
     pub(crate) vnic: VnicSpec,
     /// Whom it talks to.

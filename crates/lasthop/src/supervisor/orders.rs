@@ -133,6 +133,9 @@ impl Supervisor {
         if let Some(driver) = self.driver.lives.current() {
             driver.watch(&self.poller, Source::Driver.into());
         }
+        if let Some(controller) = self.plane.lives.current() {
+            controller.watch(&self.poller, Source::Plane.into());
+        }
     }
 
     /// Takes what the switch has to say.
