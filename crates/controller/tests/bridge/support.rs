@@ -51,7 +51,7 @@ fn flow(found: &flowtable::Flow, stats: FlowStats) -> Flow {
 
 impl Tables {
     fn new() -> Self {
-        let module = FlowModule::in_waiting(1, 0, None);
+        let module = FlowModule::in_waiting(1, 0, Box::new(lasthop_modules::Dummy::default()));
         let (ports, members, executions) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
         Self { module, ports, members, executions }
     }
