@@ -19,6 +19,7 @@ mod fdb;
 mod lifecycle;
 mod opening;
 mod orders;
+mod orphans;
 mod port;
 mod ports;
 mod requests;

@@ -12,7 +12,6 @@
 //! ```
 
 use std::io::{self, PipeReader, PipeWriter};
-use std::os::fd::AsFd;
 
 use super::sys;
 
@@ -32,7 +31,7 @@ impl Keeper {
 
     /// Starts it, inside the sandbox. It lives for as long as what this returns, which is to be kept until the process ends.
     pub(super) fn start(self) -> io::Result<PipeWriter> {
-        sys::keep_memory(self.reader.into(), self.writer.as_fd())?;
+        sys::keep_memory(self.reader.into())?;
         Ok(self.writer)
     }
 }
