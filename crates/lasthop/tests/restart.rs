@@ -159,6 +159,42 @@ fn guests_with_several_regions_and_small_rings_do_not_notice() {
     guests_do_not_notice(&["--workers", "3"], options);
 }
 
+/// The process that shares the switch process's memory.
+fn keeper_of(process: u32) -> u32 {
+    let children =
+        std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).expect("a process");
+    let children: Vec<&str> = children.split_whitespace().collect();
+    assert_eq!(children.len(), 1, "{children:?}");
+    children[0].parse().expect("a number")
+}
+
+/// Descriptors, but for those that whoever runs the tests has left to all.
+fn own_fds(pid: u32) -> usize {
+    let numbers = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").flatten();
+    numbers.filter(|entry| entry.file_name().to_str().expect("a number").len() < 3).count()
+}
+
+#[test]
+fn a_keeper_has_the_memory_and_the_sandbox_and_nothing_else() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let _guests = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let process = switch.switch_pid().expect("a switch process");
+    let keeper = keeper_of(process);
+    let text =
+        |pid: u32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).expect("a process");
+    assert_eq!(own_fds(keeper), 1, "a pipe");
+    assert_eq!(text(keeper, "maps"), text(process, "maps"));
+    let seccomp =
+        |pid: u32| text(pid, "status").lines().find(|line| line.starts_with("Seccomp:")).map(str::to_owned);
+    assert_eq!(seccomp(keeper), seccomp(process));
+    let next = kill(&switch);
+    eventually("its end", || (!std::path::Path::new(&format!("/proc/{keeper}/exe")).exists()).then_some(()));
+    assert_ne!(keeper_of(next), keeper);
+    switch.ask(&["upgrade"]).ok();
+    let last = eventually("another one", || switch.switch_pid().filter(|pid| *pid != next));
+    assert_eq!(own_fds(keeper_of(last)), 1);
+}
+
 #[test]
 fn a_guest_that_leaves_during_the_gap_is_gone() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
