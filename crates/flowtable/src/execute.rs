@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
+use lasthop_wire::headers::{ETHERTYPES_MPLS, MACS_BYTES};
 use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, wide_field};
 use lasthop_wire::{Key, Metadata};
 
@@ -18,7 +19,6 @@ use crate::shared::Shared;
 use crate::stats::{Counted, EntryId};
 
 const ETHERNET_BYTES: usize = 14;
-const MACS_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;
 const MPLS_BYTES: usize = 4;
 const EVERYTHING: u32 = u32::MAX;
@@ -90,7 +90,7 @@ impl<'a> Parcel<'a> {
 
     fn pop_mpls(&mut self, ethertype: u16) -> Result<(), DropReason> {
         let (key, offsets) = self.key();
-        if !matches!(key.get(field::ETH_TYPE), 0x8847 | 0x8848) {
+        if !ETHERTYPES_MPLS.contains(&key.ethertype()) {
             return Err(DropReason::ActionImpossible);
         }
         self.edit().remove(usize::from(offsets.network), MPLS_BYTES)?;
@@ -131,7 +131,7 @@ impl<'a> Parcel<'a> {
             return Err(DropReason::ActionImpossible);
         }
         self.edit().remove(0, ETHERNET_BYTES)?;
-        self.link = Link::None(key.get(field::ETH_TYPE) as u16);
+        self.link = Link::None(key.ethertype());
         Ok(())
     }
 
@@ -217,10 +217,25 @@ impl Executor<'_> {
     /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
     #[inline]
     pub(crate) fn look_up(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
-        if self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns) {
+        if self.is_held(digest) {
             return None;
         }
         self.lane.look_up(self.shared, digest, key)
+    }
+
+    /// As [`Self::look_up`], of a packet that was looked up together with the others.
+    #[inline]
+    pub(crate) fn look_up_foreseen(&mut self, packet: usize, digest: Digest, key: &Key) -> Option<Hit> {
+        if self.is_held(digest) {
+            return None;
+        }
+        self.lane.look_up_foreseen(self.shared, packet, digest, key)
+    }
+
+    /// Whether the packet has to go to the control plane behind others of its flow.
+    #[inline]
+    fn is_held(&mut self, digest: Digest) -> bool {
+        self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns)
     }
 
     /// Asks the control plane about a packet of no flow.
@@ -236,12 +251,12 @@ impl Executor<'_> {
 
     #[inline]
     fn count(&self, header: &Header, key: &Key, hit: Hit) {
-        let Some(slot) = self.shared.flows.get(hit.flow as usize) else { return };
         let counted = Counted {
             len_bytes: header.frame_len_bytes(),
             tcp_flags: key.get(field::TCP_FLAGS) as u16,
             now_ns: self.now_ns,
         };
+        let slot = || self.shared.flows.get(hit.flow as usize);
         self.shared.stats.count(EntryId::of(hit.stats), slot, counted);
     }
 

@@ -32,6 +32,7 @@ mod chunks;
 mod compact;
 mod error;
 mod execute;
+mod foresight;
 mod grace;
 mod hash;
 mod lane;

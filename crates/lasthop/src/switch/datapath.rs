@@ -15,7 +15,6 @@ use lasthop_guestmem::Mapping;
 use lasthop_verdict::{FdbEntry, FdbMove, PortId};
 
 use crate::capture::{CaptureSpec, Sighting};
-use crate::config::SwitchSettings;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
@@ -23,6 +22,7 @@ use crate::orders::SwitchPort;
 use crate::report::{
     Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
+use crate::settings::SwitchSettings;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::describe_features;
 
