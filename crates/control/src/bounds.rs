@@ -6,8 +6,9 @@ pub const PORTS_MAX: u32 = 65_536;
 pub const ACTION_BYTES_MAX: usize = 32 * 1024;
 /// How deep lists of actions may be nested (the kernel's limit): each level is a frame of our stack.
 pub const ACTION_DEPTH_MAX: usize = 16;
-/// Bytes of a device's name, final NUL excluded (IFNAMSIZ - 1).
-pub const NAME_BYTES_MAX: usize = 15;
+/// Bytes of a datapath's or port's name, final NUL excluded: what vnics and switches may have. The kernel's devices have
+/// 15 (IFNAMSIZ - 1).
+pub const NAME_BYTES_MAX: usize = 32;
 /// Bytes of a generic family's or group's name (GENL_NAMSIZ - 1).
 pub const FAMILY_BYTES_MAX: usize = 15;
 /// Port ids in one list: one for each CPU of the largest machines.

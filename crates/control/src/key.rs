@@ -96,15 +96,18 @@ fn group<G: Group>(attr: &Attr<'_>) -> Result<G, Refusal> {
 pub fn decode(attrs: Attrs<'_>) -> Result<FlowKey, Refusal> {
     let mut raw = Raw([None; KINDS]);
     raw.fill(attrs)?;
-    let vlans = raw.tags(|raw, _| is_tag(raw))?;
+    let vlans = raw.tags(is_tag)?;
     decode_rest(raw, vlans)
 }
 
-fn is_tag(raw: &Raw<'_>) -> Result<bool, Refusal> {
+fn is_tag(raw: &Raw<'_>, level: usize) -> Result<bool, Refusal> {
     let attr = raw.0.get(usize::from(uapi::ETHERTYPE)).copied().flatten();
     let ether_type = attr.map(|attr| array(&attr).map(u16::from_be_bytes)).transpose()?;
     let is_tag = ether_type.is_some_and(|kind| TPIDS.contains(&kind));
     let parts = [raw.has(uapi::VLAN), raw.has(uapi::ENCAP)];
+    if level == VLANS_MAX && parts == [false, false] {
+        return Ok(false); // beyond the tags that are matched, it is an EtherType like others
+    }
     if parts == [is_tag, is_tag] {
         Ok(is_tag)
     } else {

@@ -43,7 +43,7 @@ use crate::hysteresis::Hysteresis;
 use crate::names;
 use crate::port::PortSpec;
 use crate::sandbox;
-use crate::switches::SwitchSpec;
+use crate::switches::{ControllerKind, SwitchSpec};
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
 
@@ -56,6 +56,7 @@ pub(crate) struct SwitchSettings {
     pub(crate) module: ModuleName,
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
+    pub(crate) controller: Option<ControllerKind>,
     pub(crate) workers: Workers,
     pub(crate) hysteresis: Hysteresis,
     pub(crate) sandbox: sandbox::Mode,
@@ -64,7 +65,7 @@ pub(crate) struct SwitchSettings {
 impl SwitchSettings {
     /// The switch that is always there.
     pub(crate) fn default_switch(&self) -> SwitchSpec {
-        SwitchSpec::default_of(self.module.clone(), self.fdb_entries)
+        SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller)
     }
 }
 
@@ -102,6 +103,8 @@ pub(crate) struct Config {
     pub(crate) module: Option<ModuleName>,
     pub(crate) cpus: Option<CpuList>,
     pub(crate) fdb_entries: Option<FdbEntries>,
+    /// Whom the default switch asks.
+    pub(crate) controller: Option<ControllerKind>,
     pub(crate) workers: Option<Workers>,
     pub(crate) hysteresis: Option<Hysteresis>,
     pub(crate) sandbox: Option<sandbox::Mode>,
@@ -120,7 +123,7 @@ impl Config {
     /// The default switch and those that were named.
     pub(crate) fn all_switches(&self) -> Vec<SwitchSpec> {
         let module = self.module.clone().unwrap_or_default();
-        let default = SwitchSpec::default_of(module, self.fdb_entries);
+        let default = SwitchSpec::default_of(module, self.fdb_entries, self.controller);
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
     }
 
@@ -137,6 +140,7 @@ struct File {
     cpus: Option<CpuList>,
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
+    controller: Option<ControllerKind>,
     workers: Option<Workers>,
     #[serde(rename = "hysteresis-us")]
     hysteresis: Option<Hysteresis>,
@@ -239,11 +243,14 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File { module, cpus, fdb_entries, workers, hysteresis, sandbox, control_group, fdb, .. } = file;
+    let File {
+        module, cpus, fdb_entries, controller, workers, hysteresis, sandbox, control_group, fdb, ..
+    } = file;
     Ok(Config {
         module,
         cpus,
         fdb_entries,
+        controller,
         workers,
         hysteresis,
         sandbox,

@@ -26,7 +26,7 @@ use crate::hysteresis::Hysteresis;
 use crate::port::PortSpec;
 use crate::rundir;
 use crate::sandbox;
-use crate::switches::{SwitchName, SwitchSpec};
+use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
 use crate::vnic::{Name, VnicSpec};
 use crate::workers::Workers;
 
@@ -35,6 +35,9 @@ pub(crate) const SWITCH_ROLE: &str = "switch-process";
 
 /// Likewise for the process that serves device ports.
 pub(crate) const DRIVER_ROLE: &str = "driver-process";
+
+/// Likewise for the one that decides for switches of module flow.
+pub(crate) const CONTROLLER_ROLE: &str = "controller-process";
 
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
 /// from the sender's memory to the receiver's.
@@ -162,6 +165,12 @@ enum Command {
         #[arg(long, default_value = "auto")]
         sandbox: sandbox::Mode,
     },
+    /// The process that decides for switches of module flow (for `lasthop run` only)
+    #[command(hide = true, name = CONTROLLER_ROLE)]
+    ControllerProcess {
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::Mode,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -169,8 +178,8 @@ struct RunArgs {
     /// Configuration file; flags add to it and win over it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy][,fdb-entries=N]
-    /// (may be repeated)
+    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy|flow]
+    /// [,fdb-entries=N][,controller=embedded|external|none] (may be repeated)
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
     /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
@@ -186,7 +195,7 @@ struct RunArgs {
     /// A port for the host itself, with addresses: NAME=ADDRESS/LEN[+ADDRESS/LEN][,KEY=VALUE]... (may be repeated)
     #[arg(long = "host-port", value_name = "NAME[=ADDRESS/LEN]...", value_parser = crate::port::host_port)]
     host_ports: Vec<PortSpec>,
-    /// What decides where packets of the switch "default" go: bridge or dummy [default: bridge]
+    /// What decides where packets of the switch "default" go: bridge, dummy or flow [default: bridge]
     #[arg(long)]
     module: Option<ModuleName>,
     /// CPUs that workers may use, as in 0-3,6 [default: all]
@@ -196,6 +205,10 @@ struct RunArgs {
     /// [default: 16384]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<FdbEntries>,
+    /// Whom the switch "default" asks about packets of no flow, if its module is flow: the controller that comes with it, who comes
+    /// over the control interface, or nobody [default: embedded]
+    #[arg(long, value_name = "embedded|external|none")]
+    controller: Option<ControllerKind>,
     /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     workers: Option<Workers>,
@@ -282,7 +295,8 @@ enum PortCommand {
 enum SwitchCommand {
     /// Make a switch
     Add {
-        /// Its name, and options: module=bridge or dummy [default: bridge], fdb-entries=N [default: 16384]
+        /// Its name, and options: module=bridge, dummy or flow [default: bridge], fdb-entries=N [default: 16384],
+        /// controller=embedded, external or none (of module flow; default: embedded)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         switch: SwitchSpec,
     },
@@ -352,11 +366,15 @@ enum VlanCommand {
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
     if let Command::SwitchProcess { module, cpus, fdb_entries, workers, hysteresis, sandbox } = command {
-        let settings = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
+        let controller = None; // whom it asks is the supervisor's business
+        let settings = SwitchSettings { module, cpus, fdb_entries, controller, workers, hysteresis, sandbox };
         return crate::switch::run(&settings).map(|()| ExitCode::SUCCESS);
     }
     if let Command::DriverProcess { hysteresis, sandbox } = command {
         return crate::driver::run(hysteresis, sandbox).map(|()| ExitCode::SUCCESS);
+    }
+    if let Command::ControllerProcess { sandbox } = command {
+        return crate::controller::run(sandbox).map(|()| ExitCode::SUCCESS);
     }
     match command {
         Command::Bench(args) => bench::run(args, json),

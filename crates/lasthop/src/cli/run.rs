@@ -32,6 +32,7 @@ fn told(dir: PathBuf, args: RunArgs) -> Result<RunSettings, Fault> {
         module,
         cpus,
         fdb_entries,
+        controller,
         workers,
         hysteresis,
         sandbox,
@@ -47,6 +48,7 @@ fn told(dir: PathBuf, args: RunArgs) -> Result<RunSettings, Fault> {
         module,
         cpus,
         fdb_entries,
+        controller,
         workers,
         hysteresis,
         sandbox,
@@ -68,7 +70,8 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     let sandbox = flags.sandbox.or(file.sandbox).unwrap_or_default();
     let hysteresis = flags.hysteresis.or(file.hysteresis).unwrap_or_default();
     let control_group = flags.control_group.or(file.control_group);
-    let switch = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
+    let controller = flags.controller.or(file.controller);
+    let switch = SwitchSettings { module, cpus, fdb_entries, controller, workers, hysteresis, sandbox };
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
     switches::check_all(&switches)?;

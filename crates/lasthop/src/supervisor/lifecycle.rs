@@ -9,6 +9,7 @@ use crate::rundir;
 use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
+use super::controller::Plane;
 use super::driver::Driver;
 use super::orders::What;
 use super::source::Source;
@@ -52,6 +53,7 @@ impl Supervisor {
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
         self.restore_entries();
+        self.restore_datapaths();
         self.hand_over();
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
@@ -132,6 +134,7 @@ impl Supervisor {
         self.ports.clear();
         self.estates.clear();
         self.driver = Driver::new(&self.settings);
+        self.plane = Plane::new(&self.settings);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

@@ -10,6 +10,7 @@ mod change;
 mod child;
 mod client;
 mod control;
+mod controller;
 mod device;
 mod devices;
 mod doctor;
@@ -40,6 +41,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::fs::Mode;
+use serde_json::Value;
 
 use crate::clock::earlier;
 use crate::config::SwitchSettings;
@@ -59,6 +61,7 @@ use crate::vnic::VnicSpec;
 use account::Account;
 use child::{Lives, Role};
 use control::Control;
+use controller::Plane;
 use driver::Driver;
 use estate::Estate;
 use interface::Entrance;
@@ -123,6 +126,7 @@ struct Supervisor {
     settings: SwitchSettings,
     lives: Lives<Request, Report>,
     driver: Driver,
+    plane: Plane,
     /// None until there is a device port.
     links: Option<Links>,
     /// The default one first.
@@ -140,6 +144,8 @@ struct Supervisor {
     next_attachment: u64,
     control: Option<Control>,
     entrance: Option<Entrance>,
+    /// What a switch process told of datapaths last.
+    datapaths: Option<Value>,
     control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
@@ -170,6 +176,7 @@ impl Supervisor {
             signals,
             lives: Lives::new(Role::switch(&settings)),
             driver: Driver::new(&settings),
+            plane: Plane::new(&settings),
             settings,
             links: None,
             switches,
@@ -182,6 +189,7 @@ impl Supervisor {
             next_attachment: 0,
             control: Some(control),
             entrance: Some(entrance),
+            datapaths: None,
             control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -200,6 +208,7 @@ impl Supervisor {
             self.track_uplinks();
             self.tend_placeholders();
             self.watch_entrance();
+            self.settle_plane();
             self.proceed_with_clients();
             self.watch_channels();
             self.tell(manager);
@@ -224,6 +233,7 @@ impl Supervisor {
             Some(Source::Heir) => self.hear_heir(),
             Some(Source::Links) => self.hear_links(),
             Some(Source::Interface) => self.let_in(),
+            Some(Source::Plane) => self.hear_plane(),
             Some(Source::Signals) | None => {}
         }
     }
@@ -235,7 +245,8 @@ impl Supervisor {
         let control = self.control.as_ref().and_then(Control::due);
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
-        others.into_iter().fold(ports, earlier)
+        let others = others.into_iter().chain([self.plane.due()]);
+        others.fold(ports, earlier)
     }
 
     /// Does what is due.
@@ -249,6 +260,9 @@ impl Supervisor {
             control.expire(now, &self.poller);
         }
         self.give_up_waiting(now);
+        if is_due(self.plane.due()) {
+            self.plane_on_time(now);
+        }
         if is_due(self.devices_due()) {
             self.devices_on_time(now);
         }

@@ -133,6 +133,9 @@ impl Supervisor {
         if let Some(driver) = self.driver.lives.current() {
             driver.watch(&self.poller, Source::Driver.into());
         }
+        if let Some(controller) = self.plane.lives.current() {
+            controller.watch(&self.poller, Source::Plane.into());
+        }
     }
 
     /// Takes what the switch has to say.
@@ -158,6 +161,7 @@ impl Supervisor {
             }
             Report::Wanted(wanted) => self.device_wanted(wanted),
             Report::Released { name } => self.device_released(&name),
+            Report::Datapaths(told) => self.datapaths = Some(told),
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => {

@@ -283,7 +283,11 @@ impl Supervisor {
 
     /// What the inner processes that run have given up.
     pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
-        let told = [("switch", self.lives.sandbox()), ("driver", self.driver.lives.sandbox())];
+        let told = [
+            ("switch", self.lives.sandbox()),
+            ("driver", self.driver.lives.sandbox()),
+            ("controller", self.plane.lives.sandbox()),
+        ];
         let report = |(process, layers): (&str, Option<&[Layer]>)| {
             let (process, mode) = (process.to_owned(), self.settings.sandbox);
             Some(SandboxReport { process, mode, layers: layers?.to_vec() })
@@ -309,9 +313,15 @@ impl Supervisor {
     /// Makes the answer to a question out of the switch's.
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
-            (Question::Fdb { .. }, Answer::Fdb(fdb)) => to_json(&fdb),
-            (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
-            (Question::Switches, Answer::Switches(inside)) => self.list_switches(&inside),
+            (Question::Fdb { switch }, Answer::Fdb(fdb)) => {
+                to_json(&self.with_controlled(switch.as_deref(), fdb))
+            }
+            (Question::Flush, Answer::Flushed(flushed)) => {
+                to_json(&FlushReport { flushed: flushed + self.plane.flushed })
+            }
+            (Question::Switches, Answer::Switches(inside)) => {
+                self.list_switches(&self.with_controlled_switches(inside))
+            }
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside))

@@ -14,6 +14,8 @@ pub(super) enum Source {
     Heir,
     /// Who would control datapaths.
     Interface,
+    /// The controller process.
+    Plane,
 }
 
 impl From<Source> for u64 {
@@ -28,6 +30,7 @@ impl From<Source> for u64 {
             Source::Links => (6, 0),
             Source::Heir => (7, 0),
             Source::Interface => (8, 0),
+            Source::Plane => (9, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -47,6 +50,7 @@ impl Source {
             6 => Some(Self::Links),
             7 => Some(Self::Heir),
             8 => Some(Self::Interface),
+            9 => Some(Self::Plane),
             _ => None,
         }
     }
@@ -60,10 +64,10 @@ mod tests {
     fn numbers_go_both_ways() {
         let all =
             [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links, Source::Heir];
-        let all = all.into_iter().chain([Source::Interface]);
+        let all = all.into_iter().chain([Source::Interface, Source::Plane]);
         for source in all.chain([Source::Listener(7), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }
-        assert_eq!(Source::of(9 << 32), None);
+        assert_eq!(Source::of(10 << 32), None);
     }
 }
