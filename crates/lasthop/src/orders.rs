@@ -14,7 +14,7 @@ use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
 /// Of orders and reports, and of what is told of a session. A switch process of another version cannot take over.
-pub(crate) const STATE_VERSION: u64 = 1;
+pub(crate) const STATE_VERSION: u64 = 2;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,6 +52,8 @@ pub(crate) enum Order {
     TakeOver { name: String, attachment: u64, session: Value },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
+    /// Make again the datapaths that [`Report::Datapaths`] told of last; all ports are there.
+    Restore(Value),
     /// The attached descriptor is a connection of a client of the control interface, who may have it.
     Connect,
     /// All counters.
@@ -128,6 +130,8 @@ pub(crate) enum Report {
     Keep { attachment: u64, numbers: Vec<u32> },
     /// What a successor has to know of a session; `numbers` are all descriptors that belong to it.
     Kept { attachment: u64, session: Value, numbers: Vec<u32> },
+    /// Datapaths as clients of the control interface made them: what a successor restores.
+    Datapaths(Value),
     /// A controller wants a port that the switch does not have. Answered by [`Order::AddPort`] or [`Order::Denied`].
     Wanted(WantedDevice),
     /// Nobody wants it any more.

@@ -161,6 +161,7 @@ impl Supervisor {
             }
             Report::Wanted(wanted) => self.device_wanted(wanted),
             Report::Released { name } => self.device_released(&name),
+            Report::Datapaths(told) => self.datapaths = Some(told),
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => {

@@ -176,6 +176,7 @@ impl Switch {
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
+            Order::Restore(told) => self.interface.restore(told, &mut self.datapath).map(|()| Answer::Done),
             Order::Connect => self.connect(fds).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),

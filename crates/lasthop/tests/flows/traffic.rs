@@ -17,15 +17,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Set when dropped, also by a panic: who waits for it ends then.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 fn number_of(frame: &[u8]) -> u32 {
     u32::from_be_bytes([frame[14], frame[15], frame[16], frame[17]])
 }

@@ -274,6 +274,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn meter_set(&mut self, id: DatapathId, meter: u32, what: Meter) -> Result<Option<Meter>, Refusal> {
+        self.places.meter_changes += 1;
         meters::set(self.place_mut(id)?, meter, what)
     }
 
@@ -282,6 +283,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn meter_remove(&mut self, id: DatapathId, meter: u32) -> Option<Meter> {
+        self.places.meter_changes += 1;
         meters::remove(self.places.get_mut(id)?, meter)
     }
 }

@@ -12,6 +12,7 @@
 
 mod adapter;
 mod flows;
+mod kept;
 mod meters;
 mod packets;
 mod places;
@@ -19,18 +20,21 @@ mod places;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use lasthop_control::datapath::{Datapath as _, DatapathId};
 use lasthop_control::server::{Server, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, Upcalls};
+use serde_json::Value;
 
-use crate::fault::Fault;
-use crate::log::say_of_others;
-use crate::orders::Report;
+use crate::fault::{Fault, Kind};
+use crate::log::{say, say_of_others};
+use crate::orders::{Report, STATE_VERSION};
 use crate::poller::{Interest, Poller};
 
 use super::datapath::Datapath;
 use super::wishes::Wishes;
 use adapter::Adapter;
+use kept::KeptDatapaths;
 use places::Places;
 
 /// What one port may have on the way to the control plane: as much as a control plane does in some milliseconds, so that what a
@@ -60,6 +64,8 @@ pub(super) struct Interface {
     is_behind: bool,
     /// Clients wait for flows that were taken out.
     is_settling: bool,
+    /// Changes to datapaths and to meters that the supervisor knows of.
+    told: (u64, u64),
 }
 
 impl Interface {
@@ -76,6 +82,7 @@ impl Interface {
             frame: Vec::new(),
             is_behind: false,
             is_settling: false,
+            told: (0, 0),
         })
     }
 
@@ -171,7 +178,42 @@ impl Interface {
 
     /// What the supervisor is to be told.
     pub(super) fn take_reports(&mut self) -> Vec<Report> {
-        self.wishes.take_reports()
+        let mut reports = self.wishes.take_reports();
+        reports.extend(self.news().map(Report::Datapaths));
+        reports
+    }
+
+    /// Datapaths, ports and meters, for the next process, if there is anything new about them.
+    fn news(&mut self) -> Option<Value> {
+        let server = self.connections.server();
+        let now = (server.changes(), self.places.meter_changes);
+        if std::mem::replace(&mut self.told, now) == now {
+            return None;
+        }
+        let meters = |id| self.places.get(id).map(|place| &place.meters);
+        serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), meters)).ok()
+    }
+
+    /// Makes again what another process told last; all ports are there.
+    pub(super) fn restore(&mut self, told: Value, inside: &mut Datapath) -> Result<(), Fault> {
+        let unknown = |why: &dyn std::fmt::Display| {
+            Fault::new(Kind::Internal, format!("datapaths of another version are not known: {why}"))
+        };
+        let kept: KeptDatapaths = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        if kept.version != STATE_VERSION {
+            return Err(unknown(&kept.version));
+        }
+        let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        for name in self.connections.server_mut().restore(records, &mut adapter) {
+            say!("{name} is not in its datapath any more: it was deleted while the switch process began");
+        }
+        for (id, kept) in &kept.datapaths {
+            for (meter, kept) in &kept.meters {
+                let _ = adapter.meter_set(DatapathId(*id), *meter, kept.meter());
+            }
+        }
+        Ok(())
     }
 }
 
