@@ -75,9 +75,10 @@ impl SwitchSpec {
         format!("{module}{table}{controller}")
     }
 
-    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow.
+    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow. One that somebody outside controls may
+    /// have several networks in it, which are to stay apart.
     pub(crate) fn stands_alone(&self) -> bool {
-        true
+        !self.has_outside_controller()
     }
 
     /// Slots of its forwarding table; none if its module has no table.
@@ -88,7 +89,7 @@ impl SwitchSpec {
 
     /// Whether somebody decides about its flows whom the supervisor does not start.
     pub(crate) fn has_outside_controller(&self) -> bool {
-        false
+        self.module.as_str() == FLOW && self.controller == ControllerKind::External
     }
 
     /// Refuses keys that do not go together.
