@@ -75,10 +75,25 @@ impl Executor<'_> {
     /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
     #[inline]
     pub(crate) fn look_up(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
-        if self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns) {
+        if self.is_held(digest) {
             return None;
         }
         self.lane.look_up(self.shared, digest, key)
+    }
+
+    /// As [`Self::look_up`], of a packet that was looked up together with the others.
+    #[inline]
+    pub(crate) fn look_up_foreseen(&mut self, packet: usize, digest: Digest, key: &Key) -> Option<Hit> {
+        if self.is_held(digest) {
+            return None;
+        }
+        self.lane.look_up_foreseen(self.shared, packet, digest, key)
+    }
+
+    /// Whether the packet has to go to the control plane behind others of its flow.
+    #[inline]
+    fn is_held(&mut self, digest: Digest) -> bool {
+        self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns)
     }
 
     /// Asks the control plane about a packet of no flow.
@@ -95,12 +110,12 @@ impl Executor<'_> {
 
     #[inline]
     fn count(&self, header: &Header, key: &Key, hit: Hit) {
-        let Some(slot) = self.shared.flows.get(hit.flow as usize) else { return };
         let counted = Counted {
             len_bytes: header.frame_len_bytes(),
             tcp_flags: key.get(field::TCP_FLAGS) as u16,
             now_ns: self.now_ns,
         };
+        let slot = || self.shared.flows.get(hit.flow as usize);
         self.shared.stats.count(EntryId::of(hit.stats), slot, counted);
     }
 

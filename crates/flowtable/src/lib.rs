@@ -36,6 +36,7 @@ mod describe;
 mod error;
 mod execute;
 mod executions;
+mod foresight;
 mod grace;
 mod hash;
 mod lane;

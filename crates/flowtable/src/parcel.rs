@@ -1,6 +1,7 @@
 //! A copy of a packet on its way through actions: what is put in front of it and taken off.
 
 use lasthop_verdict::{DropReason, Header};
+use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
 use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, nsh_field, wide_field};
 use lasthop_wire::{Key, Metadata};
 
@@ -8,19 +9,17 @@ use crate::hash::finish;
 
 pub(crate) const ETHERNET_BYTES: usize = 14;
 pub(crate) const EVERYTHING: u32 = u32::MAX;
-const MACS_BYTES: usize = 12;
 const TAG_BYTES: usize = 4;
 const MPLS_BYTES: usize = 4;
-const ETHERTYPE_NSH: u16 = 0x894f;
 /// "Transparent Ethernet bridging": an Ethernet header follows.
 const ETHERTYPE_ETHERNET: u16 = 0x6558;
 /// Next protocols of a service header (RFC 8300, 2.2) and what they are.
 const NEXT_PROTOCOLS: [(u8, Link); 5] = [
-    (1, Link::None(0x0800)),
-    (2, Link::None(0x86dd)),
+    (1, Link::None(ETHERTYPE_IPV4)),
+    (2, Link::None(ETHERTYPE_IPV6)),
     (3, Link::Ethernet),
     (4, Link::None(ETHERTYPE_NSH)),
-    (5, Link::None(0x8847)),
+    (5, Link::None(ETHERTYPES_MPLS[0])),
 ];
 /// Where a service header has its next protocol.
 const NEXT_PROTOCOL_AT: usize = 3;
@@ -99,7 +98,7 @@ impl<'a> Parcel<'a> {
 
     pub(crate) fn pop_mpls(&mut self, ethertype: u16) -> Result<(), DropReason> {
         let (key, offsets) = self.key();
-        if !matches!(key.get(field::ETH_TYPE), 0x8847 | 0x8848) {
+        if !ETHERTYPES_MPLS.contains(&key.ethertype()) {
             return Err(DropReason::ActionImpossible);
         }
         self.edit().remove(usize::from(offsets.network), MPLS_BYTES)?;
@@ -140,7 +139,7 @@ impl<'a> Parcel<'a> {
             return Err(DropReason::ActionImpossible);
         }
         self.edit().remove(0, ETHERNET_BYTES)?;
-        self.metadata.link = Link::None(key.get(field::ETH_TYPE) as u16);
+        self.metadata.link = Link::None(key.ethertype());
         Ok(())
     }
 

@@ -4,24 +4,18 @@
 //! the pseudo header alone, not complemented: it follows addresses, and nothing else, since the rest is still to be summed.
 
 use lasthop_verdict::{DropReason, Header};
+use lasthop_wire::headers::{
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPES_MPLS,
+    IPV6_BYTES, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
+};
 use lasthop_wire::key::{FRAGMENT_LATER, FRAGMENT_NONE, Link, Offsets, extract, field, nsh_field};
 use lasthop_wire::{Key, Layers, Metadata, Sum, crc32c};
 
 use crate::program::{GROUP_BYTES_MAX, Kind};
 
-const PROTO_ICMP: u64 = 1;
-const PROTO_TCP: u64 = 6;
-const PROTO_UDP: u64 = 17;
-const PROTO_ICMPV6: u64 = 58;
-const PROTO_SCTP: u64 = 132;
-const ETHERTYPE_IPV4: u64 = 0x0800;
-const ETHERTYPE_IPV6: u64 = 0x86dd;
-const ETHERTYPE_NSH: u64 = 0x894f;
-
 /// Common part of an SCTP packet (RFC 9260, 3.1), with the checksum at its end.
 const SCTP_BYTES: usize = 12;
 const SCTP_CHECKSUM_AT: usize = 8;
-const IPV6_BYTES: usize = 40;
 /// Solicitation or advertisement in front of its options.
 const ND_BYTES: usize = 24;
 
@@ -87,7 +81,7 @@ fn add(a: u16, b: u16) -> u16 {
 }
 
 /// Where the checksum of a transport protocol is in its header, and whether it covers addresses.
-fn transport_checksum(proto: u64) -> Option<usize> {
+fn transport_checksum(proto: u8) -> Option<usize> {
     match proto {
         PROTO_TCP => Some(16),
         PROTO_UDP => Some(6),
@@ -147,7 +141,7 @@ impl Editor<'_> {
         if change.0 == change.1 || self.key.get(field::IP_FRAG) == u64::from(FRAGMENT_LATER) {
             return Ok(());
         }
-        let proto = self.key.get(field::IP_PROTO);
+        let proto = self.key.ip_proto();
         if proto == PROTO_SCTP {
             return Ok(()); // its checksum does not cover them
         }
@@ -157,7 +151,7 @@ impl Editor<'_> {
             return if is_whole { Ok(()) } else { Err(DropReason::ActionImpossible) };
         }
         let Some(offset) = transport_checksum(proto) else { return Ok(()) };
-        if proto == PROTO_ICMPV6 && self.key.get(field::ETH_TYPE) == ETHERTYPE_IPV4 {
+        if proto == PROTO_ICMPV6 && self.key.ethertype() == ETHERTYPE_IPV4 {
             return Ok(());
         }
         let at = usize::from(self.offsets.transport) + offset;
@@ -170,7 +164,7 @@ impl Editor<'_> {
     }
 
     /// A complete transport checksum follows a change; UDP may do without one, which is 0.
-    fn follow_transport(&mut self, at: usize, proto: u64, change: (u16, u16)) -> Result<(), DropReason> {
+    fn follow_transport(&mut self, at: usize, proto: u8, change: (u16, u16)) -> Result<(), DropReason> {
         if proto == PROTO_UDP && self.word(at)? == 0 {
             return Ok(());
         }
@@ -181,9 +175,9 @@ impl Editor<'_> {
         Ok(())
     }
 
-    fn is(&self, ethertype: u64) -> Result<(), DropReason> {
+    fn is(&self, ethertype: u16) -> Result<(), DropReason> {
         // A header that is there has a TTL or addresses, or else nothing to be harmed.
-        let is_it = self.key.get(field::ETH_TYPE) == ethertype;
+        let is_it = self.key.ethertype() == ethertype;
         if is_it { Ok(()) } else { Err(DropReason::ActionImpossible) }
     }
 
@@ -228,19 +222,19 @@ impl Editor<'_> {
     }
 
     /// The transport header, if it is of this protocol.
-    fn transport(&self, proto: u64) -> Result<usize, DropReason> {
-        let is_it = self.offsets.transport > 0 && self.key.get(field::IP_PROTO) == proto;
+    fn transport(&self, proto: u8) -> Result<usize, DropReason> {
+        let is_it = self.offsets.transport > 0 && self.key.ip_proto() == proto;
         if is_it { Ok(usize::from(self.offsets.transport)) } else { Err(DropReason::ActionImpossible) }
     }
 
-    fn ports(&mut self, masks: &Masks, proto: u64) -> Result<(), DropReason> {
+    fn ports(&mut self, masks: &Masks, proto: u8) -> Result<(), DropReason> {
         let at = self.transport(proto)?;
         let change = self.change((at, 4), |bytes| apply(bytes, masks, 0))?;
         let checksum = at + transport_checksum(proto).unwrap_or(0);
         if self.is_partial(checksum) { Ok(()) } else { self.follow_transport(checksum, proto, change) }
     }
 
-    fn icmp(&mut self, masks: &Masks, proto: u64) -> Result<(), DropReason> {
+    fn icmp(&mut self, masks: &Masks, proto: u8) -> Result<(), DropReason> {
         let at = self.transport(proto)?;
         let change = self.change((at, 2), |bytes| apply(bytes, masks, 0))?;
         if self.is_partial(at + 2) { Ok(()) } else { self.follow(at + 2, change) }
@@ -248,7 +242,7 @@ impl Editor<'_> {
 
     /// ARP has no checksum.
     fn arp(&mut self, masks: &Masks) -> Result<(), DropReason> {
-        let is_arp = matches!(self.key.get(field::ETH_TYPE), 0x0806 | 0x8035);
+        let is_arp = matches!(self.key.ethertype(), ETHERTYPE_ARP | ETHERTYPE_RARP);
         let bytes = self.bytes(self.network, 28)?;
         if !is_arp || bytes[..6] != [0, 1, 8, 0, 6, 4] {
             return Err(DropReason::ActionImpossible);
@@ -276,7 +270,7 @@ impl Editor<'_> {
     /// Where an IP packet ends that is no fragment; what follows it on the wire is padding.
     fn datagram_end(&mut self) -> Result<usize, DropReason> {
         let network = self.network;
-        let end = match self.key.get(field::ETH_TYPE) {
+        let end = match self.key.ethertype() {
             ETHERTYPE_IPV4 => network + usize::from(self.word(network + 2)?),
             _ => network + IPV6_BYTES + usize::from(self.word(network + 4)?),
         };
@@ -336,7 +330,7 @@ impl Editor<'_> {
     }
 
     fn mpls(&mut self, masks: &Masks) -> Result<(), DropReason> {
-        if !matches!(self.key.get(field::ETH_TYPE), 0x8847 | 0x8848) {
+        if !ETHERTYPES_MPLS.contains(&self.key.ethertype()) {
             return Err(DropReason::ActionImpossible);
         }
         apply(self.bytes(self.network, 4)?, masks, 0);

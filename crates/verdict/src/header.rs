@@ -107,3 +107,14 @@ impl Header {
         (ethertype.len() >= 2).then_some((Mac(*destination), Mac(*source)))
     }
 }
+
+/// What senders say of a TCP packet whose checksum is left to be completed.
+#[cfg(test)]
+const CSUM: Offload = Offload {
+    flags: lasthop_wire::vnet::F_NEEDS_CSUM,
+    gso_type: lasthop_wire::vnet::GSO_NONE,
+    hdr_len: 54,
+    gso_size: 0,
+    csum_start: 34,
+    csum_offset: 16,
+};

@@ -35,8 +35,6 @@ pub const KEY_WORDS_SHORT: usize = 8;
 pub const VLAN_PRESENT: u16 = 0x1000;
 /// EtherType of frames with an 802.2 header that names none.
 pub const ETHERTYPE_802_2: u16 = 0x0004;
-/// MPLS entries of a packet that a key has.
-pub const MPLS_ENTRIES_MAX: usize = 3;
 
 /// `frag` of a whole datagram, a first fragment, and a later one, which has no transport header.
 pub const FRAGMENT_NONE: u8 = 0;
@@ -153,6 +151,20 @@ impl Key {
     #[must_use]
     pub const fn get(&self, field: Field) -> u64 {
         self.0[field.word as usize] >> field.shift & field.ones()
+    }
+
+    /// The last EtherType.
+    #[inline]
+    #[must_use]
+    pub const fn ethertype(&self) -> u16 {
+        self.get(field::ETH_TYPE) as u16
+    }
+
+    /// The IP protocol, or ARP's operation.
+    #[inline]
+    #[must_use]
+    pub const fn ip_proto(&self) -> u8 {
+        self.get(field::IP_PROTO) as u8
     }
 
     /// Sets a field; bits that it does not have are left out.

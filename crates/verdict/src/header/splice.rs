@@ -62,18 +62,9 @@ impl Header {
 #[cfg(test)]
 mod tests {
     use lasthop_wire::Offload;
-    use lasthop_wire::vnet::F_NEEDS_CSUM;
 
     use super::*;
-
-    const CSUM: Offload = Offload {
-        flags: F_NEEDS_CSUM,
-        gso_type: 0,
-        hdr_len: 54,
-        gso_size: 0,
-        csum_start: 34,
-        csum_offset: 16,
-    };
+    use crate::header::CSUM;
 
     #[test]
     fn what_is_put_in_can_be_taken_out() {

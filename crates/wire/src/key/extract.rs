@@ -8,32 +8,18 @@ use super::{
     nsh_field, wide_field,
 };
 use crate::headers::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ETHERTYPE_VLAN_SERVICE, EXTENSION_HEADERS_MAX,
-    MACS_BYTES, PROTO_TCP, PROTO_UDP,
+    DESTINATION, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP,
+    ETHERTYPE_VLAN, ETHERTYPE_VLAN_SERVICE, ETHERTYPES_MPLS, EXTENSION_HEADERS_MAX, FRAGMENT, HOP_BY_HOP,
+    IPV4_BYTES_MIN, IPV6_BYTES, MACS_BYTES, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
+    ROUTING, TCP_BYTES_MIN,
 };
 
-const ETHERTYPE_ARP: u16 = 0x0806;
-const ETHERTYPE_RARP: u16 = 0x8035;
-const ETHERTYPE_NSH: u16 = 0x894f;
 /// Lower numbers in the place of an EtherType are lengths (IEEE 802.3, 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
-/// Unicast and multicast MPLS (RFC 5332).
-const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
 
-const PROTO_ICMP: u8 = 1;
-const PROTO_ICMPV6: u8 = 58;
-const PROTO_SCTP: u8 = 132;
-
-/// IPv6 extension headers (RFC 8200, 4; RFC 4302) and "nothing follows".
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
+/// A further IPv6 extension header (RFC 4302), and "nothing follows" (RFC 8200, 4.7).
 const AUTHENTICATION: u8 = 51;
 const NO_NEXT_HEADER: u8 = 59;
-const DESTINATION: u8 = 60;
-
-const IPV6_BYTES: usize = 40;
-const TCP_BYTES_MIN: usize = 20;
 
 /// Where a packet's headers begin, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -141,9 +127,9 @@ fn behind_802_2(head: &[u8], offset: usize) -> (u16, usize) {
 fn ipv4(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     const MORE_FRAGMENTS: u16 = 0x2000;
     const FRAGMENT_OFFSET: u16 = 0x1fff;
-    let header: &[u8; 20] = fixed(head, offset)?;
+    let header: &[u8; IPV4_BYTES_MIN] = fixed(head, offset)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
-    if header_len < 20 || head.len() < offset + header_len {
+    if header_len < IPV4_BYTES_MIN || head.len() < offset + header_len {
         return None;
     }
     let [.., a, b, c, d, e, f, g, h] = *header;
