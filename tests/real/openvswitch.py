@@ -106,3 +106,10 @@ class OpenVSwitch:
         lines = (line.strip() for line in self.dpctl("show").splitlines())
         found = (line.removeprefix("port ").split(": ", 1) for line in lines if line.startswith("port "))
         return {int(number): name.split(" ")[0] for number, name in found}
+
+
+def interface(ovs, name, **expected):
+    """Waits until ovs-vswitchd knows an interface's columns."""
+    columns = list(expected)
+    wanted = [str(value) for value in expected.values()]
+    wait_until(f"{name}: {expected}", lambda: ovs.get(name, *columns) == wanted)

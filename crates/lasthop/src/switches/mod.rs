@@ -89,9 +89,10 @@ impl SwitchSpec {
         format!("{module}{table}{controller}{fail_mode}")
     }
 
-    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow.
+    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow. One that somebody outside controls may
+    /// have several networks in it, which are to stay apart.
     pub(crate) fn stands_alone(&self) -> bool {
-        self.fail_mode == FailMode::Standalone
+        self.fail_mode == FailMode::Standalone && !self.has_outside_controller()
     }
 
     /// Slots of its forwarding table; none if its module has no table.

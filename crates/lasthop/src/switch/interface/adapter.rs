@@ -73,12 +73,6 @@ impl<'a> Adapter<'a> {
         }
     }
 
-    /// Whether a datapath's own port is to have a device: OVS looks for it. Where the configuration knows the switch there may be no
-    /// other controller than our own, which does not.
-    fn wants_own_device(&self, wanted: WantedPort<'_>) -> bool {
-        !self.inside.has_switch(wanted.datapath)
-    }
-
     fn view(&self, member: &Member) -> PortView {
         let stats =
             member.port.and_then(|port| self.places.stats_of(self.inside.engine(), port, vport_stats));
@@ -181,7 +175,8 @@ impl Interface for Adapter<'_> {
             return Ok(Readiness::Ready);
         }
         let is_own = wanted.name == wanted.datapath;
-        if is_own && !self.wants_own_device(wanted) {
+        // OVS looks for the device of a datapath's own port; our own controller does not.
+        if is_own && !self.inside.is_for_outside(wanted.datapath) {
             return Ok(Readiness::Ready);
         }
         match self.wishes.want(wanted) {
