@@ -44,7 +44,6 @@ use rustix::fs::Mode;
 use serde_json::Value;
 
 use crate::clock::earlier;
-use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
@@ -54,6 +53,7 @@ use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::port::PortSpec;
 use crate::rundir::{RunDir, control_socket, datapath_socket};
+use crate::settings::SwitchSettings;
 use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
