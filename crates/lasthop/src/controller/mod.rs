@@ -287,7 +287,7 @@ fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &
 }
 
 /// A port as modules are told of it.
-fn settings(SwitchPort { vnic, leads }: &SwitchPort) -> PortSettings {
+fn settings(SwitchPort { vnic, leads, .. }: &SwitchPort) -> PortSettings {
     PortSettings {
         name: vnic.name.to_string(),
         switch: SwitchId::DEFAULT,

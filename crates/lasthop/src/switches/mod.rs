@@ -88,7 +88,7 @@ impl SwitchSpec {
 
     /// Whether somebody decides about its flows whom the supervisor does not start.
     pub(crate) fn has_outside_controller(&self) -> bool {
-        false
+        self.module.as_str() == FLOW && self.controller == ControllerKind::External
     }
 
     /// Refuses keys that do not go together.

@@ -1,10 +1,10 @@
 //! Datapaths and ports that come and go.
 
 use crate::plane::Plane;
-use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
 use crate::support::Switch;
+use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
 
-const TWO_VNICS: [&str; 6] = ["--module", "flow", "--vnic", "one", "--vnic", "two"];
+const TWO_VNICS: [&str; 8] = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
 
 #[test]
 fn a_datapath_that_nothing_is_named_after_takes_ports_and_gives_them_back() {
