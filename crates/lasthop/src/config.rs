@@ -217,8 +217,20 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File { module, cpus, fdb_entries, controller, workers, hysteresis_us, sandbox, control_group, fdb, .. } = file;
-    let settings = Settings { module, cpus, fdb_entries, controller, workers, hysteresis_us, sandbox, control_group };
+    let File {
+        module,
+        cpus,
+        fdb_entries,
+        controller,
+        workers,
+        hysteresis_us,
+        sandbox,
+        control_group,
+        fdb,
+        ..
+    } = file;
+    let settings =
+        Settings { module, cpus, fdb_entries, controller, workers, hysteresis_us, sandbox, control_group };
     Ok(Config { settings, switches, vnics, ports, fdb })
 }
 

@@ -89,8 +89,16 @@ impl SwitchSettings {
     /// # Errors
     /// One sentence that names CPUs which this process may not use.
     pub(crate) fn new(asked: Settings) -> Result<Self, Fault> {
-        let Settings { module, cpus, fdb_entries, controller, workers, hysteresis_us, sandbox, control_group: _ } =
-            asked;
+        let Settings {
+            module,
+            cpus,
+            fdb_entries,
+            controller,
+            workers,
+            hysteresis_us,
+            sandbox,
+            control_group: _,
+        } = asked;
         cpus.as_ref().map_or(Ok(()), CpuList::check)?;
         Ok(Self {
             module: module.unwrap_or_default(),

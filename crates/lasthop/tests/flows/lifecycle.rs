@@ -8,7 +8,7 @@ use crate::plane::Plane;
 use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
 use crate::support::{Switch, eventually, signal};
 
-const TWO_VNICS: [&str; 6] = ["--module", "flow", "--vnic", "one", "--vnic", "two"];
+const TWO_VNICS: [&str; 8] = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
 
 fn hello(number: u32) -> Vec<u8> {
     frame(TWO, ONE, number, 60)
@@ -16,7 +16,7 @@ fn hello(number: u32) -> Vec<u8> {
 
 #[test]
 fn a_port_is_in_one_datapath_at_a_time_and_goes_home() {
-    let red = ["--switch", "red,module=flow"];
+    let red = ["--switch", "red,module=flow,controller=none"];
     let switch = Switch::start(&[&TWO_VNICS[..], &red].concat());
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     send(&mut one, &hello(1));
@@ -53,7 +53,7 @@ fn a_vnic_that_is_deleted_leaves_its_datapath() {
 
 #[test]
 fn ports_of_a_switch_without_flows_are_not_to_be_had() {
-    let switch = Switch::start(&["--switch", "red,module=flow", "--vnic", "one"]);
+    let switch = Switch::start(&["--switch", "red,module=flow,controller=none", "--vnic", "one"]);
     let mut plane = Plane::new(&switch, "red");
     let refused = plane.try_add_port("one").expect_err("it is a bridge's");
     assert!(refused.to_string().contains("module flow"), "{refused}");
