@@ -4,7 +4,7 @@ use lasthop_modules::FDB_ENTRIES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::FdbEntries;
+use crate::config::{FLOW, FdbEntries};
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
@@ -244,11 +244,13 @@ impl Supervisor {
 
     fn config(&self) -> Result<Value, Fault> {
         let settings = &self.settings;
+        let is_flow = settings.module.as_str() == FLOW;
         let settings = Settings {
             module: Some(settings.module.clone()),
             cpus: settings.cpus.clone(),
             fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
-            controller: settings.controller,
+            controller: is_flow.then(|| settings.controller.unwrap_or_default()),
+            fail_mode: is_flow.then(|| settings.fail_mode.unwrap_or_default()),
             workers: Some(settings.workers),
             hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),

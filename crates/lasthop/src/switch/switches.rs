@@ -75,8 +75,9 @@ impl NamedSwitches {
             let unknown = || Fault::params(format!("there is no module \"{name}\""));
             return by_name(name, &bridge).map(Arc::from).ok_or_else(unknown);
         }
-        let standby = spec.stands_alone().then(|| Box::new(Bridge::new(&bridge)) as Box<dyn Module>);
-        let module = Arc::new(FlowModule::in_waiting(self.workers, number.0, standby));
+        let module = FlowModule::in_waiting(self.workers, number.0, Box::new(Bridge::new(&bridge)));
+        let module = Arc::new(module);
+        module.set_stands_alone(spec.stands_alone());
         module.table().set_clock_origin(self.clock_origin_ns);
         self.flow_tables.insert(number, Arc::clone(&module));
         Ok(module)

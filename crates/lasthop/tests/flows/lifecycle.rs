@@ -110,3 +110,43 @@ fn datapaths_outlive_an_upgrade() {
     let ports = again.client.ports(again.datapath).expect("listed");
     assert_eq!(ports.last().and_then(|port| port.number), Some(second));
 }
+
+#[test]
+fn a_secure_switch_without_a_controller_passes_what_has_a_flow_and_nothing_else() {
+    let switch = Switch::start(&[&TWO_VNICS[..], &["--fail-mode", "secure"]].concat());
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut one, &hello(1));
+    eventually("a drop", || (switch.port("one")["rx_drops"]["no_flow"] == 1).then_some(()));
+    let mut plane = Plane::new(&switch, "default");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    plane.join(first, second);
+    send(&mut one, &hello(2));
+    assert_eq!(receive(&mut two), hello(2));
+    send(&mut two, &frame(ONE, TWO, 3, 60));
+    eventually("a drop", || (switch.port("two")["rx_drops"]["no_flow"] == 1).then_some(()));
+    check_balance(&switch);
+}
+
+#[test]
+fn a_controller_that_goes_leaves_its_flows_and_the_bridge_takes_the_rest() {
+    let switch = Switch::start(&TWO_VNICS);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut plane = Plane::new(&switch, "default");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    plane.listen(&switch);
+    plane.join(first, second);
+    send(&mut two, &frame(ONE, TWO, 1, 60));
+    let asked = plane.next(crate::support::guests::WAIT).expect("it is asked");
+    assert_eq!((asked.packet, asked.key.in_port), (frame(ONE, TWO, 1, 60), Some(second)));
+    drop(plane);
+    send(&mut one, &hello(2));
+    assert_eq!(receive(&mut two), hello(2), "by its flow");
+    eventually("a bridge", || {
+        send(&mut two, &frame(ONE, TWO, 3, 60));
+        one.wait(Some(Duration::from_millis(100))).expect("connected").then_some(())
+    });
+    let again = &mut Plane::of_existing(&switch, "default").client;
+    let flows = again.flows(1).expect("listed");
+    assert_eq!(flows.len(), 1, "nothing is twice: {flows:?}");
+    switch.ask(&["stats", "--check"]).ok();
+}
