@@ -29,6 +29,8 @@ pub(crate) struct Request {
 pub(crate) enum Order {
     /// Make a switch beside the default one.
     AddSwitch(SwitchSpec),
+    /// Give a switch another module, or other settings, with the ports that it has.
+    SetSwitch(SwitchSpec),
     /// Forget a switch that has no ports.
     RemoveSwitch { name: String },
     /// What each switch knows.

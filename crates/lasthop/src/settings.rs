@@ -121,6 +121,13 @@ impl SwitchSettings {
         })
     }
 
+    /// The switch that is always there is this one from now on.
+    pub(crate) fn set_default_switch(&mut self, spec: &SwitchSpec) {
+        self.module = spec.module.clone();
+        self.fdb_entries = spec.fdb_entries;
+        (self.controller, self.fail_mode) = (Some(spec.controller), Some(spec.fail_mode));
+    }
+
     /// The switch that is always there.
     pub(crate) fn default_switch(&self) -> SwitchSpec {
         SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller, self.fail_mode)

@@ -209,6 +209,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         self.current.as_ref()?.sandbox.as_deref()
     }
 
+    /// The next process is started in this way.
+    pub(crate) fn set_role(&mut self, role: Role) {
+        self.role = role;
+    }
+
     /// Times that it was started; no two of its processes have the same.
     pub(crate) fn starts(&self) -> u64 {
         self.starts

@@ -27,6 +27,7 @@ use super::warnings::Warner;
 /// All methods.
 const METHODS: &[&str] = &[
     "switch.add",
+    "switch.set",
     "switch.del",
     "switch.list",
     "vnic.add",
@@ -138,6 +139,7 @@ impl Supervisor {
     /// Does what a request wants. None: the answer comes later.
     fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         match method {
+            "switch.set" => self.switch_set(&rpc::params(params)?, asker),
             "switch.add" => self.switch_add(rpc::params(params)?, asker).map(|()| None),
             "switch.del" => self.switch_del(&rpc::params::<Named>(params)?.name, asker),
             "switch.list" => rpc::params(params).and_then(|Nothing {}| self.switch_list(asker)),

@@ -2,11 +2,13 @@
 //!
 //! There is always the switch `default`, which vnics belong to that name no other.
 
+mod change;
 mod controller;
 mod fail_mode;
 mod name;
 mod parse;
 
+pub(crate) use change::SwitchChange;
 pub(crate) use controller::ControllerKind;
 pub(crate) use fail_mode::FailMode;
 pub(crate) use name::SwitchName;

@@ -37,7 +37,7 @@ impl FromStr for SwitchSpec {
     }
 }
 
-fn unknown(key: &str) -> Fault {
+pub(super) fn unknown(key: &str) -> Fault {
     let hint = names::hint(key, SwitchSpec::KEYS.iter().copied());
     let known = SwitchSpec::KEYS.join(", ");
     Fault::params(format!("a switch has no option \"{key}\"{hint} (there are {known})"))

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lasthop_guest::Guest;
 use rustix::process::Signal;
 
 use crate::plane::Plane;
@@ -148,5 +149,44 @@ fn a_controller_that_goes_leaves_its_flows_and_the_bridge_takes_the_rest() {
     let again = &mut Plane::of_existing(&switch, "default").client;
     let flows = again.flows(1).expect("listed");
     assert_eq!(flows.len(), 1, "nothing is twice: {flows:?}");
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn a_switch_changes_its_module_and_keeps_ports_and_guests() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut number = 0;
+    let mut pass = |one: &mut Guest, two: &mut Guest| {
+        number += 1;
+        send(one, &hello(number));
+        assert_eq!(receive(two), hello(number));
+    };
+    pass(&mut one, &mut two);
+    switch.ask(&["switch", "set", "default", "module=flow,controller=none"]).ok();
+    pass(&mut one, &mut two);
+    let mut plane = Plane::new(&switch, "default");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    plane.join(first, second);
+    pass(&mut one, &mut two);
+    assert_eq!(
+        plane.client.flows(plane.datapath).expect("listed")[0].stats.map(|stats| stats.packets),
+        Some(1)
+    );
+    switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
+    pass(&mut one, &mut two);
+    switch.ask(&["switch", "set", "default", "module=bridge"]).ok();
+    assert!(plane.client.datapaths().expect("listed").is_empty(), "it is none any more");
+    pass(&mut one, &mut two);
+    switch.ask(&["switch", "set", "default", "module=flow"]).ok();
+    eventually("the controller", || {
+        (Plane::connect(&switch).datapaths().expect("listed").len() == 1).then_some(())
+    });
+    pass(&mut one, &mut two);
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let module = &switch.json(&["switch", "list"])["switches"][0]["module"];
+    assert_eq!(module, "flow", "the next one has it, too");
+    pass(&mut one, &mut two);
     switch.ask(&["stats", "--check"]).ok();
 }

@@ -142,6 +142,12 @@ impl Interface for Adapter<'_> {
         Ok(())
     }
 
+    fn asked(&mut self, id: DatapathId, is_asked: bool) {
+        if let Some(place) = self.places.get(id) {
+            place.module.set_asked(is_asked && self.places.can_ask);
+        }
+    }
+
     fn destroyed(&mut self, id: DatapathId) {
         let numbers: Vec<u32> =
             self.places.get(id).into_iter().flat_map(|place| place.members.keys().copied()).collect();

@@ -41,6 +41,8 @@ pub(super) struct Places {
     pub(super) executed: VecDeque<(u32, Vec<Userspace>)>,
     pub(super) last_execution: u32,
     pub(super) under_way: Arc<UnderWay>,
+    /// Workers hand over packets of no flow.
+    pub(super) can_ask: bool,
     /// Rises when a meter is set or taken out.
     pub(super) meter_changes: u64,
     /// Counters, as of this turn.
