@@ -533,7 +533,7 @@ impl Controller {
         });
         let statics = switch.addresses.all_statics().map(|(address, entry)| Address {
             mac: mac(address),
-            vlan: entry.vlan.map(Vid::get),
+            vlan: entry.vlan.map(Vid::get).or_else(|| switch.access_vlan(entry.port)),
             port: name(entry.port),
             age_ns: 0,
             is_static: true,

@@ -86,7 +86,9 @@ impl Switch {
     /// A port is to be served, or has other settings.
     pub(crate) fn set_port(&mut self, settings: PortSettings) {
         let name = settings.name.clone();
-        self.settings.insert(name.clone(), settings);
+        if self.settings.insert(name.clone(), settings.clone()) == Some(settings) {
+            return;
+        }
         if let Some(number) = self.numbers.get(&name).copied() {
             self.open(&name, number);
         }
@@ -452,6 +454,11 @@ impl Switch {
     /// The name of the port with this number.
     pub(crate) fn name_of(&self, number: u32) -> Option<&str> {
         self.ports.get(&number).map(|port| port.settings.name.as_str())
+    }
+
+    /// The one VLAN of a port, if it has but one.
+    pub(crate) fn access_vlan(&self, number: u32) -> Option<u16> {
+        self.ports.get(&number).filter(|port| port.is_access()).map(Port::untagged_vid)
     }
 
     /// Whether flows are to be looked at again.

@@ -148,6 +148,12 @@ impl Datapath {
         self.ports.get(name).cloned()
     }
 
+    /// Ports that are there since a controller asked for them.
+    pub(super) fn requested(&self) -> impl Iterator<Item = (&str, PortId)> {
+        let requested = self.ports.iter().filter(|(_, port)| port.is_requested());
+        requested.map(|(name, port)| (name.as_str(), port.number))
+    }
+
     /// Whether a datapath may have a port: its switch has a flow table, or it is there for that.
     pub(super) fn is_for_datapaths(&self, port: &NamedPort) -> bool {
         port.is_requested() || self.switches.flow_table(port.at).is_some()

@@ -73,6 +73,13 @@ impl<'a> Adapter<'a> {
         }
     }
 
+    /// Ports that were asked for and are in no datapath are nobody's.
+    pub(super) fn release_orphans(&mut self) {
+        let orphans = self.inside.requested().filter(|(_, port)| !self.places.has(*port));
+        let orphans: Vec<String> = orphans.map(|(name, _)| name.to_owned()).collect();
+        orphans.iter().for_each(|name| self.wishes.release(name, true));
+    }
+
     fn view(&self, member: &Member) -> PortView {
         let stats =
             member.port.and_then(|port| self.places.stats_of(self.inside.engine(), port, vport_stats));
