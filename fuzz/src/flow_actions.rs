@@ -63,6 +63,7 @@ fn action(input: &mut Input<'_>, depth: usize) -> Action {
         13 => Action::PopEthernet,
         14 => Action::Meter(u32::from(input.u8() % 2)),
         15 => Action::Clone(list(input, depth)),
+        16 => Action::Drop(input.u32()),
         _ => Action::CheckLength(CheckLength {
             len_bytes: input.u16(),
             greater: list(input, depth),

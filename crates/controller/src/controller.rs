@@ -531,10 +531,10 @@ impl Controller {
             age_ns: now_ns.saturating_sub(entry.seen_ns),
             is_static: false,
         });
-        let statics = switch.addresses.all_statics().map(|(address, entry)| Address {
-            mac: mac(address),
-            vlan: entry.vlan.map(Vid::get).or_else(|| switch.access_vlan(entry.port)),
-            port: name(entry.port),
+        let statics = switch.statics().map(|(mac, vlan, port)| Address {
+            mac,
+            vlan,
+            port: port.to_owned(),
             age_ns: 0,
             is_static: true,
         });

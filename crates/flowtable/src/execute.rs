@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lasthop_flow::drop_reason;
 use lasthop_verdict::{DropReason, Header, Output, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, wide_field};
 use lasthop_wire::{Key, Metadata};
@@ -363,6 +364,7 @@ impl Executor<'_> {
                 return Ok(2);
             }
             Code::PopEthernet => parcel.pop_ethernet()?,
+            Code::Drop => return Err(drop_reason(number(0, 32) as u32)),
         }
         Ok(0)
     }

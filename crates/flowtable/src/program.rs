@@ -51,6 +51,7 @@ codes! {
     PopMpls = "EtherType 16.",
     PushEthernet = "Two words follow: destination 48; source 48.",
     PopEthernet = "No operands.",
+    Drop = "Number 32.",
 }
 
 /// What is rewritten by [`Code::Rewrite`].
@@ -207,6 +208,7 @@ impl Compiler {
                 self.nested(owner, 16, &check.greater, depth)?;
                 self.nested(owner, 36, &check.less_equal, depth)?;
             }
+            Action::Drop(number) => self.step(Code::Drop, u64::from(*number)),
             Action::AddMpls(_) => return Err(Refused::Unsupported("MPLS in front of an Ethernet header")),
             Action::Ct(_) | Action::CtClear => return Err(Refused::Unsupported("connection tracking")),
             Action::PushNsh(_) | Action::PopNsh => return Err(Refused::Unsupported("service headers")),
