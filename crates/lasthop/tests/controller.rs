@@ -28,14 +28,8 @@ fn served(switch: &Switch, ports: usize) {
     eventually("the controller", || (count(switch, "ports_served") == ports as u64).then_some(()));
 }
 
-/// The controller process, if there is one.
 fn controller_pid(switch: &Switch) -> Option<u32> {
-    let children = format!("/proc/{0}/task/{0}/children", switch.pid());
-    let children = std::fs::read_to_string(children).expect("a supervisor");
-    children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(|pid: &u32| {
-        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        String::from_utf8_lossy(&words).contains("controller-process")
-    })
+    switch.child_pid("controller-process")
 }
 
 #[test]

@@ -29,8 +29,10 @@ mod tests {
         format!("[[vnic]]\n{name}{key} = {value}\n")
     }
 
+    /// Any, or one of module flow for its own key.
     fn in_switch(key: &str, value: &str) -> String {
-        in_vnic(key, value).replace("[[vnic]]", "[[switch]]")
+        let module = if key == "controller" { "module = \"flow\"\n" } else { "" };
+        in_vnic(key, value).replace("[[vnic]]\n", &format!("[[switch]]\n{module}"))
     }
 
     /// A device port, or a tap for keys of taps.
