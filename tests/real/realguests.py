@@ -182,6 +182,15 @@ class Switch(Process):
         return pids
 
 
+def cpu_seconds(pids):
+    """Processor time that these processes took so far."""
+    ticks = 0
+    for pid in pids:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 class Linux(Process):
     """A user-mode Linux guest; `job` is a list of commands for it to run.
 

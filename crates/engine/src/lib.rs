@@ -45,7 +45,7 @@ mod upcalls;
 mod watchdog;
 mod worker;
 
-pub use books::{BOOK_BYTES, counters_in};
+pub use books::{BOOK_BYTES, Booked, NAMES_BYTES};
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
@@ -205,6 +205,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoAnswer`].
     pub fn keep_counters(&self, port: PortId, memory: &Arc<Mapping>) -> Result<(), EngineError> {
+        books::entitle(memory);
         let memory = Arc::clone(memory);
         self.crew.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
     }

@@ -1,9 +1,11 @@
 //! What a packet looks like to the control plane: the way back from the words that packets are compared by.
 
-use lasthop_flow::{Arp, Ethernet, FlowKey, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Ports, Vlan};
-use lasthop_verdict::{IMAGE_BYTES, Mac};
+use lasthop_flow::{
+    Arp, Ethernet, FlowKey, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, NshContext, Ports, Vlan,
+};
+use lasthop_verdict::{IMAGE_FETCH_BYTES, Mac};
 use lasthop_wire::key::{
-    ETHERTYPE_802_2, FRAGMENT_LATER, Field, Link, VLAN_PRESENT, extract, field, wide_field,
+    ETHERTYPE_802_2, FRAGMENT_LATER, Field, VLAN_PRESENT, extract, field, nsh_field, wide_field,
 };
 use lasthop_wire::{Key, Metadata};
 
@@ -12,6 +14,7 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPES_ARP: [u16; 2] = [0x0806, 0x8035];
 const ETHERTYPES_VLAN: [u16; 2] = [0x8100, 0x88a8];
 const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
+const ETHERTYPE_NSH: u16 = 0x894f;
 const PROTO_ICMP: u8 = 1;
 const PROTO_TCP: u8 = 6;
 const PROTO_UDP: u8 = 17;
@@ -27,7 +30,7 @@ const MPLS_BOTTOM: u32 = 0x100;
 #[must_use]
 pub fn describe(frame: &[u8], metadata: &Metadata) -> FlowKey {
     let mut key = Key::default();
-    extract(frame.get(..IMAGE_BYTES).unwrap_or(frame), Link::Ethernet, metadata, &mut key);
+    extract(frame.get(..IMAGE_FETCH_BYTES).unwrap_or(frame), metadata, &mut key);
     unpack(&key)
 }
 
@@ -49,14 +52,19 @@ fn unpack(key: &Key) -> FlowKey {
         priority: Some(number(key, field::PRIORITY)),
         mark: Some(number(key, field::MARK)),
         in_port: Some(number(key, field::IN_PORT)),
-        ethernet: Some(Ethernet { src: mac(key, field::ETH_SRC), dst: mac(key, field::ETH_DST) }),
         ..FlowKey::default()
     };
     let ethertype = number(key, field::ETH_TYPE);
-    put_tags(&mut told, key, ethertype);
+    if key.get(field::NO_ETHERNET) == 0 {
+        told.ethernet = Some(Ethernet { src: mac(key, field::ETH_SRC), dst: mac(key, field::ETH_DST) });
+        put_tags(&mut told, key, ethertype);
+    } else {
+        told.ether_type = Some(ethertype);
+    }
     match ethertype {
         ETHERTYPE_IPV4 => told.ipv4 = Some(ipv4(key)),
         ETHERTYPE_IPV6 => told.ipv6 = Some(ipv6(key)),
+        ETHERTYPE_NSH => told.nsh = Some(nsh(key)),
         _ if ETHERTYPES_ARP.contains(&ethertype) => told.arp = Some(arp(key)),
         _ if ETHERTYPES_MPLS.contains(&ethertype) => put_mpls(&mut told, key),
         _ => {}
@@ -129,6 +137,20 @@ fn put_mpls(told: &mut FlowKey, key: &Key) {
     }
 }
 
+fn nsh(key: &Key) -> Nsh {
+    let md_type = number(key, nsh_field::MD_TYPE);
+    let context = key.get_wide(nsh_field::CONTEXT);
+    let words = [96, 64, 32, 0].map(|shift| (context >> shift) as u32);
+    Nsh {
+        flags: number(key, nsh_field::FLAGS),
+        ttl: number(key, nsh_field::TTL),
+        md_type,
+        next_proto: number(key, nsh_field::NEXT_PROTOCOL),
+        path: number(key, nsh_field::PATH),
+        context: if md_type == 1 { NshContext::Md1(words) } else { NshContext::None },
+    }
+}
+
 fn put_transport(told: &mut FlowKey, key: &Key) {
     let ports = Some(Ports { src: number(key, field::TP_SRC), dst: number(key, field::TP_DST) });
     let icmp = Icmp { kind: number(key, field::TP_SRC), code: number(key, field::TP_DST) };
@@ -154,12 +176,14 @@ fn put_transport(told: &mut FlowKey, key: &Key) {
 #[cfg(test)]
 mod tests {
     use lasthop_flow::Match;
+    use lasthop_wire::key::Link;
     use proptest::prelude::*;
 
     use super::*;
     use crate::compact::Compact;
 
-    const METADATA: Metadata = Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5 };
+    const METADATA: Metadata =
+        Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5, link: Link::Ethernet };
 
     fn frame(bytes: &[&[u8]]) -> Vec<u8> {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], &bytes.concat()].concat()
@@ -167,10 +191,14 @@ mod tests {
 
     /// A flow of the key that is told of a frame matches the frame.
     fn assert_matches(frame: &[u8]) -> FlowKey {
-        let told = describe(frame, &METADATA);
+        assert_matches_of(frame, &METADATA)
+    }
+
+    fn assert_matches_of(frame: &[u8], metadata: &Metadata) -> FlowKey {
+        let told = describe(frame, metadata);
         let compact = Compact::of(&Match { key: told.clone(), mask: None }).expect("it is supported");
         let mut key = Key::default();
-        extract(&frame[..frame.len().min(IMAGE_BYTES)], Link::Ethernet, &METADATA, &mut key);
+        extract(&frame[..frame.len().min(IMAGE_FETCH_BYTES)], metadata, &mut key);
         assert_eq!(key.masked(&compact.mask), compact.key, "{told:?}");
         told
     }
@@ -195,6 +223,19 @@ mod tests {
     }
 
     #[test]
+    fn service_headers_and_packets_without_ethernet_header_are_told() {
+        let base = [0x2f, 0xc6, 1, 3, 0, 0, 1, 0xfe];
+        let header = [&base[..], &[0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4]].concat();
+        let told = assert_matches(&frame(&[&[0x89, 0x4f], &header])).nsh.expect("a service header");
+        assert_eq!((told.flags, told.ttl, told.path), (2, 63, 0x1fe));
+        assert_eq!((told.next_proto, told.context), (3, NshContext::Md1([1, 2, 3, 4])));
+        let bare = assert_matches_of(&header, &Metadata { link: Link::None(0x894f), ..METADATA });
+        assert_eq!((bare.ethernet, bare.ether_type, bare.nsh.is_some()), (None, Some(0x894f), true));
+        let cut = assert_matches(&frame(&[&[0x89, 0x4f], &header[..20]]));
+        assert_eq!(cut.nsh, Some(Nsh::default()));
+    }
+
+    #[test]
     fn neighbour_discovery_is_told() {
         let ip = [0x60, 0, 0, 0, 0, 32, 58, 255];
         let body = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &[0xfe; 16], &[1, 1, 2, 0, 0, 0, 0, 1]].concat();
@@ -207,7 +248,7 @@ mod tests {
         #[test]
         fn whatever_comes_matches_what_is_told_of_it(
             ethertype in prop::sample::select(vec![
-                [8, 0], [0x86, 0xdd], [8, 6], [0x81, 0], [0x88, 0xa8], [0x88, 0x47], [0, 9], [0x88, 0xb5],
+                [8, 0], [0x86, 0xdd], [8, 6], [0x81, 0], [0x88, 0xa8], [0x88, 0x47], [0x89, 0x4f], [0, 9], [0x88, 0xb5],
             ]),
             proto in prop::sample::select(vec![1, 6, 17, 58, 132, 44, 0, 200]),
             is_sound in any::<bool>(),
@@ -216,6 +257,7 @@ mod tests {
             let sound: &[(usize, u8)] = match ethertype {
                 [8, 0] => &[(0, 0x45), (6, 0), (7, 0), (9, proto)],
                 [0x86, 0xdd] => &[(0, 0x60), (6, proto)],
+                [0x89, 0x4f] => &[(0, 0), (1, 6), (2, 1)],
                 _ => &[],
             };
             for (at, byte) in sound.iter().filter(|_| is_sound) {

@@ -10,7 +10,7 @@ use lasthop_verdict::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PortId,
     PortSettings, Verdicts, Vid,
 };
-use lasthop_wire::key::{Link, extract};
+use lasthop_wire::key::extract;
 use lasthop_wire::{Key, Metadata};
 
 use crate::bounds::EXECUTIONS_MAX;
@@ -180,24 +180,34 @@ impl FlowModule {
         let shared = &*self.table.shared;
         let Own { lane, keys, digests } = own;
         let metadata = Metadata { in_port: number, ..Metadata::default() };
-        let mut touched = 0;
+        let is_warm = lane.is_warm();
         for ((header, key), digest) in batch.headers.iter().zip(&mut **keys).zip(&mut *digests) {
-            let offsets = extract(header.bytes(), Link::Ethernet, &metadata, key);
+            let offsets = extract(header.bytes(), &metadata, key);
             *digest = shared.secret.digest(key, offsets.is_long);
-            touched ^= lane.touch(digest.hash);
+            if is_warm {
+                lane.prefetch(digest.hash);
+            }
         }
-        std::hint::black_box(touched);
         lane.begin(shared);
+        if !is_warm {
+            lane.foresee(shared, &keys[..batch.headers.len().min(BATCH_PACKETS_MAX)]);
+        }
         let (is_asked, origin) = (self.is_asked.load(Ordering::Relaxed), self.origin);
         let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns, origin };
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
-            match executor.look_up(digests[packet], &keys[packet]) {
+            let (digest, key) = (digests[packet], &keys[packet]);
+            let hit = match is_warm {
+                true => executor.look_up(digest, key),
+                false => executor.look_up_foreseen(packet, digest, key),
+            };
+            match hit {
                 Some(hit) => executor.act(packet, header, &keys[packet], hit, metadata),
                 None if is_asked => executor.miss(packet, header, metadata, digests[packet].hash),
                 None => self.stand_in(batch, packet..packet + 1, now_ns, executor.verdicts),
             }
         }
         lane.borrows.give_back(&self.table.meters);
+        lane.learn();
         lane.end(shared);
     }
 

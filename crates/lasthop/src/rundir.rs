@@ -42,7 +42,7 @@ pub(crate) fn control_socket(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
-/// The socket of the control interface in a run directory.
+/// Where the switch's flows are controlled, as Open vSwitch's datapath is.
 pub(crate) fn datapath_socket(dir: &Path) -> PathBuf {
     dir.join("datapath.sock")
 }

@@ -2,6 +2,7 @@
 
 mod bpf;
 mod error;
+mod features;
 mod gate;
 mod host;
 mod link;

@@ -6,5 +6,7 @@ mod faults;
 mod frames;
 mod lab;
 mod rest;
+#[path = "../support/mod.rs"]
+mod support;
 mod tags;
 mod talk;

@@ -14,13 +14,13 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use crate::clock::Pause;
-use crate::config::SwitchSettings;
 use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
 use crate::notify;
 use crate::poller::{Interest, Poller};
 use crate::sandbox::Layer;
+use crate::settings::SwitchSettings;
 
 /// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);

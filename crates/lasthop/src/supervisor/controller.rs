@@ -13,7 +13,7 @@ use lasthop_controller::LINKS;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde_json::Value;
 
-use crate::config::{FLOW, SwitchSettings};
+use crate::config::FLOW;
 use crate::controller::{ControlledSwitch, ControllerOrder, ControllerReport};
 use crate::fault::Fault;
 use crate::fdb::Flush;
@@ -21,6 +21,7 @@ use crate::log::say;
 use crate::orders::Order;
 use crate::report::{FdbLine, FdbReport, SwitchInside};
 use crate::sandbox;
+use crate::settings::SwitchSettings;
 use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
 use crate::vnic::Name;
 

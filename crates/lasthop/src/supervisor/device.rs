@@ -178,6 +178,11 @@ impl DevicePort {
         true
     }
 
+    /// Whether somebody has moved the tap to another network namespace.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.namespace.is_some())
+    }
+
     /// What others on the host find.
     pub(super) fn host_device(&self) -> Option<HostDevice> {
         let seen = self.seen.as_ref().map(|device| device.index);

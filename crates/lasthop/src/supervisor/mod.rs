@@ -43,7 +43,6 @@ use std::time::Instant;
 use rustix::fs::Mode;
 
 use crate::clock::earlier;
-use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
@@ -53,6 +52,7 @@ use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::port::PortSpec;
 use crate::rundir::{RunDir, control_socket, datapath_socket};
+use crate::settings::SwitchSettings;
 use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;

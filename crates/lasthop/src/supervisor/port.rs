@@ -238,6 +238,9 @@ impl Port {
     /// One line on what a guest has to do.
     pub(super) fn invitation(&self) -> String {
         let path = self.path.display();
+        if self.is_requested() {
+            return format!("the controller of {} asked for it", self.spec.switch);
+        }
         if let Some(device) = self.device() {
             return format!("its device is {}", device.spec.device_name());
         }

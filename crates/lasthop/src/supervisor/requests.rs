@@ -4,16 +4,18 @@ use lasthop_modules::FDB_ENTRIES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::config::FdbEntries;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
 use crate::port::PortSpec;
 use crate::report::{
-    ConfigReport, FlushReport, SandboxReport, SettingsReport, StatsReport, VersionReport, VlansReport,
-    VnicList, VnicReport, VnicVlans,
+    ConfigReport, FlushReport, SandboxReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    VnicVlans,
 };
 use crate::rpc;
 use crate::sandbox::Layer;
+use crate::settings::Settings;
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
@@ -242,12 +244,13 @@ impl Supervisor {
 
     fn config(&self) -> Result<Value, Fault> {
         let settings = &self.settings;
-        let settings = SettingsReport {
-            module: Some(settings.module.as_str().to_owned()),
-            cpus: settings.cpus.as_ref().map(ToString::to_string),
-            fdb_entries: Some(settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0)),
-            workers: Some(settings.workers.0),
-            hysteresis_us: Some(settings.hysteresis.0),
+        let settings = Settings {
+            module: Some(settings.module.clone()),
+            cpus: settings.cpus.clone(),
+            fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
+            controller: settings.controller,
+            workers: Some(settings.workers),
+            hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),
             control_group: self.control_group.clone(),
         };

@@ -16,7 +16,6 @@ use lasthop_guestmem::Mapping;
 use lasthop_verdict::{FdbEntry, FdbMove, PortId, SwitchId};
 
 use crate::capture::{CaptureSpec, Sighting};
-use crate::config::SwitchSettings;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
@@ -24,6 +23,7 @@ use crate::orders::{HostDevice, SwitchPort};
 use crate::report::{
     Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
+use crate::settings::SwitchSettings;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::describe_features;
 

@@ -17,13 +17,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use crate::capture::CaptureSpec;
-use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
 use crate::sandbox::{self, Kept, Role};
+use crate::settings::SwitchSettings;
 use crate::signals;
 
 use captures::{Captures, Terms};

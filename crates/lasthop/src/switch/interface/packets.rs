@@ -14,6 +14,7 @@ use lasthop_flow::{Action, FlowKey, Userspace};
 use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe};
 use lasthop_verdict::{SwitchId, UpcallReason};
 use lasthop_wire::Metadata;
+use lasthop_wire::key::Link;
 
 use super::adapter::Adapter;
 use super::flows;
@@ -155,6 +156,15 @@ fn metadata(key: &FlowKey) -> Metadata {
         priority: key.priority.unwrap_or(0),
         mark: key.mark.unwrap_or(0),
         in_port,
+        link: link(key),
+    }
+}
+
+/// A key that tells the EtherType and no addresses is of a packet without an Ethernet header.
+fn link(key: &FlowKey) -> Link {
+    match (key.ethernet, key.ether_type) {
+        (None, Some(ethertype)) => Link::None(ethertype),
+        _ => Link::Ethernet,
     }
 }
 
