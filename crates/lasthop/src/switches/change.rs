@@ -48,7 +48,7 @@ impl SwitchChange {
             name,
             fdb_entries,
             controller: (module.as_str() == FLOW).then_some(controller),
-            fail_mode: (module.as_str() == FLOW).then_some(fail_mode),
+            fail_mode: fail_mode.filter(|_| module.as_str() == FLOW),
             module: Some(module),
         }
     }
@@ -68,7 +68,7 @@ impl SwitchChange {
             } else {
                 ControllerKind::default()
             }),
-            fail_mode: self.fail_mode.unwrap_or(if is_flow { old.fail_mode } else { FailMode::default() }),
+            fail_mode: self.fail_mode.or(old.fail_mode.filter(|_| is_flow)),
             ..same
         };
         new.check()?;

@@ -259,7 +259,9 @@ impl Interface {
         let unknown = |why: &dyn std::fmt::Display| {
             Fault::new(Kind::Internal, format!("datapaths of another version are not known: {why}"))
         };
-        let kept: KeptDatapaths = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        let nothing = || KeptDatapaths { version: STATE_VERSION, ..KeptDatapaths::default() };
+        let kept: Option<KeptDatapaths> = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        let kept = kept.unwrap_or_else(nothing);
         if kept.version != STATE_VERSION {
             return Err(unknown(&kept.version));
         }
@@ -273,6 +275,7 @@ impl Interface {
                 let _ = adapter.meter_set(DatapathId(*id), *meter, kept.meter());
             }
         }
+        adapter.release_orphans();
         Ok(())
     }
 }
