@@ -286,6 +286,14 @@ impl Engine {
         Ok(())
     }
 
+    /// The ports of a switch, as its module is told of them.
+    #[must_use]
+    pub fn ports_of(&self, switch: SwitchId) -> Vec<(PortId, PortSettings)> {
+        let records = self.table().records().into_iter();
+        let own = records.filter(|(_, record)| record.config.switch == switch);
+        own.map(|(port, record)| (port, settings(record.config))).collect()
+    }
+
     /// Removes a port; its guest's rings are stopped first.
     ///
     /// # Errors

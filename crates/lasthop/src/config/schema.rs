@@ -29,9 +29,10 @@ mod tests {
         format!("[[vnic]]\n{name}{key} = {value}\n")
     }
 
-    /// Any, or one of module flow for its own key.
+    /// Of module flow for keys that are of that.
     fn in_switch(key: &str, value: &str) -> String {
-        let module = if key == "controller" { "module = \"flow\"\n" } else { "" };
+        let is_of_flow = matches!(key, "controller" | "fail-mode");
+        let module = if is_of_flow { "module = \"flow\"\n" } else { "" };
         in_vnic(key, value).replace("[[vnic]]\n", &format!("[[switch]]\n{module}"))
     }
 

@@ -52,6 +52,13 @@ impl Supervisor {
         }
     }
 
+    /// Tells a fresh switch process, which has all ports, of datapaths, before it has any guest.
+    pub(super) fn restore_datapaths(&mut self) {
+        if let Some(told) = self.datapaths.clone() {
+            self.order(Order::Restore(told), What::Restored, None);
+        }
+    }
+
     /// Hands those who came over.
     pub(super) fn let_in(&mut self) {
         for _ in 0..PER_TURN_MAX {

@@ -41,6 +41,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::fs::Mode;
+use serde_json::Value;
 
 use crate::clock::earlier;
 use crate::descriptors;
@@ -143,6 +144,8 @@ struct Supervisor {
     next_attachment: u64,
     control: Option<Control>,
     entrance: Option<Entrance>,
+    /// What a switch process told of datapaths last.
+    datapaths: Option<Value>,
     control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
@@ -186,6 +189,7 @@ impl Supervisor {
             next_attachment: 0,
             control: Some(control),
             entrance: Some(entrance),
+            datapaths: None,
             control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),

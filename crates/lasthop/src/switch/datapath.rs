@@ -76,6 +76,16 @@ impl Datapath {
         told.map_err(refused)
     }
 
+    /// Changes a switch; it keeps its ports.
+    pub(super) fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
+        let number = self.switches.find(spec.name.as_str())?;
+        let ports = self.engine.ports_of(number);
+        if self.switches.replace(spec, &ports)? {
+            self.engine.set_module(&self.switches.module()).map_err(refused)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
         self.switches.remove(name)?;
         // A worker that does not answer in time lets the module go when it does.

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use crate::capture::CaptureSpec;
+use crate::config::FLOW;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
@@ -25,6 +26,7 @@ use crate::poller::{Happening, Interest, Poller};
 use crate::sandbox::{self, Kept, Role};
 use crate::settings::SwitchSettings;
 use crate::signals;
+use crate::switches::SwitchSpec;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
@@ -122,7 +124,7 @@ impl Switch {
                 }
             }
             if self.stage == Stage::Serving {
-                self.interface.finish(&self.poller, &mut self.datapath);
+                self.interface.finish(&mut self.datapath);
             }
             for report in self.interface.take_reports() {
                 self.report(&report);
@@ -176,8 +178,10 @@ impl Switch {
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
+            Order::Restore(told) => self.interface.restore(told, &mut self.datapath).map(|()| Answer::Done),
             Order::Connect => self.connect(fds).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
+            Order::SetSwitch(spec) => self.set_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
             Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
             Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
@@ -229,10 +233,18 @@ impl Switch {
         }
     }
 
+    /// Changes a switch; one that has no flow table any more is no datapath.
+    fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
+        if spec.module.as_str() != FLOW {
+            self.interface.datapath_lost(spec.name.as_str(), &mut self.datapath);
+        }
+        self.datapath.set_switch(spec)
+    }
+
     /// A client of the control interface.
     fn connect(&mut self, fds: Option<Vec<OwnedFd>>) -> Result<(), Fault> {
         let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
-        self.interface.add(client);
+        self.interface.add(&self.poller, client, &self.datapath);
         Ok(())
     }
 

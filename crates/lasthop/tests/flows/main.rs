@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod dpctl;
 mod lifecycle;
 mod plane;
 mod traffic;

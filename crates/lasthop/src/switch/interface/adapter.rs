@@ -141,6 +141,12 @@ impl Interface for Adapter<'_> {
         Ok(())
     }
 
+    fn asked(&mut self, id: DatapathId, is_asked: bool) {
+        if let Some(place) = self.places.get(id) {
+            place.module.set_asked(is_asked && self.places.can_ask);
+        }
+    }
+
     fn destroyed(&mut self, id: DatapathId) {
         let numbers: Vec<u32> =
             self.places.get(id).into_iter().flat_map(|place| place.members.keys().copied()).collect();
@@ -279,6 +285,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn meter_set(&mut self, id: DatapathId, meter: u32, what: Meter) -> Result<Option<Meter>, Refusal> {
+        self.places.meter_changes += 1;
         meters::set(self.place_mut(id)?, meter, what)
     }
 
@@ -287,6 +294,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn meter_remove(&mut self, id: DatapathId, meter: u32) -> Option<Meter> {
+        self.places.meter_changes += 1;
         meters::remove(self.places.get_mut(id)?, meter)
     }
 }

@@ -12,6 +12,7 @@
 
 mod adapter;
 mod flows;
+mod kept;
 mod meters;
 mod packets;
 mod places;
@@ -19,18 +20,21 @@ mod places;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use lasthop_control::datapath::{Datapath as _, DatapathId};
 use lasthop_control::server::{Server, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, Upcalls};
+use serde_json::Value;
 
-use crate::fault::Fault;
-use crate::log::say_of_others;
-use crate::orders::Report;
+use crate::fault::{Fault, Kind};
+use crate::log::{say, say_of_others};
+use crate::orders::{Report, STATE_VERSION};
 use crate::poller::{Interest, Poller};
 
 use super::datapath::Datapath;
 use super::wishes::Wishes;
 use adapter::Adapter;
+use kept::KeptDatapaths;
 use places::Places;
 
 /// What one port may have on the way to the control plane: as much as a control plane does in some milliseconds, so that what a
@@ -52,7 +56,7 @@ pub(super) struct Interface {
     connections: Connections,
     places: Places,
     wishes: Wishes,
-    /// Once there is a datapath.
+    /// Once there is a client.
     upcalls: Option<Upcalls>,
     numbers: Numbers,
     frame: Vec<u8>,
@@ -60,6 +64,8 @@ pub(super) struct Interface {
     is_behind: bool,
     /// Clients wait for flows that were taken out.
     is_settling: bool,
+    /// Changes to datapaths and to meters that the supervisor knows of.
+    told: (u64, u64),
 }
 
 impl Interface {
@@ -76,11 +82,13 @@ impl Interface {
             frame: Vec::new(),
             is_behind: false,
             is_settling: false,
+            told: (0, 0),
         })
     }
 
     /// A client, whom the supervisor let in.
-    pub(super) fn add(&mut self, socket: OwnedFd) {
+    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, inside: &Datapath) {
+        self.listen(poller, inside);
         if let Err(why) = self.connections.add(socket) {
             say_of_others!("refused a control connection: {why}");
         }
@@ -113,8 +121,8 @@ impl Interface {
         self.is_behind = true;
     }
 
-    /// The end of a turn: what waits for workers, and who is asked from now on.
-    pub(super) fn finish(&mut self, poller: &Poller, inside: &mut Datapath) {
+    /// The end of a turn: what waits for workers.
+    pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
         if self.is_behind {
             self.ask(inside);
@@ -123,15 +131,11 @@ impl Interface {
             self.is_settling =
                 self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
         }
-        self.listen(poller, inside);
-        for (id, module) in self.places.modules() {
-            module.set_asked(self.upcalls.is_some() && self.connections.server().takes_misses(id));
-        }
     }
 
-    /// Has workers hand packets over, once there is anything that they could be about.
+    /// Has workers hand packets over, once there is anybody who could be asked.
     fn listen(&mut self, poller: &Poller, inside: &Datapath) {
-        if self.upcalls.is_some() || self.places.modules().next().is_none() {
+        if self.upcalls.is_some() {
             return;
         }
         let made = inside.engine().upcalls(LIMITS).map_err(|error| Fault::refused(error.to_string()));
@@ -140,7 +144,9 @@ impl Interface {
             Ok(upcalls)
         });
         match watched {
-            Ok(upcalls) => self.upcalls = Some(upcalls),
+            Ok(upcalls) => {
+                (self.upcalls, self.places.can_ask) = (Some(upcalls), true);
+            }
             Err(fault) => say_of_others!("the control plane cannot be asked about packets: {fault}"),
         }
     }
@@ -159,6 +165,12 @@ impl Interface {
         self.wishes.left(name);
     }
 
+    /// A switch has no flow table any more, and is no datapath.
+    pub(super) fn datapath_lost(&mut self, name: &str, inside: &mut Datapath) {
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        self.connections.datapath_lost(name, &mut adapter);
+    }
+
     /// A port that was asked for is there.
     pub(super) fn port_arrived(&mut self, name: &str) {
         self.wishes.arrived(name);
@@ -171,7 +183,42 @@ impl Interface {
 
     /// What the supervisor is to be told.
     pub(super) fn take_reports(&mut self) -> Vec<Report> {
-        self.wishes.take_reports()
+        let mut reports = self.wishes.take_reports();
+        reports.extend(self.news().map(Report::Datapaths));
+        reports
+    }
+
+    /// Datapaths, ports and meters, for the next process, if there is anything new about them.
+    fn news(&mut self) -> Option<Value> {
+        let server = self.connections.server();
+        let now = (server.changes(), self.places.meter_changes);
+        if std::mem::replace(&mut self.told, now) == now {
+            return None;
+        }
+        let meters = |id| self.places.get(id).map(|place| &place.meters);
+        serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), meters)).ok()
+    }
+
+    /// Makes again what another process told last; all ports are there.
+    pub(super) fn restore(&mut self, told: Value, inside: &mut Datapath) -> Result<(), Fault> {
+        let unknown = |why: &dyn std::fmt::Display| {
+            Fault::new(Kind::Internal, format!("datapaths of another version are not known: {why}"))
+        };
+        let kept: KeptDatapaths = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        if kept.version != STATE_VERSION {
+            return Err(unknown(&kept.version));
+        }
+        let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        for name in self.connections.server_mut().restore(records, &mut adapter) {
+            say!("{name} is not in its datapath any more: it was deleted while the switch process began");
+        }
+        for (id, kept) in &kept.datapaths {
+            for (meter, kept) in &kept.meters {
+                let _ = adapter.meter_set(DatapathId(*id), *meter, kept.meter());
+            }
+        }
+        Ok(())
     }
 }
 
