@@ -66,11 +66,6 @@ impl Places {
         self.all.get_mut(&id)
     }
 
-    /// All datapaths' flow tables.
-    pub(super) fn modules(&self) -> impl Iterator<Item = (DatapathId, &Arc<FlowModule>)> {
-        self.all.iter().map(|(id, place)| (*id, &place.module))
-    }
-
     /// The datapath that a switch is.
     pub(super) fn of_switch(&self, switch: SwitchId) -> Option<(DatapathId, &Place)> {
         self.all.iter().find(|(_, place)| place.switch == switch).map(|(id, place)| (*id, place))
