@@ -6,4 +6,5 @@ mod support;
 mod dpctl;
 mod lifecycle;
 mod plane;
+mod requested;
 mod traffic;
