@@ -158,6 +158,9 @@ fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         // The system call is told by the process itself, as a rule.
         (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
+        (Some(signal), _) if status.core_dumped() => {
+            format!("was killed by signal {signal}, and its core was dumped")
+        }
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, Some(code)) => format!("ended with status {code}"),
         (None, None) => "ended".to_owned(),
@@ -305,6 +308,8 @@ mod tests {
     #[test]
     fn an_end_is_described_by_signal_or_status() {
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
+        let dumped = describe(ExitStatus::from_raw(11 | 0x80));
+        assert_eq!(dumped, "was killed by signal 11, and its core was dumped");
         assert_eq!(describe(ExitStatus::from_raw(SIGSYS)), "was ended by SIGSYS");
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
     }

@@ -56,15 +56,20 @@ impl NamedPort {
 }
 
 impl Datapath {
-    /// Starts the workers, which sleep until there is a port with a guest.
-    pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
+    /// Without workers at work: whoever is told first what all have to know need not wait for any of them.
+    pub(super) fn prepare(settings: &SwitchSettings) -> Result<Self, Fault> {
         let mut switches = NamedSwitches::new(&settings.default_switch(), settings.workers.0)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
         let settings =
             EngineSettings { cpus, workers: settings.workers.0, hysteresis_us: settings.hysteresis.0 };
-        let engine = Engine::start(switches.module(), &settings).map_err(refused)?;
+        let engine = Engine::prepare(switches.module(), &settings).map_err(refused)?;
         switches.set_clock_origin(engine.clock_origin_ns());
         Ok(Self { engine, switches, ports: BTreeMap::new() })
+    }
+
+    /// Starts the workers, if they were not; they sleep until there is a port with a guest.
+    pub(super) fn begin(&mut self) -> Result<(), Fault> {
+        self.engine.begin().map_err(refused)
     }
 
     pub(super) fn add_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {

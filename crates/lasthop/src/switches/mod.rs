@@ -49,14 +49,14 @@ impl SwitchSpec {
     /// The keys, as on the command line.
     pub(crate) const KEYS: &[&str] = &["module", "fdb-entries", "controller", "fail-mode"];
 
-    /// The switch that is always there. A table is not meant for a module that has none.
+    /// The switch that is always there. A table is not meant for a module that has none, nor a controller for one that asks nobody.
     pub(crate) fn default_of(
         module: ModuleName,
         fdb_entries: Option<FdbEntries>,
         controller: Option<ControllerKind>,
         fail_mode: Option<FailMode>,
     ) -> Self {
-        let controller = controller.unwrap_or_default();
+        let controller = controller.filter(|_| module.as_str() == FLOW).unwrap_or_default();
         let spec = Self { name: SwitchName::default(), module, fdb_entries, controller, fail_mode };
         let fdb_entries = fdb_entries.filter(|_| spec.table().is_some());
         Self { fdb_entries, ..spec }
