@@ -49,7 +49,7 @@ impl SwitchChange {
             name,
             fdb_entries,
             controller: (module.as_str() == FLOW).then_some(controller),
-            fail_mode: fail_mode.filter(|_| module.as_str() == FLOW),
+            fail_mode: (module.as_str() == FLOW).then_some(fail_mode),
             module: Some(module),
         }
     }
