@@ -252,7 +252,7 @@ impl Supervisor {
             cpus: settings.cpus.clone(),
             fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
             controller: is_flow.then(|| settings.controller.unwrap_or_default()),
-            fail_mode: is_flow.then(|| settings.default_switch().fail_mode()),
+            fail_mode: settings.fail_mode.filter(|_| is_flow),
             workers: Some(settings.workers),
             hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),
