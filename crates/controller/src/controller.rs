@@ -101,6 +101,10 @@ impl Served {
         self.subscribed.clear();
     }
 
+    fn stats(&self) -> Stats {
+        Stats { ports: self.subscribed.len() as u64, ..Stats::of(&self.switch) }
+    }
+
     fn due_ns(&self) -> Option<u64> {
         [self.ports_due_ns, self.count_due_ns, self.again_due_ns].into_iter().flatten().min()
     }
@@ -499,13 +503,13 @@ impl Controller {
     /// What happened so far, in all switches.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.switches.values().map(|served| Stats::of(&served.switch)).fold(Stats::default(), Stats::and)
+        self.switches.values().map(Served::stats).fold(Stats::default(), Stats::and)
     }
 
     /// What happened so far in a switch.
     #[must_use]
     pub fn stats_of(&self, switch: &str) -> Option<Stats> {
-        self.switches.get(switch).map(|served| Stats::of(&served.switch))
+        self.switches.get(switch).map(Served::stats)
     }
 
     /// Whether all ports of all switches that were told of are served.
@@ -531,10 +535,10 @@ impl Controller {
             age_ns: now_ns.saturating_sub(entry.seen_ns),
             is_static: false,
         });
-        let statics = switch.addresses.all_statics().map(|(address, entry)| Address {
-            mac: mac(address),
-            vlan: entry.vlan.map(Vid::get),
-            port: name(entry.port),
+        let statics = switch.statics().map(|(mac, vlan, port)| Address {
+            mac,
+            vlan,
+            port: port.to_owned(),
             age_ns: 0,
             is_static: true,
         });

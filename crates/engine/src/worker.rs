@@ -276,9 +276,13 @@ impl Worker {
         // What an errand leaves is for later.
         for _ in 0..self.crew.mailbox(self.stats.index).len() {
             let Some(errand) = self.crew.mailbox(self.stats.index).take() else { break };
-            errand(self);
-            self.send_signals();
+            self.run_errand(errand);
         }
+    }
+
+    pub(crate) fn run_errand(&mut self, errand: Errand) {
+        errand(self);
+        self.send_signals();
     }
 
     fn kicked(&mut self, port: PortId, index: u16, now: u64) {

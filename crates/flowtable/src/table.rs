@@ -217,16 +217,25 @@ impl FlowTable {
         removed.stats.get().copied()
     }
 
-    /// Sets what a meter lets through, with a full bucket and nothing counted; a rate of 0 is no meter any more.
+    /// Sets what a meter lets through, with a full bucket and nothing counted; with a rate of 0 that is everything.
     ///
     /// # Errors
-    /// [`InstallError::NoRoom`] if the number is too high.
+    /// [`InstallError::NoRoom`] if there are as many as there may be.
     pub fn set_meter(&self, meter: u32, rate: MeterRate) -> Result<(), InstallError> {
         let is_set = self.meters.set(meter, rate);
-        if is_set { Ok(()) } else { Err(InstallError::NoRoom("meters have numbers up to 4095")) }
+        if is_set {
+            Ok(())
+        } else {
+            Err(InstallError::NoRoom("there are as many meters as there may be (4096)"))
+        }
     }
 
-    /// What happened at a meter; `None` if it was never set.
+    /// Takes a meter out: it lets everything through.
+    pub fn remove_meter(&self, meter: u32) {
+        self.meters.remove(meter);
+    }
+
+    /// What happened at a meter; `None` if there is none.
     #[must_use]
     pub fn meter_stats(&self, meter: u32) -> Option<MeterStats> {
         self.meters.stats(meter)

@@ -29,6 +29,8 @@ pub(crate) struct Request {
 pub(crate) enum Order {
     /// Make a switch beside the default one.
     AddSwitch(SwitchSpec),
+    /// Give a switch another module, or other settings, with the ports that it has.
+    SetSwitch(SwitchSpec),
     /// Forget a switch that has no ports.
     RemoveSwitch { name: String },
     /// What each switch knows.
@@ -79,6 +81,23 @@ pub(crate) enum Order {
     Wake,
     /// Let every guest go and end.
     End,
+}
+
+impl Order {
+    /// Whether no packet has to pass when it was obeyed: a switch process is told all that there is before its workers start.
+    pub(crate) fn is_preparation(&self) -> bool {
+        matches!(
+            self,
+            Self::AddSwitch(_)
+                | Self::AddPort(_)
+                | Self::FdbAdd(_)
+                | Self::Know
+                | Self::Hold
+                | Self::Bring { .. }
+                | Self::TakeOver { .. }
+                | Self::Wake
+        )
+    }
 }
 
 /// What the switch is told of a port.

@@ -313,6 +313,7 @@ fn plain() -> BoxedStrategy<Action> {
         any::<u16>().prop_map(Action::PopMpls),
         mpls().prop_map(Action::AddMpls),
         Just(Action::CtClear),
+        any::<u32>().prop_map(Action::Drop),
         (14..u32::MAX).prop_map(Action::Truncate),
         group().prop_map(Action::PushEthernet),
         Just(Action::PopEthernet),

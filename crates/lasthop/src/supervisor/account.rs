@@ -58,16 +58,19 @@ impl Supervisor {
         book
     }
 
-    /// The switch is dead: what it counted is added to what others did before it.
-    pub(super) fn close_books(&mut self) {
+    /// The switch is dead: what it counted is added to what others did before it. Returns the sum over all ports.
+    pub(super) fn close_books(&mut self) -> PortCounters {
         let accounts = self.accounts.values_mut();
         let mut closed: Vec<(&mut Account, Booked)> = accounts
             .filter_map(|account| account.close_book().ok().map(|booked| (account, booked)))
             .collect();
         balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
+        let mut all = PortCounters::default();
         for (account, booked) in closed {
             account.past.merge(&booked);
+            all.merge(&booked.counters);
         }
+        all
     }
 
     /// Adds what was counted before to the counters of the present switch process.
@@ -89,6 +92,15 @@ impl Supervisor {
         }
         answer
     }
+}
+
+/// The counters of a process that is dead, in words.
+pub(super) fn summary(counters: &PortCounters) -> String {
+    let drops: Vec<String> =
+        counters.rx_drops.nonzero().map(|(reason, count)| format!("{count} {}", reason.name())).collect();
+    let dropped = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
+    let PortCounters { rx_packets, tx_packets, .. } = counters;
+    format!("{rx_packets} packets from guests, {tx_packets} to guests, dropped {dropped}")
 }
 
 /// The copies of different ports' counters may be of different moments: what left one port has come to another.
@@ -164,6 +176,14 @@ mod tests {
             assert_eq!(one.forwarded + other.forwarded, one.tx_packets + other.tx_packets);
             assert!(one.is_conserved() && other.is_conserved());
         }
+    }
+
+    #[test]
+    fn a_summary_names_what_was_dropped() {
+        let mut counters = PortCounters { rx_packets: 7, tx_packets: 5, ..PortCounters::default() };
+        assert_eq!(summary(&counters), "7 packets from guests, 5 to guests, dropped none");
+        counters.rx_drops.count_all(lasthop_verdict::DropReason::PortDown, 2);
+        assert_eq!(summary(&counters), "7 packets from guests, 5 to guests, dropped 2 port_down");
     }
 
     #[test]

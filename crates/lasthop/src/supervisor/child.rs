@@ -56,6 +56,9 @@ impl Role {
         if let Some(entries) = &settings.fdb_entries {
             words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
         }
+        if let Some(mode) = settings.fail_mode {
+            words.extend(["--fail-mode".to_owned(), mode.to_string()]);
+        }
         words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
@@ -155,6 +158,9 @@ fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         // The system call is told by the process itself, as a rule.
         (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
+        (Some(signal), _) if status.core_dumped() => {
+            format!("was killed by signal {signal}, and its core was dumped")
+        }
         (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, Some(code)) => format!("ended with status {code}"),
         (None, None) => "ended".to_owned(),
@@ -204,6 +210,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// The sandbox of the process that runs now.
     pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
         self.current.as_ref()?.sandbox.as_deref()
+    }
+
+    /// The next process is started in this way.
+    pub(crate) fn set_role(&mut self, role: Role) {
+        self.role = role;
     }
 
     /// Times that it was started; no two of its processes have the same.
@@ -297,6 +308,8 @@ mod tests {
     #[test]
     fn an_end_is_described_by_signal_or_status() {
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
+        let dumped = describe(ExitStatus::from_raw(11 | 0x80));
+        assert_eq!(dumped, "was killed by signal 11, and its core was dumped");
         assert_eq!(describe(ExitStatus::from_raw(SIGSYS)), "was ended by SIGSYS");
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
     }

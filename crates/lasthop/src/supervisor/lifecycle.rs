@@ -9,6 +9,7 @@ use crate::rundir;
 use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
+use super::account::summary;
 use super::controller::Plane;
 use super::driver::Driver;
 use super::orders::What;
@@ -81,6 +82,7 @@ impl Supervisor {
             say!("the switch process is running again, as process {pid}");
         }
         self.upgraded();
+        self.bury_orphans();
     }
 
     /// The switch has given up what it could.
@@ -106,7 +108,7 @@ impl Supervisor {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         let how = self.lives.bury();
         self.upgrade_failed();
-        self.close_books();
+        let counted = self.close_books();
         self.judge_estates();
         self.ports_down();
         match self.stage {
@@ -116,6 +118,7 @@ impl Supervisor {
             Stage::Serving => {
                 let pause_ms = self.lives.plan().as_millis();
                 say!("the switch process {pid} {how}; starting it again in {pause_ms} ms");
+                say!("process {pid} had counted {}", summary(&counted));
             }
             Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
             Stage::Over(_) => {}

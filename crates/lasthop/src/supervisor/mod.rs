@@ -21,6 +21,7 @@ mod interface;
 mod lifecycle;
 mod opening;
 mod orders;
+mod orphans;
 mod placeholder;
 mod port;
 mod ports;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use lasthop_flowtable::{Executions, FlowModule};
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX, Nowhere, Switches, by_name};
-use lasthop_verdict::{Module, PortId, SwitchId};
+use lasthop_verdict::{Module, PortId, PortSettings, SwitchId};
 
 use crate::config::FLOW;
 use crate::fault::{Fault, Kind};
@@ -75,8 +75,9 @@ impl NamedSwitches {
             let unknown = || Fault::params(format!("there is no module \"{name}\""));
             return by_name(name, &bridge).map(Arc::from).ok_or_else(unknown);
         }
-        let standby = spec.stands_alone().then(|| Box::new(Bridge::new(&bridge)) as Box<dyn Module>);
-        let module = Arc::new(FlowModule::in_waiting(self.workers, number.0, standby));
+        let module = FlowModule::in_waiting(self.workers, number.0, Box::new(Bridge::new(&bridge)));
+        let module = Arc::new(module);
+        module.set_stands_alone(spec.stands_alone());
         module.table().set_clock_origin(self.clock_origin_ns);
         self.flow_tables.insert(number, Arc::clone(&module));
         Ok(module)
@@ -118,6 +119,32 @@ impl NamedSwitches {
         self.table = Arc::new(self.table.with(number, Arc::new(Nowhere)));
         self.nowhere = Some(number);
         Ok((number, true))
+    }
+
+    /// Changes a switch that has these ports; whether workers are to be told.
+    pub(super) fn replace(
+        &mut self,
+        spec: &SwitchSpec,
+        ports: &[(PortId, PortSettings)],
+    ) -> Result<bool, Fault> {
+        let number = self.find(spec.name.as_str())?;
+        let old = self.flow_tables.get(&number).map(Arc::clone);
+        if let Some(table) = old.as_ref().filter(|_| spec.module.as_str() == FLOW) {
+            table.set_stands_alone(spec.stands_alone());
+            return Ok(false);
+        }
+        let module = self.make(spec, number)?;
+        let told = ports.iter().try_for_each(|(port, settings)| module.port_added(*port, settings));
+        if let Err(why) = told {
+            self.flow_tables.remove(&number);
+            self.flow_tables.extend(old.map(|table| (number, table)));
+            return Err(Fault::refused(why));
+        }
+        if spec.module.as_str() != FLOW {
+            self.flow_tables.remove(&number);
+        }
+        self.table = Arc::new(self.table.with(number, module));
+        Ok(true)
     }
 
     pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {

@@ -109,8 +109,8 @@ fn it_makes_a_datapath_of_vnics_and_their_packets_go_by_its_flows() {
     send(&mut two, &frame(ONE, TWO, 1, 60));
     assert_eq!(receive(&mut one)[12..16], [0x81, 0, 0, 5], "with a tag");
     let expected = [
-        "recirc_id(0),in_port(1),eth(),eth_type(0x88b5), packets:10, bytes:1000, actions:2",
-        "recirc_id(0),in_port(2),eth(),eth_type(0x88b5), packets:1, bytes:60, actions:push_vlan(vid=5,pcp=0),1",
+        "in_port(1),eth(),eth_type(0x88b5), packets:10, bytes:1000, actions:2",
+        "in_port(2),eth(),eth_type(0x88b5), packets:1, bytes:60, actions:push_vlan(vid=5,pcp=0),1",
     ];
     assert_eq!(rig.flows(&["dump-flows", "dp7"]), expected);
     rig.ok(&["mod-flow", "dp7", &from(2), "1"]);

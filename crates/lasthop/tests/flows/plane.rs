@@ -25,19 +25,19 @@ pub(crate) struct Plane {
     places: BTreeMap<[u8; 6], u32>,
 }
 
-/// A connection that the switch process of a moment ago was given goes with it.
-fn connect(switch: &Switch) -> Client {
-    eventually("a connection", || Client::connect(&switch.path("datapath.sock")).ok())
-}
-
 impl Plane {
+    /// A connection that the switch process of a moment ago was given goes with it.
+    pub(crate) fn connect(switch: &Switch) -> Client {
+        eventually("a connection", || Client::connect(&switch.path("datapath.sock")).ok())
+    }
+
     /// The control plane of datapath `name`, which it makes.
     pub(crate) fn new(switch: &Switch, name: &str) -> Self {
         Self::try_new(switch, name).expect("made")
     }
 
     pub(crate) fn try_new(switch: &Switch, name: &str) -> Result<Self, ClientError> {
-        let mut client = connect(switch);
+        let mut client = Self::connect(switch);
         let wanted = DatapathMessage {
             name: Some(name.to_owned()),
             upcall_port_id: Some(0),
@@ -50,7 +50,7 @@ impl Plane {
 
     /// Comes to a datapath that is there.
     pub(crate) fn of_existing(switch: &Switch, name: &str) -> Self {
-        let mut client = connect(switch);
+        let mut client = Self::connect(switch);
         let all = client.datapaths().expect("listed");
         let found = all.iter().find(|datapath| datapath.name.as_deref() == Some(name)).expect("there");
         Self { client, asked: None, datapath: found.datapath, places: BTreeMap::new() }
@@ -105,7 +105,7 @@ impl Plane {
 
     /// Is asked from now on.
     pub(crate) fn listen(&mut self, switch: &Switch) {
-        let asked = connect(switch);
+        let asked = Self::connect(switch);
         let wanted = DatapathMessage {
             datapath: self.datapath,
             user_features: Some(PER_WORKER),

@@ -6,7 +6,7 @@ use crate::plane::Plane;
 use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
 use crate::support::{Switch, eventually};
 
-const TWO_VNICS: [&str; 6] = ["--module", "flow", "--vnic", "one", "--vnic", "two"];
+const TWO_VNICS: [&str; 8] = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
 
 /// Set when dropped, also by a panic: who waits for it ends then.
 struct Ends<'a>(&'a AtomicBool);

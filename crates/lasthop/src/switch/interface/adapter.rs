@@ -73,6 +73,13 @@ impl<'a> Adapter<'a> {
         }
     }
 
+    /// Ports that were asked for and are in no datapath are nobody's.
+    pub(super) fn release_orphans(&mut self) {
+        let orphans = self.inside.requested().filter(|(_, port)| !self.places.has(*port));
+        let orphans: Vec<String> = orphans.map(|(name, _)| name.to_owned()).collect();
+        orphans.iter().for_each(|name| self.wishes.release(name, true));
+    }
+
     fn view(&self, member: &Member) -> PortView {
         let stats =
             member.port.and_then(|port| self.places.stats_of(self.inside.engine(), port, vport_stats));
@@ -133,6 +140,12 @@ impl Interface for Adapter<'_> {
         let (members, meters) = Default::default();
         self.places.insert(id, Place { switch, module, made, members, meters });
         Ok(())
+    }
+
+    fn asked(&mut self, id: DatapathId, is_asked: bool) {
+        if let Some(place) = self.places.get(id) {
+            place.module.set_asked(is_asked && self.places.can_ask);
+        }
     }
 
     fn destroyed(&mut self, id: DatapathId) {

@@ -56,7 +56,7 @@ pub(super) struct Interface {
     connections: Connections,
     places: Places,
     wishes: Wishes,
-    /// Once there is a datapath.
+    /// Once there is a client.
     upcalls: Option<Upcalls>,
     numbers: Numbers,
     frame: Vec<u8>,
@@ -87,7 +87,8 @@ impl Interface {
     }
 
     /// A client, whom the supervisor let in.
-    pub(super) fn add(&mut self, socket: OwnedFd) {
+    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, inside: &Datapath) {
+        self.listen(poller, inside);
         if let Err(why) = self.connections.add(socket) {
             say_of_others!("refused a control connection: {why}");
         }
@@ -120,8 +121,8 @@ impl Interface {
         self.is_behind = true;
     }
 
-    /// The end of a turn: what waits for workers, and who is asked from now on.
-    pub(super) fn finish(&mut self, poller: &Poller, inside: &mut Datapath) {
+    /// The end of a turn: what waits for workers.
+    pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
         if self.is_behind {
             self.ask(inside);
@@ -130,15 +131,11 @@ impl Interface {
             self.is_settling =
                 self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
         }
-        self.listen(poller, inside);
-        for (id, module) in self.places.modules() {
-            module.set_asked(self.upcalls.is_some() && self.connections.server().takes_misses(id));
-        }
     }
 
-    /// Has workers hand packets over, once there is anything that they could be about.
+    /// Has workers hand packets over, once there is anybody who could be asked.
     fn listen(&mut self, poller: &Poller, inside: &Datapath) {
-        if self.upcalls.is_some() || self.places.modules().next().is_none() {
+        if self.upcalls.is_some() {
             return;
         }
         let made = inside.engine().upcalls(LIMITS).map_err(|error| Fault::refused(error.to_string()));
@@ -147,7 +144,9 @@ impl Interface {
             Ok(upcalls)
         });
         match watched {
-            Ok(upcalls) => self.upcalls = Some(upcalls),
+            Ok(upcalls) => {
+                (self.upcalls, self.places.can_ask) = (Some(upcalls), true);
+            }
             Err(fault) => say_of_others!("the control plane cannot be asked about packets: {fault}"),
         }
     }
@@ -164,6 +163,12 @@ impl Interface {
     pub(super) fn port_lost(&mut self, name: &str, inside: &mut Datapath) {
         self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.wishes));
         self.wishes.left(name);
+    }
+
+    /// A switch has no flow table any more, and is no datapath.
+    pub(super) fn datapath_lost(&mut self, name: &str, inside: &mut Datapath) {
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        self.connections.datapath_lost(name, &mut adapter);
     }
 
     /// A port that was asked for is there.
@@ -199,7 +204,9 @@ impl Interface {
         let unknown = |why: &dyn std::fmt::Display| {
             Fault::new(Kind::Internal, format!("datapaths of another version are not known: {why}"))
         };
-        let kept: KeptDatapaths = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        let nothing = || KeptDatapaths { version: STATE_VERSION, ..KeptDatapaths::default() };
+        let kept: Option<KeptDatapaths> = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        let kept = kept.unwrap_or_else(nothing);
         if kept.version != STATE_VERSION {
             return Err(unknown(&kept.version));
         }
@@ -213,6 +220,7 @@ impl Interface {
                 let _ = adapter.meter_set(DatapathId(*id), *meter, kept.meter());
             }
         }
+        adapter.release_orphans();
         Ok(())
     }
 }
