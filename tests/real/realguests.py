@@ -119,9 +119,10 @@ class Switch(Process):
     """`lasthop run` in a directory of its own.  Ports are --vnic values.
 
     With `default_dir`, where the switch should go by itself, it is not told a directory.
+    LASTHOP_TEST_MODULE names another module for tests that name none.
     """
 
-    def __init__(self, directory, ports, module="bridge", default_dir=None, program=None, prefix=(), env=None, words=()):
+    def __init__(self, directory, ports, module=os.environ.get("LASTHOP_TEST_MODULE", "bridge"), default_dir=None, program=None, prefix=(), env=None, words=()):
         self.directory = pathlib.Path(directory)
         self.run_dir = pathlib.Path(default_dir or self.directory / "run")
         self.ports = ports

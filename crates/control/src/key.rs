@@ -7,7 +7,7 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Nsh, VLANS_MAX, Vlan};
+use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Nsh, VLAN_PRESENT, VLANS_MAX, Vlan};
 use lasthop_wire::headers::ETHERTYPES_VLAN;
 
 use crate::attr::{Attr, Attrs, Writer};
@@ -95,15 +95,18 @@ fn group<G: Group>(attr: &Attr<'_>) -> Result<G, Refusal> {
 pub fn decode(attrs: Attrs<'_>) -> Result<FlowKey, Refusal> {
     let mut raw = Raw([None; KINDS]);
     raw.fill(attrs)?;
-    let vlans = raw.tags(|raw, _| is_tag(raw))?;
+    let vlans = raw.tags(is_tag)?;
     decode_rest(raw, vlans)
 }
 
-fn is_tag(raw: &Raw<'_>) -> Result<bool, Refusal> {
+fn is_tag(raw: &Raw<'_>, level: usize) -> Result<bool, Refusal> {
     let attr = raw.0.get(usize::from(uapi::ETHERTYPE)).copied().flatten();
     let ether_type = attr.map(|attr| array(&attr).map(u16::from_be_bytes)).transpose()?;
     let is_tag = ether_type.is_some_and(|kind| ETHERTYPES_VLAN.contains(&kind));
     let parts = [raw.has(uapi::VLAN), raw.has(uapi::ENCAP)];
+    if level == VLANS_MAX && parts == [false, false] {
+        return Ok(false); // beyond the tags that are matched, it is an EtherType like others
+    }
     if parts == [is_tag, is_tag] {
         Ok(is_tag)
     } else {
@@ -111,14 +114,18 @@ fn is_tag(raw: &Raw<'_>) -> Result<bool, Refusal> {
     }
 }
 
-/// The mask of `key`. As in the kernel, a tag that the mask says nothing of is looked at in full.
+/// The mask of `key`. As in the kernel, a tag that the mask says nothing of is looked at in full. One of which it looks at
+/// nothing, which OVS says of a packet to be dropped, has to be there: so little is what the kernel does not refuse.
 ///
 /// # Errors
 /// As [`decode`], and for a mask of tags that the key does not have.
 pub fn decode_mask(attrs: Attrs<'_>, key: &FlowKey) -> Result<FlowKey, Refusal> {
     let mut raw = Raw([None; KINDS]);
     raw.fill(attrs)?;
-    let vlans = raw.tags(|_, level| Ok(level < key.vlans.len()))?;
+    let mut vlans = raw.tags(|_, level| Ok(level < key.vlans.len()))?;
+    for vlan in vlans.iter_mut().filter(|vlan| vlan.tci == 0) {
+        vlan.tci = VLAN_PRESENT;
+    }
     if raw.has(uapi::VLAN) || raw.has(uapi::ENCAP) {
         return Err(Refusal::invalid("the mask has a VLAN tag that the key does not have"));
     }

@@ -16,6 +16,8 @@ use crate::shared::{MASK_WORDS, Shared};
 pub(crate) const LOOKUPS: usize = 0;
 pub(crate) const HITS: usize = 1;
 pub(crate) const MISSES: usize = 2;
+pub(crate) const MASKS: usize = 3;
+pub(crate) const COUNTS: usize = 4;
 
 /// The masks that there are, those first that packets are found by.
 #[derive(Debug)]
@@ -104,8 +106,8 @@ pub(crate) struct Lane {
     cold_batches: u32,
     /// Of meters, in this batch.
     pub(crate) borrows: Borrows,
-    /// Look-ups, those that the cache knew, those that found nothing.
-    pub(crate) counts: [u64; 3],
+    /// Look-ups, those that the cache knew, those that found nothing; masks that were tried.
+    pub(crate) counts: [u64; COUNTS],
 }
 
 impl Lane {
@@ -121,7 +123,7 @@ impl Lane {
             sought: [0; 2],
             cold_batches: 0,
             borrows: Borrows::default(),
-            counts: [0; 3],
+            counts: [0; COUNTS],
         }
     }
 
@@ -252,6 +254,7 @@ impl Lane {
     fn classify(&mut self, shared: &Shared, key: &Key) -> Option<u32> {
         let found =
             self.order.masks.iter().enumerate().find_map(|(at, mask)| Some((at, shared.find(*mask, key)?)));
+        self.counts[MASKS] += found.map_or(self.order.masks.len(), |(at, _)| at + 1) as u64;
         let (at, flow) = found?;
         self.order.note(at);
         Some(flow)

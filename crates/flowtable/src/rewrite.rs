@@ -5,13 +5,19 @@
 
 use lasthop_verdict::{DropReason, Header};
 use lasthop_wire::headers::{
-    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_RARP, ETHERTYPES_MPLS, PROTO_ICMP, PROTO_ICMPV6,
-    PROTO_TCP, PROTO_UDP,
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPES_MPLS,
+    IPV6_BYTES, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
 };
-use lasthop_wire::key::{FRAGMENT_LATER, Link, Offsets, extract, field};
-use lasthop_wire::{Key, Layers, Metadata, Sum};
+use lasthop_wire::key::{FRAGMENT_LATER, FRAGMENT_NONE, Link, Offsets, extract, field, nsh_field};
+use lasthop_wire::{Key, Layers, Metadata, Sum, crc32c};
 
 use crate::program::{GROUP_BYTES_MAX, Kind};
+
+/// Common part of an SCTP packet (RFC 9260, 3.1), with the checksum at its end.
+const SCTP_BYTES: usize = 12;
+const SCTP_CHECKSUM_AT: usize = 8;
+/// Solicitation or advertisement in front of its options.
+const ND_BYTES: usize = 24;
 
 /// Value and mask of a group, as images in bytes.
 pub(crate) struct Masks {
@@ -25,7 +31,7 @@ pub(crate) fn rewrite(header: &mut Header, link: Link, kind: Kind, masks: &Masks
         return ethernet(header, link, masks);
     }
     let mut key = Key::default();
-    let offsets = extract(header.bytes(), link, &Metadata::default(), &mut key);
+    let offsets = extract(header.bytes(), &Metadata { link, ..Metadata::default() }, &mut key);
     let mut editor = Editor { network: usize::from(offsets.network), offsets, key, header };
     match kind {
         Kind::Ethernet => Ok(()),
@@ -35,7 +41,10 @@ pub(crate) fn rewrite(header: &mut Header, link: Link, kind: Kind, masks: &Masks
         Kind::Udp => editor.ports(masks, PROTO_UDP),
         Kind::Icmp => editor.icmp(masks, PROTO_ICMP),
         Kind::Icmpv6 => editor.icmp(masks, PROTO_ICMPV6),
+        Kind::Sctp => editor.sctp(masks),
         Kind::Arp => editor.arp(masks),
+        Kind::Nd => editor.neighbour(masks),
+        Kind::Nsh => editor.nsh(masks),
         Kind::Mpls => editor.mpls(masks),
     }
 }
@@ -133,6 +142,9 @@ impl Editor<'_> {
             return Ok(());
         }
         let proto = self.key.ip_proto();
+        if proto == PROTO_SCTP {
+            return Ok(()); // its checksum does not cover them
+        }
         if self.offsets.transport == 0 {
             // Either there is no transport header, or it is in the part that is not known here.
             let is_whole = self.header.frame_len_bytes() as usize == self.header.bytes().len();
@@ -238,6 +250,81 @@ impl Editor<'_> {
         // (Where in the packet, how long, where in the group.)
         for (at, len, from) in [(14, 4, 0), (24, 4, 4), (6, 2, 8), (8, 6, 10), (18, 6, 16)] {
             apply(&mut bytes[at..at + len], masks, from);
+        }
+        Ok(())
+    }
+
+    fn sctp(&mut self, masks: &Masks) -> Result<(), DropReason> {
+        let at = self.transport(PROTO_SCTP)?;
+        let len = self.datagram_end()?.checked_sub(at).ok_or(DropReason::ActionImpossible)?;
+        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        let bytes = self.bytes(at, SCTP_BYTES)?;
+        let old = word(bytes);
+        apply(&mut bytes[..4], masks, 0);
+        let difference = old ^ word(bytes);
+        let checksum = word(&bytes[SCTP_CHECKSUM_AT..]) ^ crc32c::change(difference, len as u32);
+        bytes[SCTP_CHECKSUM_AT..SCTP_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        Ok(())
+    }
+
+    /// Where an IP packet ends that is no fragment; what follows it on the wire is padding.
+    fn datagram_end(&mut self) -> Result<usize, DropReason> {
+        let network = self.network;
+        let end = match self.key.ethertype() {
+            ETHERTYPE_IPV4 => network + usize::from(self.word(network + 2)?),
+            _ => network + IPV6_BYTES + usize::from(self.word(network + 4)?),
+        };
+        let is_whole = self.key.get(field::IP_FRAG) == u64::from(FRAGMENT_NONE);
+        let is_here = is_whole && end <= self.header.frame_len_bytes() as usize;
+        if is_here { Ok(end) } else { Err(DropReason::ActionImpossible) }
+    }
+
+    /// Target and link-layer addresses of a solicitation or advertisement; options that are not there stay away.
+    fn neighbour(&mut self, masks: &Masks) -> Result<(), DropReason> {
+        let at = self.transport(PROTO_ICMPV6)?;
+        let is_neighbour = matches!(self.bytes(at, ND_BYTES)?, [135 | 136, 0, ..]);
+        if !is_neighbour {
+            return Err(DropReason::ActionImpossible);
+        }
+        let mut change = self.change((at + 8, 16), |bytes| apply(bytes, masks, 0))?;
+        for (kind, from) in [(1, 16), (2, 22)] {
+            if let Some(option) = self.neighbour_option(at + ND_BYTES, kind) {
+                let (before, after) = self.change((option + 2, 6), |bytes| apply(bytes, masks, from))?;
+                change = (add(change.0, before), add(change.1, after));
+            }
+        }
+        if self.is_partial(at + 2) { Ok(()) } else { self.follow(at + 2, change) }
+    }
+
+    /// The first option of a kind, of eight bytes (RFC 4861, 4.6.1).
+    fn neighbour_option(&mut self, mut at: usize, kind: u8) -> Option<usize> {
+        loop {
+            let &[found, units] = self.bytes(at, 2).ok()?.first_chunk()?;
+            let len = 8 * usize::from(units);
+            if len == 0 || self.bytes(at, len).is_err() {
+                return None;
+            }
+            if (found, units) == (kind, 1) {
+                return Some(at);
+            }
+            at += len;
+        }
+    }
+
+    /// Flags, TTL, path, and the context of metadata type 1. There is no checksum.
+    fn nsh(&mut self, masks: &Masks) -> Result<(), DropReason> {
+        self.is(ETHERTYPE_NSH)?;
+        let (network, md_type) = (self.network, self.key.get(nsh_field::MD_TYPE));
+        if md_type == 0 {
+            return Err(DropReason::ActionImpossible);
+        }
+        let bits = |image: &[u8]| u16::from(image[0] & 3) << 12 | u16::from(image[1] & 0x3f) << 6;
+        let (value, mask) = (bits(&masks.value), bits(&masks.mask));
+        let first = self.word(network)? & !mask | value & mask;
+        self.put_word(network, first)?;
+        apply(self.bytes(network + 4, 4)?, masks, 4);
+        if md_type == 1 {
+            apply(self.bytes(network + 8, 16)?, masks, 8);
         }
         Ok(())
     }

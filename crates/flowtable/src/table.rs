@@ -14,6 +14,7 @@ use crate::bounds::{FLOWS_MAX, MASKS_MAX};
 use crate::compact::Compact;
 use crate::grace::Moment;
 use crate::meter::{MeterRate, MeterStats, Meters};
+use crate::numbers::Numbers;
 use crate::program::{Step, compile};
 use crate::shared::Shared;
 use crate::slot::Identity;
@@ -100,11 +101,16 @@ pub struct FlowTable {
 
 impl Default for FlowTable {
     fn default() -> Self {
-        Self { shared: Arc::new(Shared::new()), meters: Meters::new(), writer: Mutex::default() }
+        Self::new(Numbers::identical())
     }
 }
 
 impl FlowTable {
+    /// Without flows, for ports with these numbers.
+    pub(crate) fn new(numbers: Numbers) -> Self {
+        Self { shared: Arc::new(Shared::new(numbers)), meters: Meters::new(), writer: Mutex::default() }
+    }
+
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,14 +192,21 @@ impl FlowTable {
         (end < writer.records.len()).then_some(end)
     }
 
-    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics; and where to go on, until there are none.
-    /// Flows that come or go between two calls may be among them or not.
-    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<(Arc<Flow>, FlowStats)>, Option<usize>) {
+    /// The flow in a slot, as upcalls name it.
+    #[must_use]
+    pub fn at(&self, slot: u32) -> Option<Arc<Flow>> {
+        self.writer().record(slot).map(|record| Arc::clone(&record.flow))
+    }
+
+    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to go on, until there are
+    /// none. Flows that come or go between two calls may be among them or not.
+    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<(usize, Arc<Flow>, FlowStats)>, Option<usize>) {
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
         self.shared.stats.refill(self.shared.workers.load(Ordering::Relaxed), writer.count);
         let end = writer.records.len().min(cursor.saturating_add(slots));
-        let flows = (cursor..end).filter_map(|slot| writer.entry(&self.shared, slot as u32)).collect();
+        let entry = |slot| writer.entry(&self.shared, slot as u32).map(|(flow, stats)| (slot, flow, stats));
+        let flows = (cursor..end).filter_map(entry).collect();
         (flows, (end < writer.records.len()).then_some(end))
     }
 
@@ -204,16 +217,25 @@ impl FlowTable {
         removed.stats.get().copied()
     }
 
-    /// Sets what a meter lets through, with a full bucket and nothing counted; a rate of 0 is no meter any more.
+    /// Sets what a meter lets through, with a full bucket and nothing counted; with a rate of 0 that is everything.
     ///
     /// # Errors
-    /// [`InstallError::NoRoom`] if the number is too high.
+    /// [`InstallError::NoRoom`] if there are as many as there may be.
     pub fn set_meter(&self, meter: u32, rate: MeterRate) -> Result<(), InstallError> {
         let is_set = self.meters.set(meter, rate);
-        if is_set { Ok(()) } else { Err(InstallError::NoRoom("meters have numbers up to 4095")) }
+        if is_set {
+            Ok(())
+        } else {
+            Err(InstallError::NoRoom("there are as many meters as there may be (4096)"))
+        }
     }
 
-    /// What happened at a meter; `None` if it was never set.
+    /// Takes a meter out: it lets everything through.
+    pub fn remove_meter(&self, meter: u32) {
+        self.meters.remove(meter);
+    }
+
+    /// What happened at a meter; `None` if there is none.
     #[must_use]
     pub fn meter_stats(&self, meter: u32) -> Option<MeterStats> {
         self.meters.stats(meter)

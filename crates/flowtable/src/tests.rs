@@ -180,7 +180,7 @@ fn dump(table: &FlowTable) -> Vec<(std::sync::Arc<Flow>, FlowStats)> {
     let (mut flows, mut cursor) = (Vec::new(), Some(0));
     while let Some(at) = cursor {
         let (more, next) = table.dump(at, 3);
-        flows.extend(more);
+        flows.extend(more.into_iter().map(|(_, flow, stats)| (flow, stats)));
         cursor = next;
     }
     flows

@@ -44,7 +44,7 @@ use crate::names;
 use crate::port::PortSpec;
 use crate::sandbox;
 use crate::settings::Settings;
-use crate::switches::SwitchSpec;
+use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
 
@@ -96,7 +96,8 @@ impl Config {
     /// The default switch and those that were named.
     pub(crate) fn all_switches(&self) -> Vec<SwitchSpec> {
         let module = self.settings.module.clone().unwrap_or_default();
-        let default = SwitchSpec::default_of(module, self.settings.fdb_entries);
+        let Settings { fdb_entries, controller, fail_mode, .. } = self.settings;
+        let default = SwitchSpec::default_of(module, fdb_entries, controller, fail_mode);
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
     }
 
@@ -114,6 +115,9 @@ struct File {
     cpus: Option<CpuList>,
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
+    controller: Option<ControllerKind>,
+    #[serde(rename = "fail-mode")]
+    fail_mode: Option<FailMode>,
     workers: Option<Workers>,
     #[serde(rename = "hysteresis-us")]
     hysteresis_us: Option<Hysteresis>,
@@ -129,6 +133,11 @@ struct File {
     #[serde(default)]
     fdb: Vec<StaticEntry>,
 }
+
+/// The module whose decisions are the control plane's.
+pub(crate) const FLOW: &str = "flow";
+/// All modules.
+const MODULES: [&str; 3] = ["bridge", "dummy", FLOW];
 
 /// The name of a module that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,11 +168,11 @@ impl std::str::FromStr for ModuleName {
     type Err = Fault;
 
     fn from_str(name: &str) -> Result<Self, Fault> {
-        if lasthop_modules::NAMES.contains(&name) {
+        if MODULES.contains(&name) {
             return Ok(Self(name.to_owned()));
         }
-        let hint = names::hint(name, lasthop_modules::NAMES.iter().copied());
-        let known = lasthop_modules::NAMES.join(", ");
+        let hint = names::hint(name, MODULES.iter().copied());
+        let known = MODULES.join(", ");
         Err(Fault::params(format!("there is no module \"{name}\"{hint} (there are {known})")))
     }
 }
@@ -211,8 +220,30 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File { module, cpus, fdb_entries, workers, hysteresis_us, sandbox, control_group, fdb, .. } = file;
-    let settings = Settings { module, cpus, fdb_entries, workers, hysteresis_us, sandbox, control_group };
+    let File {
+        module,
+        cpus,
+        fdb_entries,
+        controller,
+        fail_mode,
+        workers,
+        hysteresis_us,
+        sandbox,
+        control_group,
+        fdb,
+        ..
+    } = file;
+    let settings = Settings {
+        module,
+        cpus,
+        fdb_entries,
+        controller,
+        fail_mode,
+        workers,
+        hysteresis_us,
+        sandbox,
+        control_group,
+    };
     Ok(Config { settings, switches, vnics, ports, fdb })
 }
 
@@ -259,6 +290,11 @@ fn line_of(text: &str, offset: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_simple_module_has_a_name() {
+        assert!(lasthop_modules::NAMES.iter().all(|name| MODULES.contains(name) && *name != FLOW));
+    }
 
     #[test]
     fn a_full_file_is_understood() {

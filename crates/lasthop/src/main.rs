@@ -23,6 +23,7 @@ mod capture;
 mod cli;
 mod clock;
 mod config;
+mod controller;
 mod cpus;
 mod descriptors;
 mod doctor;

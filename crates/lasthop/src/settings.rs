@@ -8,13 +8,13 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::hysteresis::Hysteresis;
 use crate::sandbox;
-use crate::switches::SwitchSpec;
+use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::workers::Workers;
 
 /// What is asked for, by the file or by flags. In a report of a running switch, what it runs with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// What decides where packets of the switch "default" go: bridge or dummy [default: bridge]
+    /// What decides where packets of the switch "default" go: bridge, dummy or flow [default: bridge]
     #[arg(long)]
     pub(crate) module: Option<ModuleName>,
     /// CPUs that workers may use, as in 0-3,6 [default: all]
@@ -24,6 +24,16 @@ pub(crate) struct Settings {
     /// [default: 16384]
     #[arg(long, value_name = "N")]
     pub(crate) fdb_entries: Option<FdbEntries>,
+    /// Whom the switch "default" asks about packets of no flow, if its module is flow: the controller that comes with it, who comes
+    /// over the control interface, or nobody [default: embedded]
+    #[arg(long, value_name = "embedded|external|none")]
+    #[serde(default)]
+    pub(crate) controller: Option<ControllerKind>,
+    /// What the switch "default" does, if its module is flow, while it can ask nobody: forward as a bridge (standalone), or drop
+    /// packets of no flow (secure) [default: standalone]
+    #[arg(long, value_name = "standalone|secure")]
+    #[serde(default)]
+    pub(crate) fail_mode: Option<FailMode>,
     /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<Workers>,
@@ -49,6 +59,8 @@ impl Settings {
             module: self.module.or(other.module),
             cpus: self.cpus.or(other.cpus),
             fdb_entries: self.fdb_entries.or(other.fdb_entries),
+            controller: self.controller.or(other.controller),
+            fail_mode: self.fail_mode.or(other.fail_mode),
             workers: self.workers.or(other.workers),
             hysteresis_us: self.hysteresis_us.or(other.hysteresis_us),
             sandbox: self.sandbox.or(other.sandbox),
@@ -66,6 +78,11 @@ pub(crate) struct SwitchSettings {
     pub(crate) cpus: Option<CpuList>,
     #[arg(long)]
     pub(crate) fdb_entries: Option<FdbEntries>,
+    /// The supervisor's business.
+    #[arg(skip)]
+    pub(crate) controller: Option<ControllerKind>,
+    #[arg(long)]
+    pub(crate) fail_mode: Option<FailMode>,
     #[arg(long, default_value = "1")]
     pub(crate) workers: Workers,
     #[arg(long = "hysteresis-us", default_value_t)]
@@ -80,20 +97,39 @@ impl SwitchSettings {
     /// # Errors
     /// One sentence that names CPUs which this process may not use.
     pub(crate) fn new(asked: Settings) -> Result<Self, Fault> {
-        let Settings { module, cpus, fdb_entries, workers, hysteresis_us, sandbox, control_group: _ } = asked;
+        let Settings {
+            module,
+            cpus,
+            fdb_entries,
+            controller,
+            fail_mode,
+            workers,
+            hysteresis_us,
+            sandbox,
+            control_group: _,
+        } = asked;
         cpus.as_ref().map_or(Ok(()), CpuList::check)?;
         Ok(Self {
             module: module.unwrap_or_default(),
             workers: workers.unwrap_or_else(|| Workers::for_cpus(cpus.as_ref())),
             cpus,
             fdb_entries,
+            controller,
+            fail_mode,
             hysteresis: hysteresis_us.unwrap_or_default(),
             sandbox: sandbox.unwrap_or_default(),
         })
     }
 
+    /// The switch that is always there is this one from now on.
+    pub(crate) fn set_default_switch(&mut self, spec: &SwitchSpec) {
+        self.module = spec.module.clone();
+        self.fdb_entries = spec.fdb_entries;
+        (self.controller, self.fail_mode) = (Some(spec.controller), spec.fail_mode);
+    }
+
     /// The switch that is always there.
     pub(crate) fn default_switch(&self) -> SwitchSpec {
-        SwitchSpec::default_of(self.module.clone(), self.fdb_entries)
+        SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller, self.fail_mode)
     }
 }

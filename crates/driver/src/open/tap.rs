@@ -1,4 +1,4 @@
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lasthop_wire::vnet::HEADER_BYTES;
 use rustix::fs::{Mode, OFlags};
@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use crate::open::OpenError;
 use crate::open::features::{FEATURES, UDP_FEATURES};
 use crate::open::link::Link;
-use crate::sys::{DeviceCall, DeviceRequest, set_tap_headers, set_tap_offloads};
+use crate::sys::{DeviceCall, DeviceRequest, set_tap_carrier, set_tap_headers, set_tap_offloads};
 use crate::{Backend, DeviceFacts, OpenedDevice};
 
 const CAPABILITY: &str = "CAP_NET_ADMIN";
@@ -70,6 +70,14 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
         xdp: None,
     };
     Ok(OpenedDevice { facts, queues })
+}
+
+/// Whether the other side of a tap, of which this is a queue, sees a carrier.
+///
+/// # Errors
+/// What ioctl(2) says; `BADFD` when the tap is gone.
+pub fn set_carrier(queue: BorrowedFd<'_>, is_there: bool) -> Result<(), Errno> {
+    set_tap_carrier(queue, is_there)
 }
 
 fn open_queue(name: &str, is_one_of_several: bool) -> Result<OwnedFd, OpenError> {

@@ -1,6 +1,7 @@
 //! A driver between real devices and a real switch: veth pairs and taps in network namespaces, and the kernels' own stacks at
 //! the far ends. They need root, and are run with `-- --ignored`.
 
+mod facts;
 mod faults;
 mod frames;
 mod lab;

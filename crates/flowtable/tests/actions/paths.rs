@@ -154,7 +154,7 @@ fn recirculation_finds_flows_by_what_has_become_of_the_packet() {
         assert_eq!(ports(&outcome_of(&module)), [3, 9], "also when the cache knows both");
     }
     let dumped = module.table().dump(0, 10).0;
-    assert!(dumped.iter().all(|(_, stats)| stats.packets == 2), "{dumped:?}");
+    assert!(dumped.iter().all(|(_, _, stats)| stats.packets == 2), "{dumped:?}");
 }
 
 #[test]
@@ -230,4 +230,16 @@ fn meters_let_their_rate_through() {
     assert!(outcomes[10..].iter().all(|outcome| outcome.drops == [DropReason::MeterExceeded]));
     let stats = module.table().meter_stats(3).expect("it was set");
     assert_eq!((stats.packets, stats.dropped_packets), (15, 5));
+}
+
+#[test]
+fn a_drop_has_the_name_that_the_control_plane_gave_it() {
+    let drops = |actions| run(actions).drops;
+    assert_eq!(
+        drops(vec![Action::drop_for(DropReason::Isolated), Action::Output(2)]),
+        [DropReason::Isolated]
+    );
+    assert_eq!(drops(vec![Action::Drop(7)]), [DropReason::FlowDrop]);
+    let sent = run(vec![Action::Output(2), Action::drop_for(DropReason::Isolated), Action::Output(3)]);
+    assert_eq!((ports(&sent), sent.drops), (vec![2], vec![]), "what went before went");
 }

@@ -36,6 +36,9 @@ pub(crate) const SWITCH_ROLE: &str = "switch-process";
 /// Likewise for the process that serves device ports.
 pub(crate) const DRIVER_ROLE: &str = "driver-process";
 
+/// Likewise for the one that decides for switches of module flow.
+pub(crate) const CONTROLLER_ROLE: &str = "controller-process";
+
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
 /// from the sender's memory to the receiver's.
 #[derive(Debug, Parser)]
@@ -155,6 +158,12 @@ enum Command {
         #[arg(long, default_value = "auto")]
         sandbox: sandbox::Mode,
     },
+    /// The process that decides for switches of module flow (for `lasthop run` only)
+    #[command(hide = true, name = CONTROLLER_ROLE)]
+    ControllerProcess {
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::Mode,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -162,8 +171,8 @@ struct RunArgs {
     /// Configuration file; flags add to it and win over it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy][,fdb-entries=N]
-    /// (may be repeated)
+    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy|flow]
+    /// [,fdb-entries=N][,controller=embedded|external|none] (may be repeated)
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
     /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
@@ -253,9 +262,20 @@ enum PortCommand {
 enum SwitchCommand {
     /// Make a switch
     Add {
-        /// Its name, and options: module=bridge or dummy [default: bridge], fdb-entries=N [default: 16384]
+        /// Its name, and options: module=bridge, dummy or flow [default: bridge], fdb-entries=N [default: 16384],
+        /// controller=embedded, external or none [default: embedded], fail-mode=standalone or secure [default: standalone] (both of
+        /// module flow)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         switch: SwitchSpec,
+    },
+    /// Change a switch while guests are attached to it
+    Set {
+        /// The switch
+        name: SwitchName,
+        /// What to change: module=bridge, dummy or flow, fdb-entries=N, controller=embedded, external or none,
+        /// fail-mode=standalone or secure. What another module had learned, or was told by its controller, goes with it
+        #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
+        keys: String,
     },
     /// Remove a switch that has no vnics
     Del {
@@ -327,6 +347,9 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
     }
     if let Command::DriverProcess { hysteresis, sandbox } = command {
         return crate::driver::run(hysteresis, sandbox).map(|()| ExitCode::SUCCESS);
+    }
+    if let Command::ControllerProcess { sandbox } = command {
+        return crate::controller::run(sandbox).map(|()| ExitCode::SUCCESS);
     }
     match command {
         Command::Bench(args) => bench::run(args, json),

@@ -12,7 +12,7 @@ use libc::SIGSYS;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::cli::{DRIVER_ROLE, SWITCH_ROLE};
+use crate::cli::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use crate::clock::Pause;
 use crate::doctor::facts::Ended;
 use crate::fault::Fault;
@@ -56,6 +56,9 @@ impl Role {
         if let Some(entries) = &settings.fdb_entries {
             words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
         }
+        if let Some(mode) = settings.fail_mode {
+            words.extend(["--fail-mode".to_owned(), mode.to_string()]);
+        }
         words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
@@ -66,6 +69,12 @@ impl Role {
         let hysteresis = settings.hysteresis.to_string();
         let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
         Self { name: "the driver process", words: words.map(OsString::from).into() }
+    }
+
+    /// The process that decides for switches of module flow.
+    pub(crate) fn controller(settings: &SwitchSettings) -> Self {
+        let words = [CONTROLLER_ROLE, "--sandbox", settings.sandbox.as_str()];
+        Self { name: "the controller process", words: words.map(OsString::from).into() }
     }
 }
 
@@ -201,6 +210,16 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// The sandbox of the process that runs now.
     pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
         self.current.as_ref()?.sandbox.as_deref()
+    }
+
+    /// The next process is started in this way.
+    pub(crate) fn set_role(&mut self, role: Role) {
+        self.role = role;
+    }
+
+    /// Times that it was started; no two of its processes have the same.
+    pub(crate) fn starts(&self) -> u64 {
+        self.starts
     }
 
     /// Times that it was started again.

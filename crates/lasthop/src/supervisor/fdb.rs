@@ -5,10 +5,11 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, STATIC_ENTRIES_MAX, StaticEntry, too_many};
 use crate::orders::Order;
+use crate::switches::SwitchName;
 
 use super::Supervisor;
+use super::controller::PlaneQuestion;
 use super::orders::{Asker, What, switch_down};
-use super::requests::Question;
 
 impl Supervisor {
     pub(super) fn fdb_add(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -28,10 +29,15 @@ impl Supervisor {
         if let Some(vnic) = &flush.vnic {
             self.find(vnic.as_str())?;
         }
-        self.change_fdb(Order::FdbFlush(flush), What::Question(Question::Flush), asker)
+        self.ask_plane(PlaneQuestion::Flush(flush), asker)
     }
 
-    fn change_fdb(&mut self, order: Order, what: What, asker: &Asker) -> Result<Option<Value>, Fault> {
+    pub(super) fn change_fdb(
+        &mut self,
+        order: Order,
+        what: What,
+        asker: &Asker,
+    ) -> Result<Option<Value>, Fault> {
         if !self.lives.is_up() {
             return Err(switch_down());
         }
@@ -63,6 +69,19 @@ impl Supervisor {
     /// Tells a new switch, which has its ports, of all entries.
     pub(super) fn restore_entries(&mut self) {
         for entry in self.static_entries.clone() {
+            self.order(Order::FdbAdd(entry), What::Restored, None);
+        }
+    }
+
+    /// Enters the static addresses of one switch again, whose table is another one.
+    pub(super) fn restore_entries_of(&mut self, switch: &SwitchName) {
+        let is_own = |entry: &StaticEntry| {
+            let mut ports = self.ports.values().filter(|port| port.spec.switch == *switch);
+            ports.any(|port| port.spec.name == entry.vnic)
+        };
+        let own: Vec<StaticEntry> =
+            self.static_entries.iter().filter(|entry| is_own(entry)).cloned().collect();
+        for entry in own {
             self.order(Order::FdbAdd(entry), What::Restored, None);
         }
     }

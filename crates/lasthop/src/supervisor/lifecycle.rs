@@ -10,6 +10,7 @@ use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
 use super::account::summary;
+use super::controller::Plane;
 use super::driver::Driver;
 use super::orders::What;
 use super::source::Source;
@@ -53,6 +54,7 @@ impl Supervisor {
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
         self.restore_entries();
+        self.restore_datapaths();
         self.hand_over();
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
@@ -131,9 +133,11 @@ impl Supervisor {
         }
         say!("ending");
         self.control = None;
+        self.entrance = None;
         self.ports.clear();
         self.estates.clear();
         self.driver = Driver::new(&self.settings);
+        self.plane = Plane::new(&self.settings);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

@@ -10,18 +10,22 @@ mod change;
 mod child;
 mod client;
 mod control;
+mod controller;
 mod device;
 mod devices;
 mod doctor;
 mod driver;
 mod estate;
 mod fdb;
+mod interface;
 mod lifecycle;
 mod opening;
 mod orders;
 mod orphans;
+mod placeholder;
 mod port;
 mod ports;
+mod requested;
 mod requests;
 mod showing;
 mod sockets;
@@ -38,6 +42,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::fs::Mode;
+use serde_json::Value;
 
 use crate::clock::earlier;
 use crate::descriptors;
@@ -48,7 +53,7 @@ use crate::notify::Manager;
 use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::port::PortSpec;
-use crate::rundir::{RunDir, control_socket};
+use crate::rundir::{RunDir, control_socket, datapath_socket};
 use crate::settings::SwitchSettings;
 use crate::signals::Signals;
 use crate::switches::SwitchSpec;
@@ -57,8 +62,10 @@ use crate::vnic::VnicSpec;
 use account::Account;
 use child::{Lives, Role};
 use control::Control;
+use controller::Plane;
 use driver::Driver;
 use estate::Estate;
+use interface::Entrance;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
@@ -120,6 +127,7 @@ struct Supervisor {
     settings: SwitchSettings,
     lives: Lives<Request, Report>,
     driver: Driver,
+    plane: Plane,
     /// None until there is a device port.
     links: Option<Links>,
     /// The default one first.
@@ -136,6 +144,9 @@ struct Supervisor {
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
+    entrance: Option<Entrance>,
+    /// What a switch process told of datapaths last.
+    datapaths: Option<Value>,
     control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
@@ -159,12 +170,14 @@ impl Supervisor {
         let access = access::Access::of_control(control_group.as_deref())?;
         let control = Control::open(&control_socket(dir), access)?;
         poller.add(&control, Source::Control.into(), Interest::READ)?;
+        let entrance = Entrance::open(&datapath_socket(dir), access)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             poller,
             signals,
             lives: Lives::new(Role::switch(&settings)),
             driver: Driver::new(&settings),
+            plane: Plane::new(&settings),
             settings,
             links: None,
             switches,
@@ -176,6 +189,8 @@ impl Supervisor {
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
+            entrance: Some(entrance),
+            datapaths: None,
             control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -192,6 +207,9 @@ impl Supervisor {
             }
             self.on_time(Instant::now());
             self.track_uplinks();
+            self.tend_placeholders();
+            self.watch_entrance();
+            self.settle_plane();
             self.proceed_with_clients();
             self.watch_channels();
             self.tell(manager);
@@ -215,6 +233,8 @@ impl Supervisor {
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Heir) => self.hear_heir(),
             Some(Source::Links) => self.hear_links(),
+            Some(Source::Interface) => self.let_in(),
+            Some(Source::Plane) => self.hear_plane(),
             Some(Source::Signals) | None => {}
         }
     }
@@ -226,7 +246,8 @@ impl Supervisor {
         let control = self.control.as_ref().and_then(Control::due);
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
-        others.into_iter().fold(ports, earlier)
+        let others = others.into_iter().chain([self.plane.due()]);
+        others.fold(ports, earlier)
     }
 
     /// Does what is due.
@@ -240,6 +261,9 @@ impl Supervisor {
             control.expire(now, &self.poller);
         }
         self.give_up_waiting(now);
+        if is_due(self.plane.due()) {
+            self.plane_on_time(now);
+        }
         if is_due(self.devices_due()) {
             self.devices_on_time(now);
         }

@@ -41,6 +41,10 @@ pub(super) enum What {
         name: SwitchName,
         is_new: bool,
     },
+    /// The switch is as it is to be.
+    SwitchSet {
+        spec: SwitchSpec,
+    },
     /// The switch process has let a switch go. One that it does not let go is there again.
     SwitchRemoved {
         spec: SwitchSpec,
@@ -113,6 +117,11 @@ impl Supervisor {
         self.send(Request { id: 0, order: Order::Bring { attachment, numbers } }, fds);
     }
 
+    /// Tells the switch something that it does not answer.
+    pub(super) fn tell_switch(&mut self, order: Order) {
+        self.send(Request { id: 0, order }, Vec::new());
+    }
+
     fn send(&mut self, request: Request, fds: Vec<OwnedFd>) {
         if let Some(switch) = self.lives.current() {
             // A channel that fails is one whose other end is gone, and that is seen by reading from it.
@@ -127,6 +136,9 @@ impl Supervisor {
         }
         if let Some(driver) = self.driver.lives.current() {
             driver.watch(&self.poller, Source::Driver.into());
+        }
+        if let Some(controller) = self.plane.lives.current() {
+            controller.watch(&self.poller, Source::Plane.into());
         }
     }
 
@@ -151,6 +163,9 @@ impl Supervisor {
             Report::Kept { attachment, session, numbers } => {
                 self.keep_session(attachment, session, &numbers);
             }
+            Report::Wanted(wanted) => self.device_wanted(wanted),
+            Report::Released { name } => self.device_released(&name),
+            Report::Datapaths(told) => self.datapaths = Some(told),
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => {
@@ -177,6 +192,7 @@ impl Supervisor {
         let answer = match what {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
             What::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
+            What::SwitchSet { spec } => self.switch_is_set(spec, result.map(drop)),
             What::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
             What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),

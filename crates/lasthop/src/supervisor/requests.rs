@@ -4,7 +4,7 @@ use lasthop_modules::FDB_ENTRIES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::FdbEntries;
+use crate::config::{FLOW, FdbEntries};
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
@@ -27,6 +27,7 @@ use super::warnings::Warner;
 /// All methods.
 const METHODS: &[&str] = &[
     "switch.add",
+    "switch.set",
     "switch.del",
     "switch.list",
     "vnic.add",
@@ -138,6 +139,7 @@ impl Supervisor {
     /// Does what a request wants. None: the answer comes later.
     fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         match method {
+            "switch.set" => self.switch_set(&rpc::params(params)?, asker),
             "switch.add" => self.switch_add(rpc::params(params)?, asker).map(|()| None),
             "switch.del" => self.switch_del(&rpc::params::<Named>(params)?.name, asker),
             "switch.list" => rpc::params(params).and_then(|Nothing {}| self.switch_list(asker)),
@@ -193,6 +195,12 @@ impl Supervisor {
 
     fn port_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let number = self.find_device_port(name)?;
+        if self.ports.get(&number).is_some_and(Port::is_requested) {
+            let why = format!(
+                "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
+            );
+            return Err(Fault::refused(why));
+        }
         self.delete(number, name, asker)
     }
 
@@ -238,10 +246,13 @@ impl Supervisor {
 
     fn config(&self) -> Result<Value, Fault> {
         let settings = &self.settings;
+        let is_flow = settings.module.as_str() == FLOW;
         let settings = Settings {
             module: Some(settings.module.clone()),
             cpus: settings.cpus.clone(),
             fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
+            controller: is_flow.then(|| settings.controller.unwrap_or_default()),
+            fail_mode: is_flow.then(|| settings.default_switch().fail_mode()),
             workers: Some(settings.workers),
             hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),
@@ -256,8 +267,12 @@ impl Supervisor {
         let vnics = self.ports.values().filter(|port| port.device().is_none());
         let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        let mut ports: Vec<PortSpec> =
-            self.ports.values().filter_map(|port| Some(port.device()?.spec.clone())).collect();
+        let mut ports: Vec<PortSpec> = self
+            .ports
+            .values()
+            .filter(|port| !port.is_requested())
+            .filter_map(|port| Some(port.device()?.spec.clone()))
+            .collect();
         ports.sort_by(|one, other| one.name.cmp(&other.name));
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
         to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.static_entries.clone() })
@@ -275,7 +290,11 @@ impl Supervisor {
 
     /// What the inner processes that run have given up.
     pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
-        let told = [("switch", self.lives.sandbox()), ("driver", self.driver.lives.sandbox())];
+        let told = [
+            ("switch", self.lives.sandbox()),
+            ("driver", self.driver.lives.sandbox()),
+            ("controller", self.plane.lives.sandbox()),
+        ];
         let report = |(process, layers): (&str, Option<&[Layer]>)| {
             let (process, mode) = (process.to_owned(), self.settings.sandbox);
             Some(SandboxReport { process, mode, layers: layers?.to_vec() })
@@ -301,9 +320,15 @@ impl Supervisor {
     /// Makes the answer to a question out of the switch's.
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
-            (Question::Fdb { .. }, Answer::Fdb(fdb)) => to_json(&fdb),
-            (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
-            (Question::Switches, Answer::Switches(inside)) => self.list_switches(&inside),
+            (Question::Fdb { switch }, Answer::Fdb(fdb)) => {
+                to_json(&self.with_controlled(switch.as_deref(), fdb))
+            }
+            (Question::Flush, Answer::Flushed(flushed)) => {
+                to_json(&FlushReport { flushed: flushed + self.plane.flushed })
+            }
+            (Question::Switches, Answer::Switches(inside)) => {
+                self.list_switches(&self.with_controlled_switches(inside))
+            }
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside))

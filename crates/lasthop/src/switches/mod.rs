@@ -2,16 +2,22 @@
 //!
 //! There is always the switch `default`, which vnics belong to that name no other.
 
+mod change;
+mod controller;
+mod fail_mode;
 mod name;
 mod parse;
 
+pub(crate) use change::SwitchChange;
+pub(crate) use controller::ControllerKind;
+pub(crate) use fail_mode::FailMode;
 pub(crate) use name::SwitchName;
 
 use lasthop_modules::FDB_ENTRIES_MAX;
 use lasthop_verdict::SWITCHES_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{FdbEntries, ModuleName};
+use crate::config::{FLOW, FdbEntries, ModuleName};
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::vnic::VnicSpec;
@@ -31,29 +37,77 @@ pub(crate) struct SwitchSpec {
     /// Slots of its forwarding table; the bridge's default if not given.
     #[serde(default, alias = "fdb-entries", skip_serializing_if = "Option::is_none")]
     pub(crate) fdb_entries: Option<FdbEntries>,
+    /// Whom it asks, if its module is flow.
+    #[serde(default, skip_serializing_if = "ControllerKind::is_default")]
+    pub(crate) controller: ControllerKind,
+    /// What it does while nobody is to be asked, if its module is flow and this is not as usual.
+    #[serde(default, alias = "fail-mode", skip_serializing_if = "Option::is_none")]
+    pub(crate) fail_mode: Option<FailMode>,
 }
 
 impl SwitchSpec {
     /// The keys, as on the command line.
-    pub(crate) const KEYS: &[&str] = &["module", "fdb-entries"];
+    pub(crate) const KEYS: &[&str] = &["module", "fdb-entries", "controller", "fail-mode"];
 
-    /// The switch that is always there. A table is not meant for a module that has none.
-    pub(crate) fn default_of(module: ModuleName, fdb_entries: Option<FdbEntries>) -> Self {
-        let spec = Self { name: SwitchName::default(), module, fdb_entries };
+    /// The switch that is always there. A table is not meant for a module that has none, nor a controller for one that asks nobody.
+    pub(crate) fn default_of(
+        module: ModuleName,
+        fdb_entries: Option<FdbEntries>,
+        controller: Option<ControllerKind>,
+        fail_mode: Option<FailMode>,
+    ) -> Self {
+        let controller = controller.filter(|_| module.as_str() == FLOW).unwrap_or_default();
+        let spec = Self { name: SwitchName::default(), module, fdb_entries, controller, fail_mode };
         let fdb_entries = fdb_entries.filter(|_| spec.table().is_some());
         Self { fdb_entries, ..spec }
+    }
+
+    /// One that a client of the control interface makes. Of what its client wants to keep apart nobody else knows, so nothing
+    /// passes without it.
+    pub(crate) fn of_datapath(name: &str) -> Result<Self, Fault> {
+        Ok(Self {
+            name: name.parse()?,
+            module: FLOW.parse()?,
+            fdb_entries: None,
+            controller: ControllerKind::External,
+            fail_mode: None,
+        })
     }
 
     /// Its options as on the command line.
     pub(crate) fn options_text(&self) -> String {
         let module = format!("module={}", self.module.as_str());
-        self.table().map_or_else(|| module.clone(), |entries| format!("{module},fdb-entries={entries}"))
+        let table = self.table().map_or_else(String::new, |entries| format!(",fdb-entries={entries}"));
+        let controller = match self.controller {
+            ControllerKind::Embedded => String::new(),
+            other => format!(",controller={other}"),
+        };
+        let fail_mode = self.fail_mode.map_or_else(String::new, |mode| format!(",fail-mode={mode}"));
+        format!("{module}{table}{controller}{fail_mode}")
+    }
+
+    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow. One that somebody outside controls may
+    /// have several networks in it, which are to stay apart.
+    pub(crate) fn stands_alone(&self) -> bool {
+        self.fail_mode() == FailMode::Standalone
+    }
+
+    /// What it does while nobody is to be asked. A controller outside may have several networks in it, which would come together
+    /// while it is away: so a bridge takes its place only where that is said.
+    pub(crate) fn fail_mode(&self) -> FailMode {
+        let usual = if self.has_outside_controller() { FailMode::Secure } else { FailMode::Standalone };
+        self.fail_mode.unwrap_or(usual)
     }
 
     /// Slots of its forwarding table; none if its module has no table.
     pub(crate) fn table(&self) -> Option<usize> {
         let entries = self.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0);
         (self.module.as_str() != DUMMY).then_some(entries)
+    }
+
+    /// Whether somebody decides about its flows whom the supervisor does not start.
+    pub(crate) fn has_outside_controller(&self) -> bool {
+        self.module.as_str() == FLOW && self.controller == ControllerKind::External
     }
 
     /// Refuses keys that do not go together.
@@ -64,7 +118,16 @@ impl SwitchSpec {
                 "switch \"{name}\": module \"{module}\" has no forwarding table; leave fdb-entries out"
             )));
         }
-        Ok(())
+        let asked = [("controller", self.controller.is_default()), ("fail-mode", self.fail_mode.is_none())];
+        match asked.iter().find(|(_, is_default)| !is_default) {
+            Some((key, _)) if self.module.as_str() != FLOW => {
+                let (name, module) = (&self.name, self.module.as_str());
+                Err(Fault::params(format!(
+                    "switch \"{name}\": module \"{module}\" asks nobody; leave {key} out, or set module to flow"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -156,6 +219,15 @@ mod tests {
         assert_eq!(check_all(&specs(&many[1..])), Ok(()));
         let large = ["default", "b", "c", "d", "e"].map(|name| format!("{name},fdb-entries=1048576"));
         assert!(refusal(&large.each_ref().map(String::as_str)).contains("fewer fdb-entries"));
+    }
+
+    #[test]
+    fn networks_of_a_controller_outside_do_not_come_together_without_it() {
+        let mode = |text: &str| specs(&[text])[0].fail_mode();
+        assert_eq!(mode("a,module=flow"), FailMode::Standalone);
+        assert_eq!(mode("a,module=flow,controller=external"), FailMode::Secure);
+        assert_eq!(mode("a,module=flow,controller=external,fail-mode=standalone"), FailMode::Standalone);
+        assert_eq!(mode("a,module=flow,fail-mode=secure"), FailMode::Secure);
     }
 
     #[test]

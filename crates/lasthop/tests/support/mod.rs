@@ -94,6 +94,11 @@ impl Switch {
     pub(crate) fn spawn_by(mut command: Command, base: TempDir, words: &[&str]) -> Self {
         let log = File::create(base.path().join("log")).expect("a log");
         command.arg("run").arg("--dir").arg(base.path().join("run")).args(words);
+        // The same tests for another module than the usual one, where they name none.
+        let is_open = !words.iter().any(|word| ["--module", "-c", "--config"].contains(word));
+        if let Some(module) = std::env::var_os("LASTHOP_TEST_MODULE").filter(|_| is_open) {
+            command.arg("--module").arg(module);
+        }
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the binary runs");
         Self { child, base }
@@ -138,9 +143,18 @@ impl Switch {
 
     /// The switch process, if there is one.
     pub(crate) fn switch_pid(&self) -> Option<u32> {
+        self.child_pid("switch-process")
+    }
+
+    /// The inner process with this role, if there is one.
+    pub(crate) fn child_pid(&self, role: &str) -> Option<u32> {
         let pid = self.pid();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-        children.split_whitespace().next()?.parse().ok()
+        let has_role = |pid: &u32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|word| word == role.as_bytes())
+        };
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(has_role)
     }
 
     /// Sends SIGTERM and waits for the end.

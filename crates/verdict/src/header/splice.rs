@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn what_cannot_be_changes_nothing() {
         let mut header = Header::new(&[7; 60], 60, CSUM);
-        assert_eq!(header.insert(0, &[0; 101]), Err(DropReason::TooLong));
+        assert_eq!(header.insert(0, &[0; IMAGE_BYTES - 59]), Err(DropReason::TooLong));
         assert_eq!(header.insert(35, &[0; 4]), Err(DropReason::BadCsum));
         assert_eq!(header.remove(32, 4), Err(DropReason::BadCsum));
         assert_eq!(header.remove(58, 4), Err(DropReason::ActionImpossible));

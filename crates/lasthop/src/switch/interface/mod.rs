@@ -1,0 +1,233 @@
+//! The control interface: clients who make datapaths, give ports numbers and install flows, and who are asked about packets
+//! of no flow.
+//!
+//! ```text
+//!   client ── SEQPACKET, handed over by the supervisor ──> Connections ── Server ──> Adapter ──> switches, flow tables, engine
+//!     ^                                                        ^
+//!     └── packets of no flow <── Connections::upcall <─────────┴── Upcalls <── workers
+//! ```
+//!
+//! A datapath is a switch of module flow: the one of its name, or one that is made for it. All of this is done on the main
+//! thread, some of it a turn.
+
+mod adapter;
+mod flows;
+mod kept;
+mod meters;
+mod packets;
+mod places;
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use lasthop_control::datapath::{Datapath as _, DatapathId};
+use lasthop_control::server::{Server, Upcalled};
+use lasthop_control::socket::{Access, Closed, Connections};
+use lasthop_engine::{UpcallLimits, Upcalls};
+use serde_json::Value;
+
+use crate::fault::{Fault, Kind};
+use crate::log::{say, say_of_others};
+use crate::orders::{Report, STATE_VERSION};
+use crate::poller::{Interest, Poller};
+
+use super::datapath::Datapath;
+use super::wishes::Wishes;
+use adapter::Adapter;
+use kept::KeptDatapaths;
+use places::Places;
+
+/// What one port may have on the way to the control plane: as much as a control plane does in some milliseconds, so that what a
+/// guest makes up is dropped early and packets of a flow that begins are not.
+const LIMITS: UpcallLimits = UpcallLimits { packets: 256, bytes: 256 << 10, rate: 20_000 };
+/// Packets that are handed to the control plane in a row; then guests and clients are looked after.
+const UPCALLS_PER_TURN: usize = 256;
+/// How soon it is looked whether workers are done with flows that were taken out.
+const SETTLE_PAUSE: Duration = Duration::from_millis(1);
+
+/// What the poller knows it by: its clients, and packets for them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    pub(super) clients: u64,
+    pub(super) packets: u64,
+}
+
+pub(super) struct Interface {
+    connections: Connections,
+    places: Places,
+    wishes: Wishes,
+    /// Once there is a client.
+    upcalls: Option<Upcalls>,
+    numbers: Numbers,
+    frame: Vec<u8>,
+    /// Packets may be left that nobody was told of.
+    is_behind: bool,
+    /// Clients wait for flows that were taken out.
+    is_settling: bool,
+    /// Changes to datapaths and to meters that the supervisor knows of.
+    told: (u64, u64),
+}
+
+impl Interface {
+    pub(super) fn new(poller: &Poller, numbers: Numbers) -> Result<Self, Fault> {
+        let connections = Connections::new(Server::new(), Access::Asked)
+            .map_err(|error| Fault::internal("begin the control interface", error))?;
+        poller.add(connections.fd(), numbers.clients, Interest::READ)?;
+        Ok(Self {
+            connections,
+            places: Places::default(),
+            wishes: Wishes::default(),
+            upcalls: None,
+            numbers,
+            frame: Vec::new(),
+            is_behind: false,
+            is_settling: false,
+            told: (0, 0),
+        })
+    }
+
+    /// A client, whom the supervisor let in.
+    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, inside: &Datapath) {
+        self.listen(poller, inside);
+        if let Err(why) = self.connections.add(socket) {
+            say_of_others!("refused a control connection: {why}");
+        }
+    }
+
+    /// Serves clients.
+    pub(super) fn serve(&mut self, inside: &mut Datapath) {
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        match self.connections.turn(&mut adapter) {
+            Ok(closed) => closed.into_iter().for_each(|(_, why)| complain(&why)),
+            Err(error) => say_of_others!("cannot wait for control clients: {error}"),
+        }
+    }
+
+    /// Hands packets to the control plane.
+    pub(super) fn ask(&mut self, inside: &mut Datapath) {
+        let Some(upcalls) = &mut self.upcalls else { return };
+        upcalls.hear();
+        for _ in 0..UPCALLS_PER_TURN {
+            let Some(record) = upcalls.pop(&mut self.frame) else {
+                self.is_behind = false;
+                return;
+            };
+            let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) else { continue };
+            let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+            if self.connections.upcall(upcall, &mut adapter) == Upcalled::Lost {
+                module.settle(record.ticket);
+            }
+        }
+        self.is_behind = true;
+    }
+
+    /// The end of a turn: what waits for workers.
+    pub(super) fn finish(&mut self, inside: &mut Datapath) {
+        self.places.forget_stats();
+        if self.is_behind {
+            self.ask(inside);
+        }
+        if self.is_settling || self.connections.server().is_settling() {
+            self.is_settling =
+                self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+        }
+    }
+
+    /// Has workers hand packets over, once there is anybody who could be asked.
+    fn listen(&mut self, poller: &Poller, inside: &Datapath) {
+        if self.upcalls.is_some() {
+            return;
+        }
+        let made = inside.engine().upcalls(LIMITS).map_err(|error| Fault::refused(error.to_string()));
+        let watched = made.and_then(|upcalls| {
+            poller.add(&upcalls, self.numbers.packets, Interest::READ)?;
+            Ok(upcalls)
+        });
+        match watched {
+            Ok(upcalls) => {
+                (self.upcalls, self.places.can_ask) = (Some(upcalls), true);
+            }
+            Err(fault) => say_of_others!("the control plane cannot be asked about packets: {fault}"),
+        }
+    }
+
+    /// When there is something to do even if nothing happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if self.is_behind {
+            return Some(Instant::now());
+        }
+        self.is_settling.then(|| Instant::now() + SETTLE_PAUSE)
+    }
+
+    /// A port goes away, and out of its datapath.
+    pub(super) fn port_lost(&mut self, name: &str, inside: &mut Datapath) {
+        self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+        self.wishes.left(name);
+    }
+
+    /// A switch has no flow table any more, and is no datapath.
+    pub(super) fn datapath_lost(&mut self, name: &str, inside: &mut Datapath) {
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        self.connections.datapath_lost(name, &mut adapter);
+    }
+
+    /// A port that was asked for is there.
+    pub(super) fn port_arrived(&mut self, name: &str) {
+        self.wishes.arrived(name);
+    }
+
+    /// A port that was asked for is not to be had.
+    pub(super) fn port_denied(&mut self, name: &str, errno: i32) {
+        self.wishes.denied(name, errno);
+    }
+
+    /// What the supervisor is to be told.
+    pub(super) fn take_reports(&mut self) -> Vec<Report> {
+        let mut reports = self.wishes.take_reports();
+        reports.extend(self.news().map(Report::Datapaths));
+        reports
+    }
+
+    /// Datapaths, ports and meters, for the next process, if there is anything new about them.
+    fn news(&mut self) -> Option<Value> {
+        let server = self.connections.server();
+        let now = (server.changes(), self.places.meter_changes);
+        if std::mem::replace(&mut self.told, now) == now {
+            return None;
+        }
+        let meters = |id| self.places.get(id).map(|place| &place.meters);
+        serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), meters)).ok()
+    }
+
+    /// Makes again what another process told last; all ports are there.
+    pub(super) fn restore(&mut self, told: Value, inside: &mut Datapath) -> Result<(), Fault> {
+        let unknown = |why: &dyn std::fmt::Display| {
+            Fault::new(Kind::Internal, format!("datapaths of another version are not known: {why}"))
+        };
+        let nothing = || KeptDatapaths { version: STATE_VERSION, ..KeptDatapaths::default() };
+        let kept: Option<KeptDatapaths> = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        let kept = kept.unwrap_or_else(nothing);
+        if kept.version != STATE_VERSION {
+            return Err(unknown(&kept.version));
+        }
+        let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        for name in self.connections.server_mut().restore(records, &mut adapter) {
+            say!("{name} is not in its datapath any more: it was deleted while the switch process began");
+        }
+        for (id, kept) in &kept.datapaths {
+            for (meter, kept) in &kept.meters {
+                let _ = adapter.meter_set(DatapathId(*id), *meter, kept.meter());
+            }
+        }
+        adapter.release_orphans();
+        Ok(())
+    }
+}
+
+/// Who just hangs up is none of the log's business.
+fn complain(why: &Closed) {
+    if !matches!(why, Closed::HungUp) {
+        say_of_others!("closed a control connection: {why}");
+    }
+}
