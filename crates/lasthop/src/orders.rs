@@ -14,7 +14,7 @@ use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
 /// Of orders and reports, and of what is told of a session. A switch process of another version cannot take over.
-pub(crate) const STATE_VERSION: u64 = 1;
+pub(crate) const STATE_VERSION: u64 = 2;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
 #[derive(Debug, Serialize, Deserialize)]

@@ -13,12 +13,14 @@ use crate::{Device, KeptSession, News, Protocol, Refusal, TakeOverError, memory}
 impl<D: Device> Protocol<D> {
     /// What a successor would have to know and was not told yet.
     pub fn news(&mut self) -> Option<News> {
-        self.shared.kept.as_ref()?;
-        let session = self.kept();
+        let memory = self.shared.kept.as_ref()?;
+        let mut session = self.kept();
         let mut fds = self.keeper.take();
         if session == self.told {
             return None;
         }
+        session.told = session.told.wrapping_add(1);
+        memory.set_told(session.told);
         let wanted: Vec<u32> = session.fds().collect();
         fds.retain(|(number, _)| wanted.contains(number));
         self.told = session.clone();
@@ -27,6 +29,7 @@ impl<D: Device> Protocol<D> {
 
     fn kept(&self) -> KeptSession {
         KeptSession {
+            told: self.told.told,
             offer: self.offer,
             features: self.shared.features,
             protocol_features: self.protocol_features,
