@@ -1,7 +1,7 @@
 //! What the ports' counters were when a switch process died: the next one's go on from there.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lasthop_engine::{BOOK_BYTES, counters_in};
 use lasthop_fabric::{Drops, PortCounters};
@@ -11,6 +11,7 @@ use crate::orders::Answer;
 use crate::report::{self, PortReport};
 
 use super::Supervisor;
+use super::store::Key;
 
 /// One port's counters: those of all switch processes that are dead, and memory in which the present one keeps its own.
 #[derive(Debug)]
@@ -24,6 +25,22 @@ impl Account {
         Ok(Self { book: blank()?, past: PortCounters::default() })
     }
 
+    /// What another supervisor kept. Words of another version are none.
+    pub(super) fn of_kept(book: OwnedFd, past: &[u64]) -> Self {
+        let past = if past.len() == PortCounters::WORDS { past } else { &[] };
+        let mut account = Self { book, past: PortCounters::of_words(past) };
+        // Whoever counted there is dead.
+        if let Ok(counters) = account.close_book() {
+            account.past.merge(&counters);
+        }
+        account
+    }
+
+    /// The counters of all that are dead.
+    pub(super) fn past_words(&self) -> Vec<u64> {
+        self.past.words().to_vec()
+    }
+
     /// A copy of the memory, for the switch.
     pub(super) fn book(&self) -> io::Result<OwnedFd> {
         self.book.try_clone()
@@ -35,6 +52,12 @@ impl Account {
         let read = rustix::io::pread(&self.book, &mut bytes[..], 0)?;
         self.book = blank()?;
         Ok(counters_in(&bytes[..read]))
+    }
+}
+
+impl AsFd for Account {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.book.as_fd()
     }
 }
 
@@ -54,6 +77,7 @@ impl Supervisor {
         let account = Account::open().ok()?;
         let book = account.book().ok();
         self.accounts.insert(number, account);
+        self.store.is_late(Key::Port(number));
         book
     }
 
@@ -67,6 +91,7 @@ impl Supervisor {
         for (account, counters) in closed {
             account.past.merge(&counters);
         }
+        self.accounts.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
     }
 
     /// Adds what was counted before to the counters of the present switch process.

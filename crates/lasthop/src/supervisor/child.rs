@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::SIGSYS;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -77,6 +78,8 @@ pub(crate) struct Process<Out, In> {
     pub(crate) channel: Channel<Out, In>,
     /// The channel is watched for room as well.
     is_full: bool,
+    /// Names the process also when its number is another's; none if the system has no room for it.
+    handle: Option<OwnedFd>,
     /// What it said when it could not go on.
     pub(crate) last_words: Option<String>,
     /// What it has given up, once it said so.
@@ -94,11 +97,17 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
         // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
         let command = command
             .env_remove(notify::VARIABLE)
+            .env_remove("LISTEN_PID")
+            .env_remove("LISTEN_FDS")
+            .env_remove("LISTEN_FDNAMES")
             .process_group(0)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
-        Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None, sandbox: None })
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let started = Instant::now();
+        Ok(Self { child, started, channel, is_full: false, handle, last_words: None, sandbox: None })
     }
 
     /// What it has said, with the descriptors that came along; whether the channel is at its end.
@@ -188,6 +197,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// The process that runs now.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.current.as_ref().map(Process::pid)
+    }
+
+    /// A descriptor of the process that runs now.
+    pub(crate) fn handle(&self) -> Option<&OwnedFd> {
+        self.current.as_ref()?.handle.as_ref()
     }
 
     /// For how long it has been running.

@@ -136,6 +136,9 @@ impl Supervisor {
 
     /// The old switch has come to rest, or will not.
     pub(super) fn rested(&mut self, result: Result<Answer, Fault>) {
+        if self.stage.is_leaving() {
+            return self.rested_to_leave(result.map(drop));
+        }
         match (result, self.upgrade.take()) {
             (Ok(_), Some(Upgrade::Resting { heir, program, asker, since })) => {
                 self.upgrade = Some(Upgrade::TakingOver { program: program.clone(), asker, since });
@@ -164,6 +167,7 @@ impl Supervisor {
         self.estates.values_mut().for_each(super::estate::Estate::begin_anew);
         self.ports_down();
         self.fail_waiting();
+        self.deposit_head();
         self.tell_everything();
     }
 

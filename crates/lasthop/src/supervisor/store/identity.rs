@@ -55,16 +55,8 @@ mod tests {
         let process = |pid| pidfd_open(pid, PidfdFlags::empty()).expect("a process");
         let own = rustix::process::getpid();
         let init = Pid::from_raw(1).expect("a number");
-        let all: Vec<OwnedFd> = vec![
-            one.into(),
-            other.into(),
-            event(),
-            event(),
-            memory(),
-            memory(),
-            process(own),
-            process(init),
-        ];
+        let all: Vec<OwnedFd> =
+            vec![one.into(), other.into(), event(), event(), memory(), memory(), process(own), process(init)];
         let of = |fd: &OwnedFd| Identity::of(fd).expect("open");
         for (at, fd) in all.iter().enumerate() {
             assert_eq!(of(fd), of(&fd.try_clone().expect("a copy")), "{at}");

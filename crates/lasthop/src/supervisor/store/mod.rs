@@ -249,7 +249,9 @@ impl Store {
     /// Says what is wrong, once.
     pub(super) fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
-            say!("the service manager does not keep all: {why}. Guests may have to connect again when this process ends");
+            say!(
+                "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"
+            );
             self.trouble = Some(why);
         }
     }

@@ -30,7 +30,8 @@ impl Record {
 
     /// What somebody else wrote, and the record to go on with. None if there is no whole text.
     pub(super) fn read(file: OwnedFd) -> Option<(Self, Vec<u8>)> {
-        let (count, text) = (0..2).filter_map(|slot| read_slot(&file, slot)).max_by_key(|(count, _)| *count)?;
+        let (count, text) =
+            (0..2).filter_map(|slot| read_slot(&file, slot)).max_by_key(|(count, _)| *count)?;
         Some((Self { file, count }, text))
     }
 

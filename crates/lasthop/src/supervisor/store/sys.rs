@@ -16,7 +16,8 @@ const FIRST: RawFd = 3;
 pub(super) fn take(count: u16) -> Vec<OwnedFd> {
     static IS_TAKEN: AtomicBool = AtomicBool::new(false);
     let numbers = FIRST..FIRST + RawFd::from(count);
-    let are_open = numbers.clone().all(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok());
+    let are_open =
+        numbers.clone().all(|number| std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok());
     if IS_TAKEN.swap(true, Ordering::Relaxed) || !are_open {
         return Vec::new();
     }
