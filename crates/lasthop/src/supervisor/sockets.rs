@@ -39,9 +39,8 @@ impl ListenSocket {
 
     /// A socket that listens at `path` already, if its file there is the one of that device and inode.
     pub(super) fn of_kept(socket: OwnedFd, path: &Path, file: (u64, u64)) -> Option<Self> {
-        let this = Self { listener: socket.into(), path: path.to_path_buf(), identity: None };
-        let is_there = identity(path) == Some(file) && this.listener.set_nonblocking(true).is_ok();
-        is_there.then_some(Self { identity: Some(file), ..this })
+        let this = Self { listener: socket.into(), path: path.to_path_buf(), identity: Some(file) };
+        (identity(path) == this.identity && this.listener.set_nonblocking(true).is_ok()).then_some(this)
     }
 
     /// Device and inode of its file, unless that is somebody else's by now.
