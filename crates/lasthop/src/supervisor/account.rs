@@ -82,16 +82,21 @@ impl Supervisor {
     }
 
     /// The switch is dead: what it counted is added to what others did before it.
-    pub(super) fn close_books(&mut self) {
+    ///
+    /// Returns what it counted, of all ports together.
+    pub(super) fn close_books(&mut self) -> PortCounters {
         let accounts = self.accounts.values_mut();
         let mut closed: Vec<(&mut Account, PortCounters)> = accounts
             .filter_map(|account| account.close_book().ok().map(|counters| (account, counters)))
             .collect();
         balance(closed.iter_mut().map(|(_, counters)| counters).collect());
+        let mut sum = PortCounters::default();
         for (account, counters) in closed {
             account.past.merge(&counters);
+            sum.merge(&counters);
         }
         self.accounts.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
+        sum
     }
 
     /// Adds what was counted before to the counters of the present switch process.
@@ -122,6 +127,19 @@ fn balance(mut ports: Vec<&mut PortCounters>) {
     busiest.tx_packets += forwarded.saturating_sub(delivered);
 }
 
+/// What a process that is dead did, in a line.
+pub(super) fn obituary(counters: &PortCounters) -> String {
+    let mut drops = counters.rx_drops;
+    drops.merge(&counters.tx_drops);
+    let mut reasons: Vec<_> = drops.nonzero().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let reasons: Vec<String> =
+        reasons.iter().map(|(reason, count)| format!("{count} {}", reason.name())).collect();
+    let reasons = if reasons.is_empty() { "nothing".to_owned() } else { reasons.join(", ") };
+    let (taken, delivered) = (counters.rx_packets, counters.tx_packets);
+    format!("it had taken {taken} packets, delivered {delivered}, and dropped {reasons}")
+}
+
 fn add(port: &mut PortReport, past: &PortCounters) {
     port.rx_packets += past.rx_packets;
     port.rx_bytes += past.rx_bytes;
@@ -147,6 +165,8 @@ fn add_drops(drops: &mut report::Drops, past: &Drops) {
 
 #[cfg(test)]
 mod tests {
+    use lasthop_verdict::DropReason;
+
     use super::*;
 
     #[test]
@@ -162,6 +182,16 @@ mod tests {
             assert_eq!(one.forwarded + other.forwarded, one.tx_packets + other.tx_packets);
             assert!(one.is_conserved() && other.is_conserved());
         }
+    }
+
+    #[test]
+    fn an_obituary_has_the_most_frequent_reason_first() {
+        let mut counters = PortCounters { rx_packets: 9, tx_packets: 4, ..PortCounters::default() };
+        assert_eq!(obituary(&counters), "it had taken 9 packets, delivered 4, and dropped nothing");
+        counters.rx_drops.count_all(DropReason::BadCsum, 2);
+        counters.tx_drops.count_all(DropReason::Restart, 3);
+        let text = obituary(&counters);
+        assert!(text.ends_with("dropped 3 restart, 2 bad_csum"), "{text}");
     }
 
     #[test]

@@ -158,9 +158,35 @@ fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         // The system call is told by the process itself, as a rule.
         (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
-        (Some(signal), _) => format!("was killed by signal {signal}"),
+        (Some(signal), _) => {
+            let core = if status.core_dumped() { core_text() } else { String::new() };
+            format!("was killed by signal {signal}{}{core}", meaning(signal))
+        }
         (None, Some(code)) => format!("ended with status {code}"),
         (None, None) => "ended".to_owned(),
+    }
+}
+
+/// What a signal says of a program, if it is one that the program brought upon itself.
+fn meaning(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGSEGV => " (SIGSEGV: memory that is not there)",
+        libc::SIGBUS => " (SIGBUS: memory whose file is shorter, or which the machine lost)",
+        libc::SIGILL => " (SIGILL: an instruction that this CPU does not have)",
+        libc::SIGFPE => " (SIGFPE: arithmetic without a result)",
+        libc::SIGABRT => " (SIGABRT: it gave up; the log has its last words)",
+        libc::SIGTRAP => " (SIGTRAP)",
+        _ => "",
+    }
+}
+
+/// Where its core is (core(5)).
+fn core_text() -> String {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    match pattern.trim().strip_prefix('|') {
+        Some(program) if program.contains("systemd-coredump") => ", with a core: coredumpctl info".to_owned(),
+        Some(program) => format!(", with a core for {}", program.split(' ').next().unwrap_or_default()),
+        None => format!(", with a core: {}", pattern.trim()),
     }
 }
 
@@ -300,6 +326,10 @@ mod tests {
     #[test]
     fn an_end_is_described_by_signal_or_status() {
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
+        let crashed = describe(ExitStatus::from_raw(libc::SIGSEGV));
+        assert_eq!(crashed, "was killed by signal 11 (SIGSEGV: memory that is not there)");
+        let with_core = describe(ExitStatus::from_raw(libc::SIGABRT | 0x80));
+        assert!(with_core.contains("its last words), with a core"), "{with_core}");
         assert_eq!(describe(ExitStatus::from_raw(SIGSYS)), "was ended by SIGSYS");
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
     }

@@ -10,6 +10,7 @@ use crate::rundir;
 use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
+use super::account::obituary;
 use super::control::Control;
 use super::driver::Driver;
 use super::orders::What;
@@ -118,7 +119,7 @@ impl Supervisor {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         let how = self.lives.bury();
         self.upgrade_failed();
-        self.close_books();
+        let counters = self.close_books();
         self.judge_estates();
         self.ports_down();
         match self.stage {
@@ -127,7 +128,8 @@ impl Supervisor {
             }
             Stage::Serving => {
                 let pause_ms = self.lives.plan().as_millis();
-                say!("the switch process {pid} {how}; starting it again in {pause_ms} ms");
+                let what = obituary(&counters);
+                say!("the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
             }
             Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
             Stage::Leaving { .. } => self.leave(),

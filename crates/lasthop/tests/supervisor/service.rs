@@ -1,6 +1,7 @@
 //! A switch under a service manager that keeps descriptors.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -152,7 +153,7 @@ impl Drop for Service {
             self.switch.wait();
             return;
         }
-        eprintln!("{}", self.switch.log());
+        let _ = std::io::stderr().write_all(self.switch.log().as_bytes());
         if let Some(pid) = supervisor.filter(|pid| *pid > 0 && is_alive(*pid)) {
             signal(pid, Signal::KILL);
         }
