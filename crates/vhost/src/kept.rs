@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::inflight::KeptInflight;
 use crate::message::MemoryRegionMessage;
 use crate::{Offer, Refusal};
 
@@ -117,6 +118,8 @@ pub struct KeptSession {
     pub(crate) rings: Vec<KeptRing>,
     /// Where to ask the front end for something.
     pub(crate) back_channel: Option<u32>,
+    /// Where it keeps track of chains in flight.
+    pub(crate) inflight: Option<KeptInflight>,
 }
 
 /// A region of memory, and the number of its file.
@@ -177,7 +180,9 @@ impl KeptSession {
             KeptKick::NotSet | KeptKick::Polled => None,
         });
         let calls = self.rings.iter().filter_map(|ring| ring.call);
-        self.regions.iter().map(|region| region.file).chain(kicks).chain(calls).chain(self.back_channel)
+        let inflight = self.inflight.map(|inflight| inflight.file);
+        let regions = self.regions.iter().map(|region| region.file);
+        regions.chain(kicks).chain(calls).chain(self.back_channel).chain(inflight)
     }
 }
 

@@ -69,6 +69,12 @@ fn several_regions_small_rings_and_workers() {
 }
 
 #[test]
+fn guests_whose_front_ends_keep_track_of_chains_in_flight() {
+    let options = GuestOptions { inflight: true, ..GuestOptions::default() };
+    guests_do_not_notice(&[], &options, Service::kill);
+}
+
+#[test]
 fn a_restart_loses_nothing_that_a_ring_still_held() {
     let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
     let talkers = talkers(&service, &GuestOptions::default());

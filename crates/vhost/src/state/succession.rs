@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::channel::BackendChannel;
 use crate::features::PROTOCOL_FEATURES;
+use crate::inflight::Inflight;
 use crate::kept::{Keeper, KeptRing, Legacy};
 use crate::message::MemoryRegionMessage;
 use crate::rings::Rings;
@@ -38,6 +39,7 @@ impl<D: Device> Protocol<D> {
             regions: self.regions.clone(),
             rings: self.rings.kept(),
             back_channel: self.backend_channel.kept(),
+            inflight: self.shared.inflight.as_ref().map(|inflight| inflight.kept),
         }
     }
 
@@ -85,6 +87,10 @@ impl<D: Device> Protocol<D> {
         }
         if let Some(number) = session.back_channel {
             self.backend_channel = BackendChannel::of_kept(legacy.take_fd(number)?, number);
+        }
+        if let Some(kept) = session.inflight {
+            let file = legacy.take_fd(kept.file)?;
+            self.shared.inflight = Some(Inflight::of_kept(kept, &file, session.offer.rings())?);
         }
         let files = session.regions.iter().map(|region| legacy.take_fd(region.file));
         let files: Vec<OwnedFd> = files.collect::<Result<_, _>>()?;
