@@ -3,7 +3,6 @@
 mod support;
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_wire::Offload;
@@ -16,14 +15,16 @@ const DEATHS: usize = 6;
 /// Frames that are sent at once, and times that they are between two deaths.
 const BURST: u32 = 16;
 const ROUNDS: usize = 200;
-const VNICS: [&str; 4] = ["--vnic", "one", "--vnic", "two"];
+const VNICS: [&str; 6] = ["--vnic", "one", "--vnic", "two", "--vnic", "three"];
+const THREE: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
+const ALL: [u8; 6] = [0xff; 6];
 
 fn options(mac: [u8; 6], rx_buffers: u16) -> GuestOptions {
     GuestOptions { mac, rx_buffers, inflight: true, ring_entries: 64, ..GuestOptions::default() }
 }
 
-/// Kills supervisor and switch process; another switch runs in the same directory, and both guests go on there.
-fn everything_dies(switch: &mut Switch, guests: [(&str, &mut Guest); 2]) {
+/// Kills supervisor and switch process; another switch runs in the same directory, and its guests go on there.
+fn everything_dies<const N: usize>(switch: &mut Switch, guests: [(&str, &mut Guest); N]) {
     let inner = switch.switch_pid().expect("a switch process");
     // The switch process goes first, so that it has no time to finish anything.
     signal(inner, Signal::KILL);
@@ -50,7 +51,8 @@ impl Ear {
         let mut bytes = Vec::new();
         while guest.recv(0, &mut bytes).expect("a sound ring").is_some() {
             let number = u32::from_be_bytes(bytes[14..18].try_into().expect("a number"));
-            assert_eq!(bytes, frame(TWO, ONE, number, 200), "damaged");
+            let to = bytes[..6].try_into().expect("an address");
+            assert_eq!(bytes, frame(to, ONE, number, 200), "damaged");
             assert!(number > self.last, "{number} came after {}", self.last);
             assert!(self.seen.insert(number), "{number} came twice");
             self.last = number;
@@ -94,30 +96,36 @@ fn what_was_in_flight_is_given_back_undelivered_and_nothing_comes_twice() {
     switch.ask(&["stats", "--check"]).ok();
 }
 
-/// Sends more than the other guest has room for, so that frames wait; how many were given back by the next switch.
-fn given_back(switch: &mut Switch, one: &mut Guest, two: &mut Guest, number: &mut u32) -> u64 {
+/// Sends to everybody what one guest takes and another one has no room for, so that frames wait that were delivered once; how many
+/// were given back by the next switch.
+fn given_back(switch: &mut Switch, guests: [&mut Guest; 3], ear: &mut Ear, number: &mut u32) -> u64 {
+    let [one, two, three] = guests;
+    one.reclaim(0).expect("each chain comes back once");
     for _ in 0..BURST {
         *number += 1;
-        assert!(one.send(0, &frame(TWO, ONE, *number, 200), Offload::default()).expect("connected"));
+        assert!(one.send(0, &frame(ALL, ONE, *number, 200), Offload::default()).expect("connected"));
     }
     one.flush(0).expect("connected");
-    std::thread::sleep(Duration::from_millis(20));
-    everything_dies(switch, [("one", one), ("two", two)]);
+    eventually("the frames", || {
+        ear.listen(two);
+        (ear.last == *number).then_some(())
+    });
+    everything_dies(switch, [("one", one), ("two", two), ("three", three)]);
+    ear.listen(two);
     restarts(switch)
 }
 
 #[test]
-fn frames_that_wait_for_a_receiver_are_counted() {
+fn what_was_delivered_to_one_guest_and_waits_for_another_one_does_not_come_again() {
     let mut switch = Switch::start(&VNICS);
     let mut one = guest_with(&switch, "one", options(ONE, 64));
-    let mut two = guest_with(&switch, "two", options(TWO, 4));
+    let mut two = guest_with(&switch, "two", options(TWO, 64));
+    let mut three = guest_with(&switch, "three", options(THREE, 4));
     let (mut ear, mut number) = (Ear::default(), 0);
-    // So that it is known where the other one is.
-    send(&mut two, &frame(ONE, TWO, 1, 60));
     // They wait for 300 ms, which may be over before everything dies: then once more.
     let lost = eventually("frames in flight", || {
-        let lost = given_back(&mut switch, &mut one, &mut two, &mut number);
-        ear.listen(&mut two);
+        let guests = [&mut one, &mut two, &mut three];
+        let lost = given_back(&mut switch, guests, &mut ear, &mut number);
         (lost > 0).then_some(lost)
     });
     assert!(lost <= u64::from(BURST), "{lost}");
@@ -126,6 +134,12 @@ fn frames_that_wait_for_a_receiver_are_counted() {
         ear.listen(&mut two);
         one.reclaim(0).expect("each chain comes back once");
         (one.in_flight(0).expect("a sound ring") == 0).then_some(())
+    });
+    number += 1;
+    send(&mut one, &frame(TWO, ONE, number, 200));
+    eventually("one more", || {
+        ear.listen(&mut two);
+        (ear.last == number).then_some(())
     });
 }
 
