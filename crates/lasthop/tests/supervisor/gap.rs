@@ -117,3 +117,19 @@ fn a_supervisor_that_dies_again_and_again_at_its_start() {
     talk(&mut one, &mut two, 1);
     service.nobody_was_let_go();
 }
+
+#[test]
+fn a_supervisor_that_dies_amid_an_upgrade() {
+    let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));
+    for round in 0..10 {
+        service.settle();
+        std::thread::scope(|scope| {
+            scope.spawn(|| service.switch.ask(&["upgrade"]));
+            std::thread::sleep(Duration::from_millis(4 * round));
+            service.kill();
+        });
+        talk(&mut one, &mut two, round as u32);
+    }
+    service.nobody_was_let_go();
+}

@@ -4,6 +4,7 @@
 mod support;
 
 mod changed;
+mod full;
 mod gap;
 mod kept;
 mod service;

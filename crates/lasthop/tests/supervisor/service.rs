@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{Switch, eventually, is_alive, signal};
 
-const MANAGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/service-manager");
+pub(crate) const MANAGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/service-manager");
 /// Descriptors that the manager keeps.
 const ROOM: &str = "512";
 /// Looks, 10 ms apart, for which nothing changes before nothing more is expected to.
