@@ -173,7 +173,9 @@ impl Supervisor {
 
     /// The new switch goes on with everything.
     pub(super) fn upgraded(&mut self) {
-        let Some(Upgrade::TakingOver { program, asker, since }) = self.upgrade.take() else { return };
+        // One that was asked for while a process started is not over with that start.
+        let taking_over = self.upgrade.take_if(|upgrade| matches!(upgrade, Upgrade::TakingOver { .. }));
+        let Some(Upgrade::TakingOver { program, asker, since }) = taking_over else { return };
         let pause_us = since.elapsed().as_micros() as u64;
         let pid = self.lives.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
