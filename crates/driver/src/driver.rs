@@ -35,20 +35,18 @@ impl fmt::Display for PortId {
 }
 
 /// How the driver works.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverSettings {
     /// I/O threads; queues are spread over them.
     pub threads: usize,
     /// How long a queue without frames is looked at before its thread sleeps, in us, and up to four times as long while
     /// sleeps turn out to be short. As the switch's own: the answer to what was delivered comes within it, or late.
     pub hysteresis_us: u32,
-    /// CPUs that the threads may run on; empty: any.
-    pub cpus: Vec<usize>,
 }
 
 impl Default for DriverSettings {
     fn default() -> Self {
-        Self { threads: 1, hysteresis_us: 50, cpus: Vec::new() }
+        Self { threads: 1, hysteresis_us: 50 }
     }
 }
 

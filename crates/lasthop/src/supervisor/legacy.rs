@@ -174,7 +174,7 @@ impl RunSettings {
 
 impl Supervisor {
     /// Goes on with what the last supervisor left, as far as `settings` have it, and adds to them what was added by hand.
-    pub(super) fn go_on(
+    pub(super) fn inherit(
         &mut self,
         legacy: Legacy,
         settings: &mut RunSettings,
@@ -182,6 +182,7 @@ impl Supervisor {
     ) -> Result<(), Fault> {
         let running = legacy.running(&settings.dir);
         legacy.add_by_hand(settings);
+        self.switches.clone_from(&settings.switches);
         let plan = Plan::new(&running, &settings.wanted());
         let pid = legacy.head.pid;
         for (number, record) in legacy.ports {
@@ -190,7 +191,7 @@ impl Supervisor {
             match settings.vnics.iter().position(|vnic| is_kept && vnic.name == *name) {
                 Some(at) => {
                     let spec = settings.vnics.remove(at);
-                    self.go_on_with(number, record, spec, inherited)?;
+                    self.inherit_port(number, record, spec, inherited)?;
                 }
                 None => self.let_go(number, record, inherited),
             }
@@ -200,7 +201,7 @@ impl Supervisor {
         Ok(())
     }
 
-    fn go_on_with(
+    fn inherit_port(
         &mut self,
         number: u32,
         record: PortRecord,
@@ -228,6 +229,7 @@ impl Supervisor {
         self.next_port = self.next_port.max(number);
         self.ports.insert(number, port);
         self.store.is_late(Key::Port(number));
+        self.make_placeholder(number);
         Ok(())
     }
 

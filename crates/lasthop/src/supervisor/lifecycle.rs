@@ -12,6 +12,7 @@ use crate::sandbox::{self, Layer};
 use super::Supervisor;
 use super::account::obituary;
 use super::control::Control;
+use super::controller::Plane;
 use super::driver::Driver;
 use super::orders::What;
 use super::port::Port;
@@ -148,9 +149,11 @@ impl Supervisor {
         }
         say!("ending");
         self.control = None;
+        self.entrance = None;
         self.ports.clear();
         self.estates.clear();
         self.driver = Driver::new(&self.settings);
+        self.plane = Plane::new(&self.settings);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);
@@ -164,7 +167,9 @@ impl Supervisor {
     fn begin_to_leave(&mut self) {
         say!("ending; the service manager has what the next one needs to go on");
         self.refuse_upgrade("the switch was asked to end");
+        self.entrance = None;
         self.driver = Driver::new(&self.settings);
+        self.plane = Plane::new(&self.settings);
         self.stage = Stage::Leaving { until: Instant::now() + END_PATIENCE, retry: None };
         if self.lives.is_up() {
             self.order(Order::Rest, What::Rested, None);

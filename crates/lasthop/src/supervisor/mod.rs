@@ -10,19 +10,23 @@ mod change;
 mod child;
 mod client;
 mod control;
+mod controller;
 mod device;
 mod devices;
 mod doctor;
 mod driver;
 mod estate;
 mod fdb;
+mod interface;
 mod legacy;
 mod lifecycle;
 mod opening;
 mod orders;
+mod placeholder;
 mod port;
 mod ports;
 mod records;
+mod requested;
 mod requests;
 mod showing;
 mod sockets;
@@ -42,7 +46,6 @@ use std::time::Instant;
 use rustix::fs::Mode;
 
 use crate::clock::earlier;
-use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
@@ -51,7 +54,8 @@ use crate::notify::Manager;
 use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::port::PortSpec;
-use crate::rundir::{RunDir, control_socket};
+use crate::rundir::{RunDir, control_socket, datapath_socket};
+use crate::settings::SwitchSettings;
 use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
@@ -59,8 +63,10 @@ use crate::vnic::VnicSpec;
 use account::Account;
 use child::{Lives, Role};
 use control::Control;
+use controller::Plane;
 use driver::Driver;
 use estate::Estate;
+use interface::Entrance;
 use legacy::Legacy;
 use lifecycle::Stage;
 use orders::Waiting;
@@ -115,7 +121,7 @@ pub(crate) fn run(
     let control = legacy.as_ref().and_then(|legacy| legacy.control(&inherited, &control_socket(dir.path())));
     let mut supervisor = Supervisor::open(dir.path(), signals, &settings, control)?;
     if let Some(legacy) = legacy {
-        supervisor.go_on(legacy, &mut settings, &inherited)?;
+        supervisor.inherit(legacy, &mut settings, &inherited)?;
     }
     supervisor.store.adopt(inherited);
     supervisor.switches = settings.switches;
@@ -138,6 +144,7 @@ struct Supervisor {
     settings: SwitchSettings,
     lives: Lives<Request, Report>,
     driver: Driver,
+    plane: Plane,
     /// None until there is a device port.
     links: Option<Links>,
     /// The default one first.
@@ -154,6 +161,7 @@ struct Supervisor {
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
+    entrance: Option<Entrance>,
     control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
@@ -182,12 +190,14 @@ impl Supervisor {
         let access = access::Access::of_control(control_group.as_deref())?;
         let control = Control::open(&control_socket(dir), access, control)?;
         poller.add(&control, Source::Control.into(), Interest::READ)?;
+        let entrance = Entrance::open(&datapath_socket(dir), access)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             poller,
             signals,
             lives: Lives::new(Role::switch(&settings)),
             driver: Driver::new(&settings),
+            plane: Plane::new(&settings),
             settings,
             links: None,
             switches: run.switches.clone(),
@@ -199,6 +209,7 @@ impl Supervisor {
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
+            entrance: Some(entrance),
             control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -217,6 +228,9 @@ impl Supervisor {
             }
             self.on_time(Instant::now());
             self.track_uplinks();
+            self.tend_placeholders();
+            self.watch_entrance();
+            self.settle_plane();
             self.proceed_with_clients();
             self.watch_channels();
             self.deposit(Instant::now());
@@ -241,6 +255,8 @@ impl Supervisor {
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Heir) => self.hear_heir(),
             Some(Source::Links) => self.hear_links(),
+            Some(Source::Interface) => self.let_in(),
+            Some(Source::Plane) => self.hear_plane(),
             Some(Source::Signals) | None => {}
         }
     }
@@ -252,7 +268,8 @@ impl Supervisor {
         let control = self.control.as_ref().and_then(Control::due);
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
-        others.into_iter().chain([self.store.due()]).fold(ports, earlier)
+        let others = others.into_iter().chain([self.plane.due(), self.store.due()]);
+        others.fold(ports, earlier)
     }
 
     /// Does what is due.
@@ -266,6 +283,9 @@ impl Supervisor {
             control.expire(now, &self.poller);
         }
         self.give_up_waiting(now);
+        if is_due(self.plane.due()) {
+            self.plane_on_time(now);
+        }
         if is_due(self.devices_due()) {
             self.devices_on_time(now);
         }

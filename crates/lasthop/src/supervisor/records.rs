@@ -64,7 +64,7 @@ pub(super) struct PortRecord {
     pub(super) estate: Option<EstateRecord>,
     pub(super) book: Option<Identity>,
     /// Counters before the book.
-    pub(super) past: Vec<u64>,
+    pub(super) past: BTreeMap<String, u64>,
 }
 
 /// One guest's session.
@@ -125,7 +125,11 @@ impl Supervisor {
     fn deed(&self, key: Key) -> Option<io::Result<Deed<'_>>> {
         match key {
             Key::Head => Some(self.head_deed()),
-            Key::Port(number) => self.ports.get(&number).map(|port| self.port_deed(number, port)),
+            // Those that a controller has asked for, it will ask for again.
+            Key::Port(number) => {
+                let port = self.ports.get(&number).filter(|port| !port.is_requested());
+                port.map(|port| self.port_deed(number, port))
+            }
         }
     }
 
@@ -160,7 +164,7 @@ impl Supervisor {
         let estate = estate.map(|estate| estate.record(&mut deed)).transpose()?;
         let account = self.accounts.get(&number);
         let book = account.map(|account| deed.name(account)).transpose()?;
-        let past = account.map(|account| account.past_words()).unwrap_or_default();
+        let past = account.map(|account| account.past_by_name()).unwrap_or_default();
         let record = PortRecord { spec: port.spec.clone(), device, listening, estate, book, past };
         deed.text = serde_json::to_vec(&record)?;
         Ok(deed)
