@@ -83,6 +83,23 @@ pub(crate) enum Order {
     End,
 }
 
+impl Order {
+    /// Whether no packet has to pass when it was obeyed: a switch process is told all that there is before its workers start.
+    pub(crate) fn is_preparation(&self) -> bool {
+        matches!(
+            self,
+            Self::AddSwitch(_)
+                | Self::AddPort(_)
+                | Self::FdbAdd(_)
+                | Self::Know
+                | Self::Hold
+                | Self::Bring { .. }
+                | Self::TakeOver { .. }
+                | Self::Wake
+        )
+    }
+}
+
 /// What the switch is told of a port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SwitchPort {

@@ -125,7 +125,7 @@ impl SwitchSettings {
     pub(crate) fn set_default_switch(&mut self, spec: &SwitchSpec) {
         self.module = spec.module.clone();
         self.fdb_entries = spec.fdb_entries;
-        (self.controller, self.fail_mode) = (Some(spec.controller), Some(spec.fail_mode));
+        (self.controller, self.fail_mode) = (Some(spec.controller), spec.fail_mode);
     }
 
     /// The switch that is always there.

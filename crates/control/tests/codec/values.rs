@@ -186,11 +186,11 @@ pub(crate) fn key() -> BoxedStrategy<FlowKey> {
         .boxed()
 }
 
-/// A key and any mask of it.
+/// A key and any mask of it; one of zeros for a tag would not come back as it is.
 pub(crate) fn key_and_mask() -> BoxedStrategy<(FlowKey, FlowKey)> {
     (key(), key(), any::<[(u16, u16); 2]>())
         .prop_map(|(key, mut mask, tags)| {
-            let tags = tags.map(|(tpid, tci)| Vlan { tpid, tci });
+            let tags = tags.map(|(tpid, tci)| Vlan { tpid, tci: tci.max(1) });
             mask.vlans = tags.into_iter().take(key.vlans.len()).collect();
             (key, mask)
         })

@@ -7,13 +7,15 @@ mod captures;
 mod datapath;
 mod inspection;
 mod interface;
+mod keeper;
 mod sessions;
 mod succession;
 mod switches;
+mod sys;
 mod wishes;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::capture::CaptureSpec;
@@ -31,6 +33,7 @@ use crate::switches::SwitchSpec;
 use captures::{Captures, Terms};
 use datapath::Datapath;
 use interface::{Interface, Numbers};
+use keeper::Keeper;
 use sessions::{Arrival, Served, Sessions};
 use succession::Brought;
 
@@ -49,11 +52,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     let mut channel = take_channel()?;
     let datapath = match begin(settings, &mut channel) {
         Ok(datapath) => datapath,
-        Err(fault) => {
-            let _ = channel.send(&Report::Failed { why: fault.message }, None);
-            // Said by the supervisor.
-            std::process::exit(1);
-        }
+        Err(fault) => fail(&mut channel, fault),
     };
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
@@ -72,12 +71,23 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     .serve()
 }
 
-/// Gives up what is not needed, then starts the workers, which get no more than is left.
+/// Ends the process, which cannot be what it is to be. The supervisor says why.
+fn fail(channel: &mut Channel<Report, Request>, fault: Fault) -> ! {
+    let _ = channel.send(&Report::Failed { why: fault.message }, None);
+    std::process::exit(1);
+}
+
+/// Gives up what is not needed, then makes the workers, which get no more than is left.
 fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> Result<Datapath, Fault> {
     let kept = Kept { channel: channel.as_fd() };
+    let keeper = Keeper::prepare();
     let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
+    // Without it guests wait longer when this process dies, and nothing else.
+    if let Ok(held) = keeper.and_then(Keeper::start) {
+        let _ = held.into_raw_fd();
+    }
     let _ = channel.send(&Report::Sandbox(layers), None);
-    Datapath::start(settings)
+    Datapath::prepare(settings)
 }
 
 /// Why a connection did not arrive.
@@ -140,8 +150,10 @@ impl Switch {
         while let Some((request, fds)) = self.channel.take() {
             self.obey(request, fds);
         }
-        if !is_open || (self.stage == Stage::Ending && !self.channel.wants_write()) {
-            self.stage = Stage::Over;
+        match self.stage {
+            Stage::Ending if !is_open || !self.channel.wants_write() => self.stage = Stage::Over,
+            Stage::Serving | Stage::Resting if !is_open => self.leave(),
+            _ => {}
         }
     }
 
@@ -155,6 +167,9 @@ impl Switch {
     }
 
     fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<OwnedFd>>) {
+        if !order.is_preparation() {
+            self.begin_work();
+        }
         let result = match order {
             Order::Attach { name, attachment } => return self.attach(name, attachment, fds),
             Order::Bring { attachment, numbers } => return self.bring(attachment, numbers, fds),
@@ -206,6 +221,13 @@ impl Switch {
             }
         };
         self.reply(id, result);
+    }
+
+    /// From here on packets pass.
+    fn begin_work(&mut self) {
+        if let Err(fault) = self.datapath.begin() {
+            fail(&mut self.channel, fault);
+        }
     }
 
     fn reply(&mut self, id: u64, result: Result<Answer, Fault>) {

@@ -1,6 +1,6 @@
 //! The switches of this process by name, and the modules that decide for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lasthop_flowtable::{Executions, FlowModule};
@@ -21,6 +21,8 @@ pub(super) struct NamedSwitches {
     /// What the port `internal` sends.
     executions: Arc<Executions>,
     workers: usize,
+    /// Those whose controller is outside.
+    outside: BTreeSet<SwitchName>,
     /// Where ports wait to be given to a switch, once there is one that does.
     nowhere: Option<SwitchId>,
     /// CLOCK_MONOTONIC when the workers' clock began, in nanoseconds.
@@ -37,6 +39,7 @@ impl NamedSwitches {
             flow_tables: BTreeMap::new(),
             executions: Arc::clone(&executions),
             workers,
+            outside: BTreeSet::new(),
             nowhere: None,
             clock_origin_ns: 0,
         };
@@ -63,6 +66,9 @@ impl NamedSwitches {
 
     /// A switch's module.
     fn make(&mut self, spec: &SwitchSpec, number: SwitchId) -> Result<Arc<dyn Module>, Fault> {
+        if spec.has_outside_controller() {
+            self.outside.insert(spec.name.clone());
+        }
         let name = spec.module.as_str();
         let bridge = BridgeSettings::with_entries(spec.table().unwrap_or(FDB_ENTRIES_MAX));
         if name != FLOW {
@@ -97,6 +103,11 @@ impl NamedSwitches {
     fn vacancy(&self) -> Result<SwitchId, Fault> {
         let full = || Fault::new(Kind::Limit, "there is no room for one more switch; delete one first");
         self.table.vacancy().ok_or_else(full)
+    }
+
+    /// Whether the control interface may look for a device that is named as the switch is, which need not be there yet.
+    pub(super) fn is_for_outside(&self, name: &str) -> bool {
+        self.find(name).is_err() || self.outside.iter().any(|known| known.as_str() == name)
     }
 
     /// A switch without a name, where nothing passes; and whether it is there only now.
@@ -142,6 +153,7 @@ impl NamedSwitches {
             return Err(Fault::refused(format!("switch \"{name}\" is in use; delete its vnics first")));
         }
         self.numbers.retain(|_, other| *other != number);
+        self.outside.retain(|known| known.as_str() != name);
         self.flow_tables.remove(&number);
         self.table = Arc::new(self.table.without(number));
         Ok(())

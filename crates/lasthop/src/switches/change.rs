@@ -43,7 +43,8 @@ impl SwitchChange {
 
     /// To be what `wanted` says, all of it.
     pub(crate) fn to(wanted: &SwitchSpec) -> Self {
-        let SwitchSpec { name, module, fdb_entries, controller, fail_mode } = wanted.clone();
+        let fail_mode = wanted.fail_mode();
+        let SwitchSpec { name, module, fdb_entries, controller, .. } = wanted.clone();
         Self {
             name,
             fdb_entries,
@@ -68,7 +69,7 @@ impl SwitchChange {
             } else {
                 ControllerKind::default()
             }),
-            fail_mode: self.fail_mode.unwrap_or(if is_flow { old.fail_mode } else { FailMode::default() }),
+            fail_mode: self.fail_mode.or(old.fail_mode.filter(|_| is_flow)),
             ..same
         };
         new.check()?;

@@ -6,11 +6,10 @@ use crate::fault::Fault;
 use crate::names;
 
 /// What becomes of packets of no flow while there is no controller to ask, and of those of ports that it gave no number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum FailMode {
     /// They are forwarded as a bridge does.
-    #[default]
     Standalone,
     /// They are dropped.
     Secure,
@@ -18,11 +17,6 @@ pub(crate) enum FailMode {
 
 impl FailMode {
     const NAMES: [(&str, Self); 2] = [("standalone", Self::Standalone), ("secure", Self::Secure)];
-
-    /// Whether it need not be said.
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 
     /// As in the configuration file.
     pub(crate) fn as_str(self) -> &'static str {

@@ -40,9 +40,9 @@ pub(crate) struct SwitchSpec {
     /// Whom it asks, if its module is flow.
     #[serde(default, skip_serializing_if = "ControllerKind::is_default")]
     pub(crate) controller: ControllerKind,
-    /// What it does while nobody is to be asked, if its module is flow.
-    #[serde(default, alias = "fail-mode", skip_serializing_if = "FailMode::is_default")]
-    pub(crate) fail_mode: FailMode,
+    /// What it does while nobody is to be asked, if its module is flow and this is not as usual.
+    #[serde(default, alias = "fail-mode", skip_serializing_if = "Option::is_none")]
+    pub(crate) fail_mode: Option<FailMode>,
 }
 
 impl SwitchSpec {
@@ -56,7 +56,7 @@ impl SwitchSpec {
         controller: Option<ControllerKind>,
         fail_mode: Option<FailMode>,
     ) -> Self {
-        let (controller, fail_mode) = (controller.unwrap_or_default(), fail_mode.unwrap_or_default());
+        let controller = controller.filter(|_| module.as_str() == FLOW).unwrap_or_default();
         let spec = Self { name: SwitchName::default(), module, fdb_entries, controller, fail_mode };
         let fdb_entries = fdb_entries.filter(|_| spec.table().is_some());
         Self { fdb_entries, ..spec }
@@ -70,7 +70,7 @@ impl SwitchSpec {
             module: FLOW.parse()?,
             fdb_entries: None,
             controller: ControllerKind::External,
-            fail_mode: FailMode::Secure,
+            fail_mode: None,
         })
     }
 
@@ -82,16 +82,27 @@ impl SwitchSpec {
             ControllerKind::Embedded => String::new(),
             other => format!(",controller={other}"),
         };
-        let fail_mode = match self.fail_mode {
-            FailMode::Standalone => String::new(),
+        let fail_mode = match self.fail_mode() {
+            mode if mode == self.usual_fail_mode() => String::new(),
             other => format!(",fail-mode={other}"),
         };
         format!("{module}{table}{controller}{fail_mode}")
     }
 
-    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow.
+    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow. One that somebody outside controls may
+    /// have several networks in it, which are to stay apart.
     pub(crate) fn stands_alone(&self) -> bool {
-        self.fail_mode == FailMode::Standalone
+        self.fail_mode() == FailMode::Standalone
+    }
+
+    /// What it does while nobody is to be asked. A controller outside may have several networks in it, which would come together
+    /// while it is away: so a bridge takes its place only where that is said.
+    pub(crate) fn fail_mode(&self) -> FailMode {
+        self.fail_mode.unwrap_or(self.usual_fail_mode())
+    }
+
+    fn usual_fail_mode(&self) -> FailMode {
+        if self.has_outside_controller() { FailMode::Secure } else { FailMode::Standalone }
     }
 
     /// Slots of its forwarding table; none if its module has no table.
@@ -113,8 +124,7 @@ impl SwitchSpec {
                 "switch \"{name}\": module \"{module}\" has no forwarding table; leave fdb-entries out"
             )));
         }
-        let asked =
-            [("controller", self.controller.is_default()), ("fail-mode", self.fail_mode.is_default())];
+        let asked = [("controller", self.controller.is_default()), ("fail-mode", self.fail_mode.is_none())];
         match asked.iter().find(|(_, is_default)| !is_default) {
             Some((key, _)) if self.module.as_str() != FLOW => {
                 let (name, module) = (&self.name, self.module.as_str());
@@ -215,6 +225,15 @@ mod tests {
         assert_eq!(check_all(&specs(&many[1..])), Ok(()));
         let large = ["default", "b", "c", "d", "e"].map(|name| format!("{name},fdb-entries=1048576"));
         assert!(refusal(&large.each_ref().map(String::as_str)).contains("fewer fdb-entries"));
+    }
+
+    #[test]
+    fn networks_of_a_controller_outside_do_not_come_together_without_it() {
+        let mode = |text: &str| specs(&[text])[0].fail_mode();
+        assert_eq!(mode("a,module=flow"), FailMode::Standalone);
+        assert_eq!(mode("a,module=flow,controller=external"), FailMode::Secure);
+        assert_eq!(mode("a,module=flow,controller=external,fail-mode=standalone"), FailMode::Standalone);
+        assert_eq!(mode("a,module=flow,fail-mode=secure"), FailMode::Secure);
     }
 
     #[test]

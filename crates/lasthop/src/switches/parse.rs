@@ -27,7 +27,7 @@ impl FromStr for SwitchSpec {
             match key {
                 "module" => spec.module = value.parse()?,
                 "controller" => spec.controller = value.parse()?,
-                "fail-mode" => spec.fail_mode = value.parse()?,
+                "fail-mode" => spec.fail_mode = Some(value.parse()?),
                 "fdb-entries" => spec.fdb_entries = Some(value.parse()?),
                 _ => return Err(unknown(key)),
             }

@@ -4,6 +4,8 @@
 mod support;
 
 mod dpctl;
+mod fairness;
 mod lifecycle;
 mod plane;
+mod requested;
 mod traffic;
