@@ -32,6 +32,9 @@ pub struct Flow {
     pub is_probe: bool,
 }
 
+/// A flow as a dump has it: its slot, itself, and its statistics.
+pub type Dumped = (usize, Arc<Flow>, FlowStats);
+
 /// Which flow is meant.
 #[derive(Clone, Copy, Debug)]
 pub enum FlowName<'a> {
@@ -200,7 +203,7 @@ impl FlowTable {
 
     /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to go on, until there are
     /// none. Flows that come or go between two calls may be among them or not.
-    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<(usize, Arc<Flow>, FlowStats)>, Option<usize>) {
+    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<Dumped>, Option<usize>) {
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
         self.shared.stats.refill(self.shared.workers.load(Ordering::Relaxed), writer.count);

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use families::Family;
 pub use peer::PeerId;
 pub use state::DatapathRecord;
-pub use upcall::{Upcall, UpcallKind, Upcalled};
+pub use upcall::{Reader, Upcall, UpcallKind, Upcalled};
 
 use crate::bounds::QUEUED_BYTES_MAX;
 use crate::datapath::{Datapath, DatapathId, RemovalId};

@@ -4,6 +4,7 @@
 mod support;
 
 mod dpctl;
+mod fairness;
 mod lifecycle;
 mod plane;
 mod requested;

@@ -16,6 +16,15 @@ use crate::support::{Switch, eventually};
 /// Misses go by worker, packets need no alignment (`OVS_DP_F_*`).
 const PER_WORKER: u32 = 9;
 
+/// Set when dropped, also by a panic: who waits for it ends then.
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 pub(crate) struct Plane {
     pub(crate) client: Client,
     /// The one that is told of packets.

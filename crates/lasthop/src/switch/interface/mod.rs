@@ -17,15 +17,19 @@ mod meters;
 mod packets;
 mod places;
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_control::datapath::{Datapath as _, DatapathId};
-use lasthop_control::server::{Server, Upcalled};
+use lasthop_control::server::{PeerId, Reader, Server, Upcall, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, Upcalls};
+use lasthop_flowtable::FlowModule;
 use serde_json::Value;
 
+use crate::clock::earlier;
 use crate::fault::{Fault, Kind};
 use crate::log::{say, say_of_others};
 use crate::orders::{Report, STATE_VERSION};
@@ -42,6 +46,9 @@ use places::Places;
 const LIMITS: UpcallLimits = UpcallLimits { packets: 256, bytes: 256 << 10, rate: 20_000 };
 /// Packets that are handed to the control plane in a row; then guests and clients are looked after.
 const UPCALLS_PER_TURN: usize = 256;
+/// How long others' packets wait for a client that does not read. It loses its own from then on. A slow one reads for some time
+/// what its socket has before that takes more.
+const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// How soon it is looked whether workers are done with flows that were taken out.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -50,6 +57,16 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 pub(super) struct Numbers {
     pub(super) clients: u64,
     pub(super) packets: u64,
+}
+
+/// A packet for the control plane.
+struct Held {
+    upcall: Upcall,
+    module: Arc<FlowModule>,
+    ticket: u32,
+    /// When its client last took anything, and how much it had taken by then.
+    since: Instant,
+    taken: u64,
 }
 
 pub(super) struct Interface {
@@ -62,6 +79,10 @@ pub(super) struct Interface {
     frame: Vec<u8>,
     /// Packets may be left that nobody was told of.
     is_behind: bool,
+    /// The next one, whose client has enough to read.
+    held: Option<Held>,
+    /// Clients that were waited for in vain.
+    stalled: BTreeSet<PeerId>,
     /// Clients wait for flows that were taken out.
     is_settling: bool,
     /// Changes to datapaths and to meters that the supervisor knows of.
@@ -81,6 +102,8 @@ impl Interface {
             numbers,
             frame: Vec::new(),
             is_behind: false,
+            held: None,
+            stalled: BTreeSet::new(),
             is_settling: false,
             told: (0, 0),
         })
@@ -98,33 +121,64 @@ impl Interface {
     pub(super) fn serve(&mut self, inside: &mut Datapath) {
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         match self.connections.turn(&mut adapter) {
-            Ok(closed) => closed.into_iter().for_each(|(_, why)| complain(&why)),
+            Ok(closed) => closed.into_iter().for_each(|(client, why)| {
+                self.stalled.remove(&client);
+                complain(&why);
+            }),
             Err(error) => say_of_others!("cannot wait for control clients: {error}"),
         }
     }
 
-    /// Hands packets to the control plane.
+    /// Hands packets to the control plane, as fast as that takes them: those that wait do so where ports have turns.
     pub(super) fn ask(&mut self, inside: &mut Datapath) {
         let Some(upcalls) = &mut self.upcalls else { return };
         upcalls.hear();
+        self.is_behind = false;
         for _ in 0..UPCALLS_PER_TURN {
-            let Some(record) = upcalls.pop(&mut self.frame) else {
-                self.is_behind = false;
+            let Some(mut held) = self.held.take().or_else(|| self.next()) else { return };
+            if self.has_to_wait(&mut held) {
+                self.held = Some(held);
                 return;
-            };
-            let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) else { continue };
+            }
             let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
-            if self.connections.upcall(upcall, &mut adapter) == Upcalled::Lost {
-                module.settle(record.ticket);
+            if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
+                held.module.settle(held.ticket);
             }
         }
         self.is_behind = true;
     }
 
+    /// The next packet of a datapath that there is.
+    fn next(&mut self) -> Option<Held> {
+        let upcalls = self.upcalls.as_mut()?;
+        while let Some(record) = upcalls.pop(&mut self.frame) {
+            if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
+                return Some(Held { upcall, module, ticket: record.ticket, since: Instant::now(), taken: 0 });
+            }
+        }
+        None
+    }
+
+    /// Whether a packet's client has enough to read already. For one that does not read nobody has to wait.
+    fn has_to_wait(&mut self, held: &mut Held) -> bool {
+        let Some(Reader { client, is_busy, taken }) = self.connections.server().reader_of(&held.upcall)
+        else {
+            return false;
+        };
+        if !is_busy {
+            self.stalled.remove(&client);
+        } else if held.taken != taken {
+            (held.taken, held.since) = (taken, Instant::now());
+        } else if held.since.elapsed() >= READ_PATIENCE {
+            self.stalled.insert(client);
+        }
+        is_busy && !self.stalled.contains(&client)
+    }
+
     /// The end of a turn: what waits for workers.
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
-        if self.is_behind {
+        if self.is_behind || self.held.is_some() {
             self.ask(inside);
         }
         if self.is_settling || self.connections.server().is_settling() {
@@ -156,7 +210,8 @@ impl Interface {
         if self.is_behind {
             return Some(Instant::now());
         }
-        self.is_settling.then(|| Instant::now() + SETTLE_PAUSE)
+        let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
+        earlier(settling, self.held.as_ref().map(|held| held.since + READ_PATIENCE))
     }
 
     /// A port goes away, and out of its datapath.
