@@ -248,7 +248,8 @@ impl Engine {
             }
             std::thread::sleep(REST_LOOK);
         }
-        Ok(())
+        // What is counted from here on, whoever ends this process would not know.
+        self.crew.call_all(worker::Worker::stand_still).map(drop)
     }
 
     /// Goes on after [`Self::rest`].

@@ -1,12 +1,13 @@
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DriverRing, RingMemory};
-use lasthop_vhost::features;
+use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
+use lasthop_vhost::message::InflightMessage;
 use lasthop_wire::vnet::Offload;
 use lasthop_wire::{PacketHash, hash};
 
@@ -47,6 +48,8 @@ pub struct Guest {
     pub(crate) layout: Layout,
     pub(crate) memory: Memory,
     pub(crate) pairs: Vec<QueuePair>,
+    /// Where the back end writes down which chains it has.
+    inflight: Option<(InflightMessage, OwnedFd)>,
 }
 
 impl Guest {
@@ -67,7 +70,7 @@ impl Guest {
         let layout = Layout::new(&options);
         let memory = Memory::new(layout.len_bytes)?;
         let (front, agreement) = (FrontEnd::new(stream)?, Agreement::default());
-        let mut guest = Self { front, options, agreement, layout, memory, pairs: Vec::new() };
+        let mut guest = Self { front, options, agreement, layout, memory, pairs: Vec::new(), inflight: None };
         guest.introduce()?;
         Ok(guest)
     }
@@ -86,7 +89,43 @@ impl Guest {
         self.front.set_owner()?;
         self.agreement = negotiate(&mut self.front, self.options.wishes())?;
         share_memory(&mut self.front, &self.memory, &self.layout.regions(self.options.regions))?;
+        if self.options.inflight && self.agreement.protocol & protocol::INFLIGHT_SHMFD != 0 {
+            let rings = self.layout.rings.len() as u16; // at most 256
+            self.inflight = Some(self.front.get_inflight_fd(rings, self.options.ring_entries)?);
+        }
+        self.track()?;
         self.start_fresh()
+    }
+
+    /// Goes on over another connection with the rings as they are, as a VMM does whose back end died: from the used index on, and
+    /// with what that one wrote down of chains in flight.
+    ///
+    /// # Errors
+    /// As [`Self::over`]; [`GuestError::Options`] if other features are offered than were before.
+    pub fn resume(&mut self, stream: UnixStream) -> Result<(), GuestError> {
+        self.front = FrontEnd::new(stream)?;
+        self.front.set_owner()?;
+        let agreement = negotiate(&mut self.front, self.options.wishes())?;
+        if agreement.features != self.agreement.features {
+            return Err(GuestError::Options("the rings are of other features".to_owned()));
+        }
+        share_memory(&mut self.front, &self.memory, &self.layout.regions(self.options.regions))?;
+        self.track()?;
+        let mut bases = Vec::new();
+        for pair in &mut self.pairs {
+            for ring in [&mut pair.rx.ring, &mut pair.tx.ring] {
+                let pending = ring.used_pending().map_err(|error| GuestError::Ring(0, error))?;
+                bases.push(ring.used_position().wrapping_add(pending));
+            }
+        }
+        self.start(&bases)
+    }
+
+    fn track(&mut self) -> Result<(), GuestError> {
+        match &self.inflight {
+            Some((message, file)) => Ok(self.front.set_inflight_fd(*message, file.as_fd())?),
+            None => Ok(()),
+        }
     }
 
     /// Resets the device (needs the RESET_DEVICE protocol feature) and starts anew with fresh rings.

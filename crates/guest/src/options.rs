@@ -65,6 +65,8 @@ pub struct GuestOptions {
     pub regions: u16,
     /// The position at which all rings start, near 65535 to see it wrap around.
     pub start_position: u16,
+    /// Keep track of chains in flight, if the back end can (INFLIGHT_SHMFD), so that another one can go on after it died.
+    pub inflight: bool,
     /// The guest's own address, unless the back end tells one.
     pub mac: [u8; 6],
 }
@@ -85,6 +87,7 @@ impl Default for GuestOptions {
             indirect: true,
             regions: 1,
             start_position: 0,
+            inflight: false,
             mac: [0x02, 0, 0, 0, 0, 1],
         }
     }

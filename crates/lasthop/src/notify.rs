@@ -1,19 +1,26 @@
 //! What a service manager is told (sd_notify(3)): that the switch serves, that it ends, and in one line how it is.
 //!
+//! And what it is to keep: descriptors that the next start gets back (`FDSTORE`).
+//!
 //! Datagrams to the socket that `NOTIFY_SOCKET` names. They are sent without waiting: one that finds no room is made up
 //! again later, from what holds then.
 
-use std::ffi::{OsStr, OsString};
-use std::io;
-use std::os::linux::net::SocketAddrExt;
+use std::ffi::OsStr;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
 
 use crate::log::say;
 
 /// Names the socket; the inner processes do not have it.
 pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
+/// How many descriptors the manager keeps. Managers that do not say (systemd before 254) have it set by the unit.
+const ROOM_VARIABLE: &str = "FDSTORE";
 /// Pause after a line that changes without the phase: guests that come and go are not to keep the manager busy.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a datagram that was not taken.
@@ -110,19 +117,47 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
+/// Where descriptors are kept for the next start.
+#[derive(Debug)]
+pub(crate) struct Cloakroom {
+    way: Way,
+    /// How many it takes.
+    pub(crate) room: usize,
+}
+
+impl Cloakroom {
+    /// That of the manager who started this process, if it has one.
+    pub(crate) fn of_environment() -> Option<Self> {
+        let room = std::env::var(ROOM_VARIABLE).ok()?.parse().ok().filter(|room| *room > 0)?;
+        let way = Way::to(&std::env::var_os(VARIABLE)?).ok()?;
+        Some(Self { way, room })
+    }
+
+    /// Has a descriptor kept under `name`, also when its other end is gone. One that is the same open file as another that is
+    /// kept is not kept twice.
+    pub(crate) fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.way.send_with(&format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}"), &[fd])
+    }
+
+    /// Has what is kept under `name` closed.
+    pub(crate) fn release(&self, name: &str) -> io::Result<()> {
+        self.way.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"))
+    }
+}
+
 /// A socket of ours, and the manager's address: it may be bound anew while we run.
 #[derive(Debug)]
 struct Way {
     socket: UnixDatagram,
-    manager: SocketAddr,
+    manager: SocketAddrUnix,
 }
 
 impl Way {
     /// `name` is a path, or with a leading `@` an abstract socket (sd_notify(3)).
     fn to(name: &OsStr) -> io::Result<Self> {
         let manager = match name.as_bytes() {
-            [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
-            [b'/', ..] => SocketAddr::from_pathname(OsString::from(name))?,
+            [b'@', rest @ ..] => SocketAddrUnix::new_abstract_name(rest)?,
+            [b'/', ..] => SocketAddrUnix::new(name)?,
             _ => return Err(io::Error::other("neither a path nor an abstract socket")),
         };
         let socket = UnixDatagram::unbound()?;
@@ -131,7 +166,19 @@ impl Way {
     }
 
     fn send(&self, text: &str) -> io::Result<()> {
-        self.socket.send_to_addr(text.as_bytes(), &self.manager).map(drop)
+        self.send_with(text, &[])
+    }
+
+    /// With one descriptor at most.
+    fn send_with(&self, text: &str, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let bytes = [IoSlice::new(text.as_bytes())];
+        sendmsg_addr(&self.socket, &self.manager, &bytes, &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
     }
 }
 

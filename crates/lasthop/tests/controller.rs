@@ -163,3 +163,26 @@ fn vnics_and_switches_come_and_go_under_it() {
     served(&switch, 1);
     switch.ask(&["stats", "--check"]).ok();
 }
+
+#[test]
+fn a_bridge_becomes_a_switch_of_flows_under_its_guests_and_one_again() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut number = 0;
+    let mut talk = || {
+        for _ in 0..5 {
+            number += 1;
+            send(&mut one, &frame(TWO, ONE, number, 60));
+            assert_eq!(receive(&mut two), frame(TWO, ONE, number, 60));
+        }
+    };
+    talk();
+    switch.ask(&["switch", "set", "default", "module=flow"]).ok();
+    talk();
+    served(&switch, 2);
+    talk();
+    assert!(count(&switch, "flows_installed") > 0);
+    switch.ask(&["switch", "set", "default", "module=bridge"]).ok();
+    talk();
+    check_balance(&switch);
+}

@@ -1,7 +1,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use crate::ledger::order;
-use crate::{Descriptor, Ledger, LedgerError, RingError, RingMemory, arm_and_recheck};
+use crate::{Descriptor, InflightLog, Ledger, LedgerError, RingError, RingMemory, arm_and_recheck};
 
 const USED_NO_NOTIFY: u16 = 1;
 const AVAIL_NO_INTERRUPT: u16 = 1;
@@ -23,6 +23,8 @@ pub struct DeviceRing {
     signalled_valid: bool,
     event_idx: bool,
     kicks_armed: bool,
+    /// For a front end that keeps track, too.
+    log: Option<Box<InflightLog>>,
 }
 
 impl DeviceRing {
@@ -40,6 +42,53 @@ impl DeviceRing {
         let used = memory.used_index();
         ledger.begin(base, used);
         Self::at(memory, ledger, (base, used), event_idx)
+    }
+
+    /// As `begin`, for a ring whose chains are completed in any order and written down in `log`, too. Chains that are in flight
+    /// there were those of a device that is gone with its ledger: they are marked, as after [`Self::take_over`], and the ring
+    /// goes on behind them, wherever `base` is. Also returns whether there were any.
+    #[must_use]
+    pub fn begin_logged(
+        memory: RingMemory,
+        ledger: Ledger,
+        mut log: InflightLog,
+        base: u16,
+        event_idx: bool,
+    ) -> (Self, bool) {
+        let used = memory.used_index();
+        let mut heads = log.recover(used);
+        // A driver that began anew in the meantime has made fewer available than were taken.
+        if usize::from(memory.available_index().wrapping_sub(used)) < heads.len() {
+            log.begin(used);
+            heads.clear();
+        }
+        let was_taken = !heads.is_empty();
+        let mut ring = Self::begin(memory, ledger, if was_taken { used } else { base }, event_idx);
+        heads.iter().for_each(|head| ring.set_mark(*head, 1));
+        ring.take(heads.len() as u16); // at most the ring's entries
+        ring.ledger.set_taken(ring.next_avail);
+        ring.log = Some(Box::new(log));
+        (ring, was_taken)
+    }
+
+    /// As `take_over`, for a ring that is written down in `log`, too.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; nothing is changed in the ring then.
+    pub fn take_over_logged(
+        memory: RingMemory,
+        ledger: Ledger,
+        mut log: InflightLog,
+        event_idx: bool,
+    ) -> Result<Self, LedgerError> {
+        let seen = memory.used_index();
+        log.recover(seen);
+        let (base, used) = ledger.where_marked(seen)?;
+        let mut ring = Self::at(memory, ledger, (base, used), event_idx);
+        (ring.published, ring.log) = (seen, Some(Box::new(log)));
+        ring.ledger.set_taken(base);
+        ring.publish();
+        Ok(ring)
     }
 
     /// A ring whose device is dead, as `ledger` has it. What that one had completed is published; chains that it had taken
@@ -83,6 +132,7 @@ impl DeviceRing {
             signalled_valid: false,
             event_idx,
             kicks_armed: true,
+            log: None,
         }
     }
 
@@ -142,8 +192,20 @@ impl DeviceRing {
     /// As `take`, for heads that were all marked, which are completed in any order.
     #[inline]
     pub fn take_marked(&mut self, count: u16) {
+        if self.log.is_some() {
+            self.log_taken(count);
+        }
         self.take(count);
         self.ledger.set_taken(self.next_avail);
+    }
+
+    /// Heads are read a second time here, and what is read goes to the driver's own front end alone.
+    #[cold]
+    fn log_taken(&mut self, count: u16) {
+        for ahead in 0..count {
+            let head = self.memory.available_entry(self.next_avail.wrapping_add(ahead));
+            self.log.iter_mut().for_each(|log| log.take(head));
+        }
     }
 
     /// What is left to be done of the chain at `head`; 0: the driver has it.
@@ -226,11 +288,32 @@ impl DeviceRing {
     /// As [`Self::publish`], but only entries before `position`: those behind it are not finished yet.
     #[inline]
     pub fn publish_up_to(&mut self, position: u16) {
+        if self.log.is_some() {
+            return self.publish_logged(position);
+        }
+        self.publish_plain(position);
+    }
+
+    #[inline]
+    fn publish_plain(&mut self, position: u16) {
         self.published = position;
         self.ledger.set_filled(position);
         order();
         self.memory.set_used_index(position);
         order();
+    }
+
+    /// The heads are those of the used entries, as the driver's memory has them: see `log_taken`.
+    #[cold]
+    fn publish_logged(&mut self, position: u16) {
+        let mut at = self.published;
+        while at != position {
+            let (head, _) = self.memory.used_entry(at);
+            self.log.iter_mut().for_each(|log| log.link(head as u16));
+            at = at.wrapping_add(1);
+        }
+        self.publish_plain(position);
+        self.log.iter_mut().for_each(|log| log.published(position));
     }
 
     /// Position just behind the last used entry written.

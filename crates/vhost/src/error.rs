@@ -112,6 +112,9 @@ pub enum Refusal {
     /// A request that belongs to a feature that was not offered, and that must not be passed over.
     #[error("{0} belongs to a feature that was not offered; live migration is not supported")]
     NotServed(String),
+    /// A file for chains in flight that does not do.
+    #[error("the front end's file for chains in flight is unusable: {0}")]
+    Inflight(String),
     /// The system refused.
     #[error("{0} failed: {1}")]
     System(String, std::io::Error),

@@ -150,8 +150,15 @@ pub mod protocol {
     /// What every session offers: exactly what it serves.
     /// BACKEND_REQ is served by keeping the channel: User Mode Linux takes its interrupt line from there, and has none
     /// without it.
-    pub const OFFERED: u64 =
-        MQ | REPLY_ACK | MTU | BACKEND_REQ | CONFIG | RESET_DEVICE | CONFIGURE_MEM_SLOTS | STATUS;
+    pub const OFFERED: u64 = MQ
+        | REPLY_ACK
+        | MTU
+        | BACKEND_REQ
+        | CONFIG
+        | INFLIGHT_SHMFD
+        | RESET_DEVICE
+        | CONFIGURE_MEM_SLOTS
+        | STATUS;
 
     /// As [`names`](super::names), for protocol feature bits.
     #[must_use]
@@ -191,10 +198,11 @@ mod tests {
 
     #[test]
     fn protocol_offer_has_the_bits_that_are_served() {
-        assert_eq!(protocol::OFFERED, 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 9 | 1 << 13 | 1 << 15 | 1 << 16);
+        let bits = [0, 3, 4, 5, 9, 12, 13, 15, 16];
+        assert_eq!(protocol::OFFERED, bits.iter().map(|bit| 1 << bit).sum());
         assert_eq!(
             protocol::names(protocol::OFFERED),
-            "MQ REPLY_ACK MTU BACKEND_REQ CONFIG RESET_DEVICE CONFIGURE_MEM_SLOTS STATUS"
+            "MQ REPLY_ACK MTU BACKEND_REQ CONFIG INFLIGHT_SHMFD RESET_DEVICE CONFIGURE_MEM_SLOTS STATUS"
         );
     }
 

@@ -11,8 +11,8 @@ use crate::ProtocolError;
 use crate::fds::{receive, send};
 use crate::features::protocol;
 use crate::message::{
-    ConfigMessage, FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, Header, MemoryRegionMessage, Message,
-    RingAddressMessage, RingStateMessage, TABLE_REGIONS_MAX, VRING_NO_FD, request,
+    ConfigMessage, FLAG_NEED_REPLY, FLAG_REPLY, HEADER_BYTES, Header, InflightMessage, MemoryRegionMessage,
+    Message, RingAddressMessage, RingStateMessage, TABLE_REGIONS_MAX, VRING_NO_FD, request,
 };
 
 /// How long a back end may take for a reply, unless told otherwise: it is local, but may share a busy core.
@@ -265,6 +265,35 @@ impl FrontEnd {
         self.ask_u64(request::GET_STATUS).map(|status| status as u8) // virtio's status is 8 bits wide
     }
 
+    /// Asks for a file in which the back end keeps track of chains in flight, of so many rings of so many entries.
+    ///
+    /// # Errors
+    /// See [`FrontError`].
+    pub fn get_inflight_fd(
+        &mut self,
+        rings: u16,
+        entries: u16,
+    ) -> Result<(InflightMessage, OwnedFd), FrontError> {
+        let asked = InflightMessage { rings, entries, ..InflightMessage::default() };
+        let (number, mut fds) = (request::GET_INFLIGHT_FD, Vec::new());
+        self.send(&Message::new(number, asked.encode()), &[])?;
+        let told = self.reply_with_fds(number, &mut fds)?.inflight()?;
+        let fd = fds.pop().ok_or_else(|| FrontError::WrongReply(request::name(number)))?;
+        Ok((told, fd))
+    }
+
+    /// Gives the back end that file, before rings start.
+    ///
+    /// # Errors
+    /// See [`FrontError`].
+    pub fn set_inflight_fd(
+        &mut self,
+        inflight: InflightMessage,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(), FrontError> {
+        self.tell(request::SET_INFLIGHT_FD, inflight.encode(), &[fd])
+    }
+
     /// Stops all rings and forgets what was negotiated; memory stays.
     ///
     /// # Errors
@@ -334,21 +363,25 @@ impl FrontEnd {
     }
 
     fn reply_to(&mut self, number: u32) -> Result<Message, FrontError> {
+        self.reply_with_fds(number, &mut Vec::new())
+    }
+
+    fn reply_with_fds(&mut self, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Message, FrontError> {
         let mut bytes = [0; HEADER_BYTES];
-        self.fill(&mut bytes, number)?;
+        self.fill(&mut bytes, number, fds)?;
         let header = Header::decode(bytes).check()?;
         let mut body = vec![0; header.size as usize]; // checked to be at most BODY_BYTES_MAX
-        self.fill(&mut body, number)?;
+        self.fill(&mut body, number, fds)?;
         if header.request != number || header.flags & FLAG_REPLY == 0 {
             return Err(FrontError::WrongReply(request::name(number)));
         }
         Ok(Message { request: number, flags: header.flags, body })
     }
 
-    fn fill(&mut self, into: &mut [u8], number: u32) -> Result<(), FrontError> {
-        let (mut filled, mut unwanted) = (0, Vec::<OwnedFd>::new());
+    fn fill(&mut self, into: &mut [u8], number: u32, fds: &mut Vec<OwnedFd>) -> Result<(), FrontError> {
+        let mut filled = 0;
         while filled < into.len() {
-            match receive(self.socket.as_fd(), &mut into[filled..], &mut unwanted) {
+            match receive(self.socket.as_fd(), &mut into[filled..], fds) {
                 Ok(received) if received.bytes == 0 => return Err(FrontError::HungUp(request::name(number))),
                 Ok(received) => filled += received.bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::inflight::KeptInflight;
 use crate::message::MemoryRegionMessage;
 use crate::{Offer, Refusal};
 
@@ -17,6 +18,7 @@ use crate::{Offer, Refusal};
 const HEAD_BYTES: usize = 4096;
 const STAGE_AT: usize = 0;
 const GRANTED_AT: usize = 4;
+const TOLD_AT: usize = 8;
 
 /// Values of the word that tells what a session is at. A fresh file is all zeroes: nothing has been read.
 const RESTING: u32 = 0;
@@ -27,6 +29,7 @@ const READING: u32 = 1;
 /// ```text
 ///   byte 0      stage: 0 between two messages, 1 when some of one may have been read, or not all answered
 ///   byte 4      queue pairs that the guest asked for through its control queue; 0: it did not ask
+///   byte 8      times that the session was told anew: who was told less knows too little to go on
 ///   byte 4096   ledger of ring 0 | ledger of ring 1 | ...      see lasthop_ring::Ledger
 /// ```
 #[derive(Debug)]
@@ -34,6 +37,7 @@ pub struct Kept {
     mapping: Arc<Mapping>,
     stage: Word,
     granted: Word,
+    told: Word,
 }
 
 impl Kept {
@@ -61,7 +65,7 @@ impl Kept {
     pub fn map(file: BorrowedFd<'_>, rings: u16) -> Result<Self, MappingError> {
         let mapping = Arc::new(Mapping::of_file(file, 0, Self::bytes(rings))?);
         let word = |at| Word::new(&mapping, at).ok_or(MappingError::BadLength(mapping.len() as u64));
-        Ok(Self { stage: word(STAGE_AT)?, granted: word(GRANTED_AT)?, mapping })
+        Ok(Self { stage: word(STAGE_AT)?, granted: word(GRANTED_AT)?, told: word(TOLD_AT)?, mapping })
     }
 
     pub(crate) fn set_reading(&self) {
@@ -76,6 +80,16 @@ impl Kept {
     #[must_use]
     pub fn is_resting(&self) -> bool {
         self.stage.load() == RESTING
+    }
+
+    /// How often the session was told anew, 0 before the first time: [`KeptSession`] has the number of its own time.
+    #[must_use]
+    pub fn told(&self) -> u32 {
+        self.told.load()
+    }
+
+    pub(crate) fn set_told(&self, times: u32) {
+        self.told.store(times);
     }
 
     /// Where to note what the guest asks its control queue for.
@@ -93,6 +107,8 @@ impl Kept {
 /// each that the front end sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptSession {
+    /// How often it was told, this time included.
+    pub(crate) told: u32,
     pub(crate) offer: Offer,
     pub(crate) features: u64,
     pub(crate) protocol_features: u64,
@@ -102,6 +118,8 @@ pub struct KeptSession {
     pub(crate) rings: Vec<KeptRing>,
     /// Where to ask the front end for something.
     pub(crate) back_channel: Option<u32>,
+    /// Where it keeps track of chains in flight.
+    pub(crate) inflight: Option<KeptInflight>,
 }
 
 /// A region of memory, and the number of its file.
@@ -162,7 +180,9 @@ impl KeptSession {
             KeptKick::NotSet | KeptKick::Polled => None,
         });
         let calls = self.rings.iter().filter_map(|ring| ring.call);
-        self.regions.iter().map(|region| region.file).chain(kicks).chain(calls).chain(self.back_channel)
+        let inflight = self.inflight.map(|inflight| inflight.file);
+        let regions = self.regions.iter().map(|region| region.file);
+        regions.chain(kicks).chain(calls).chain(self.back_channel).chain(inflight)
     }
 }
 
@@ -181,6 +201,9 @@ pub enum TakeOverError {
     /// Some of a message may have been read, or served and not answered.
     #[error("it was in the middle of a message")]
     AmidMessage,
+    /// The file says that more was told than is known.
+    #[error("what its front end said last did not arrive")]
+    NewsLost,
     /// A descriptor was lost, since a process had room for no more.
     #[error("file descriptor {0} of it is missing; raise the limit of open files (ulimit -n, LimitNOFILE=)")]
     FdMissing(u32),
@@ -214,6 +237,9 @@ impl Legacy {
     pub(crate) fn check(&self, rings: u16) -> Result<(), TakeOverError> {
         if !self.kept.is_resting() {
             return Err(TakeOverError::AmidMessage);
+        }
+        if self.kept.told() != self.session.told {
+            return Err(TakeOverError::NewsLost);
         }
         let known = self.session.rings.len();
         if known == usize::from(rings) { Ok(()) } else { Err(TakeOverError::Rings(known, rings)) }

@@ -38,6 +38,7 @@ mod error;
 mod fds;
 pub mod features;
 pub mod front;
+mod inflight;
 mod kept;
 mod memory;
 pub mod message;

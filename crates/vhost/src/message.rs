@@ -233,6 +233,21 @@ impl Message {
         })
     }
 
+    /// The body of GET_INFLIGHT_FD and SET_INFLIGHT_FD.
+    ///
+    /// # Errors
+    /// [`ProtocolError::BodyTooShort`].
+    pub fn inflight(&self) -> Result<InflightMessage, ProtocolError> {
+        self.parse(|fields| {
+            Some(InflightMessage {
+                size_bytes: fields.u64()?,
+                offset_bytes: fields.u64()?,
+                rings: fields.u16()?,
+                entries: fields.u16()?,
+            })
+        })
+    }
+
     /// The fixed part of the body of GET_CONFIG and SET_CONFIG.
     ///
     /// # Errors
@@ -332,6 +347,30 @@ impl MemoryRegionMessage {
     }
 }
 
+/// How the file for chains in flight is mapped, and of how many rings of how many entries it is: GET_INFLIGHT_FD,
+/// SET_INFLIGHT_FD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InflightMessage {
+    /// Bytes to map; 0 in a question.
+    pub size_bytes: u64,
+    /// Bytes into the file; 0 in a question.
+    pub offset_bytes: u64,
+    /// Rings.
+    pub rings: u16,
+    /// Entries of each.
+    pub entries: u16,
+}
+
+impl InflightMessage {
+    /// 24 bytes, as the structure has with its padding: QEMU takes nothing else.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
+        let words = [self.size_bytes.to_ne_bytes(), self.offset_bytes.to_ne_bytes()];
+        let halves = [self.rings.to_ne_bytes(), self.entries.to_ne_bytes()];
+        [words.as_flattened(), halves.as_flattened(), &[0; 4]].concat()
+    }
+}
+
 /// A range of the configuration space; the bytes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigMessage {
@@ -363,6 +402,10 @@ impl Fields<'_> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*first)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_ne_bytes)
     }
 
     fn u32(&mut self) -> Option<u32> {

@@ -4,9 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use lasthop_guestmem::MemoryMap;
-use lasthop_ring::{DeviceRing, Ledger, RING_ENTRIES_MAX, RingAddresses, RingError, RingMemory};
+use lasthop_ring::{DeviceRing, InflightLog, Ledger, RING_ENTRIES_MAX, RingAddresses, RingError, RingMemory};
 
 use crate::features::{EVENT_IDX, PROTOCOL_FEATURES};
+use crate::inflight::Inflight;
 use crate::kept::{Kept, KeptKick, KeptRing, Legacy};
 use crate::{Device, Refusal, RingStart, TakeOverError};
 
@@ -19,6 +20,8 @@ pub(crate) struct Shared {
     pub(crate) features: u64,
     /// Memory that a successor gets.
     pub(crate) kept: Option<Kept>,
+    /// Where the front end has chains in flight written down.
+    pub(crate) inflight: Option<Inflight>,
 }
 
 impl Shared {
@@ -30,6 +33,10 @@ impl Shared {
 
     fn uses_event_idx(&self) -> bool {
         self.features & EVENT_IDX != 0
+    }
+
+    fn log(&self, index: u16, entries: u16) -> Option<InflightLog> {
+        self.inflight.as_ref()?.log(index, entries)
     }
 
     fn ledger(&self, index: u16, entries: u16) -> Ledger {
@@ -88,8 +95,12 @@ impl Ring {
             return Ok(None);
         };
         let ledger = shared.ledger(index, self.layout.entries);
-        let ring = DeviceRing::begin(memory, ledger, self.base, shared.uses_event_idx());
-        self.start_with(ring, shared).map(Some)
+        let event_idx = shared.uses_event_idx();
+        let (ring, is_taken_over) = match shared.log(index, self.layout.entries) {
+            Some(log) => DeviceRing::begin_logged(memory, ledger, log, self.base, event_idx),
+            None => (DeviceRing::begin(memory, ledger, self.base, event_idx), false),
+        };
+        Ok(Some(RingStart { is_taken_over, ..self.start_with(ring, shared)? }))
     }
 
     /// Where it lies, if its size and place and any memory are known.
@@ -121,10 +132,10 @@ impl Ring {
     ) -> Result<Option<RingStart>, TakeOverError> {
         let Some(memory) = self.memory(index, shared)? else { return Ok(None) };
         let (ledger, event_idx) = (shared.ledger(index, self.layout.entries), shared.uses_event_idx());
-        let ring = if is_in_order {
-            DeviceRing::take_over_in_order(memory, ledger, event_idx)
-        } else {
-            DeviceRing::take_over(memory, ledger, event_idx)
+        let ring = match shared.log(index, self.layout.entries) {
+            _ if is_in_order => DeviceRing::take_over_in_order(memory, ledger, event_idx),
+            Some(log) => DeviceRing::take_over_logged(memory, ledger, log, event_idx),
+            None => DeviceRing::take_over(memory, ledger, event_idx),
         };
         let ring = ring.map_err(|error| TakeOverError::Ring(index, error))?;
         Ok(Some(RingStart { is_taken_over: true, ..self.start_with(ring, shared)? }))

@@ -89,7 +89,7 @@ impl<D: Device> Session<D> {
         for _ in 0..MESSAGES_PER_TURN {
             let Some((message, fds)) = self.link.next()? else { break };
             if let Some(reply) = self.protocol.handle(&message, fds)? {
-                self.link.push(&reply)?;
+                self.link.push(&reply, self.protocol.take_reply_fd())?;
             }
         }
         Ok(())

@@ -1,11 +1,15 @@
 //! A non-blocking stream as a sequence of messages, in and out.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::fds::{Received, receive, send, set_nonblocking};
 use crate::message::{HEADER_BYTES, Header, Message};
 use crate::{OUTPUT_BYTES_MAX, ProtocolError, SessionEnd};
+
+/// Descriptors that may wait with their replies: a front end needs one.
+const OUTPUT_FDS_MAX: usize = 4;
 
 /// A stream with the message that is arriving and the replies that are leaving.
 ///
@@ -20,13 +24,16 @@ pub(crate) struct Link {
     arrived: usize,
     fds: Vec<OwnedFd>,
     output: Vec<u8>,
+    /// Descriptors of replies that have not left, each with the place of the reply in the output.
+    output_fds: VecDeque<(usize, OwnedFd)>,
 }
 
 impl Link {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         set_nonblocking(socket.as_fd())?;
         let (body, fds, output) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { socket, header: [0; HEADER_BYTES], body, arrived: 0, fds, output })
+        let output_fds = VecDeque::new();
+        Ok(Self { socket, header: [0; HEADER_BYTES], body, arrived: 0, fds, output, output_fds })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -75,22 +82,40 @@ impl Link {
         }
     }
 
-    /// Puts a reply behind those that have not left yet.
-    pub(crate) fn push(&mut self, reply: &Message) -> Result<(), ProtocolError> {
+    /// Puts a reply behind those that have not left yet, with a descriptor if it has one.
+    pub(crate) fn push(&mut self, reply: &Message, fd: Option<OwnedFd>) -> Result<(), ProtocolError> {
+        self.output_fds.extend(fd.map(|fd| (self.output.len(), fd)));
         self.output.extend(reply.encode());
         let waiting = self.output.len();
-        if waiting > OUTPUT_BYTES_MAX { Err(ProtocolError::RepliesUnread(waiting)) } else { Ok(()) }
+        let is_too_much = waiting > OUTPUT_BYTES_MAX || self.output_fds.len() > OUTPUT_FDS_MAX;
+        if is_too_much { Err(ProtocolError::RepliesUnread(waiting)) } else { Ok(()) }
     }
 
     /// Sends what the socket takes.
     pub(crate) fn flush(&mut self) -> Result<(), SessionEnd> {
         while !self.output.is_empty() {
-            match send(self.socket.as_fd(), &self.output, &[]) {
-                Ok(bytes) => drop(self.output.drain(..bytes)),
+            // A descriptor goes with the first byte of its reply.
+            let (fd, next) = match self.output_fds.front() {
+                Some((0, fd)) => (Some(fd.as_fd()), self.output_fds.get(1)),
+                next => (None, next),
+            };
+            let end = next.map_or(self.output.len(), |(at, _)| *at);
+            match send(self.socket.as_fd(), &self.output[..end], fd.as_slice()) {
+                Ok(bytes) => self.sent(bytes),
                 Err(error) => return passing(error),
             }
         }
         Ok(())
+    }
+}
+
+impl Link {
+    fn sent(&mut self, bytes: usize) {
+        self.output.drain(..bytes);
+        if bytes > 0 && self.output_fds.front().is_some_and(|(at, _)| *at == 0) {
+            self.output_fds.pop_front();
+        }
+        self.output_fds.iter_mut().for_each(|(at, _)| *at -= bytes);
     }
 }
 

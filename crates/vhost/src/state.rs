@@ -11,6 +11,7 @@ use lasthop_ring::RingAddresses;
 use crate::channel::BackendChannel;
 use crate::fds::{is_eventfd, is_unix_socket, set_nonblocking};
 use crate::features::{self, PROTOCOL_FEATURES, protocol};
+use crate::inflight::{self, Inflight};
 use crate::kept::{Keeper, KeptRegion};
 use crate::message::{
     CONFIG_BYTES_MAX, ConfigMessage, FLAG_REPLY, Message, RingStateMessage, VRING_INDEX_MASK, VRING_NO_FD,
@@ -70,6 +71,8 @@ pub struct Protocol<D: Device> {
     refusals: Refusals,
     messages: u64,
     mtu: Option<u16>,
+    /// For the front end, with the reply that comes next.
+    reply_fd: Option<OwnedFd>,
     /// The regions of the memory map, with the numbers of their files.
     regions: Vec<KeptRegion>,
     keeper: Keeper,
@@ -110,6 +113,7 @@ impl<D: Device> Protocol<D> {
             refusals: Refusals::default(),
             messages: 0,
             mtu: None,
+            reply_fd: None,
             regions: Vec::new(),
             keeper: Keeper::default(),
             told: KeptSession::default(),
@@ -123,6 +127,11 @@ impl<D: Device> Protocol<D> {
         protocol.shared.kept = Some(kept);
         protocol.keeper = Keeper::new(0);
         protocol
+    }
+
+    /// The descriptor that goes with the last reply, if any does.
+    pub fn take_reply_fd(&mut self) -> Option<OwnedFd> {
+        self.reply_fd.take()
     }
 
     /// How far the front end has come.
@@ -205,6 +214,8 @@ impl<D: Device> Protocol<D> {
             request::GET_STATUS => return Ok(Served::word(u64::from(self.status))),
             request::GET_CONFIG => return Ok(Served::Reply(self.config(message.config()?))),
             request::GET_VRING_BASE => return self.take_base(message),
+            request::GET_INFLIGHT_FD => return self.make_inflight(message),
+            request::SET_INFLIGHT_FD => self.set_inflight(message, &fds)?,
             request::SET_OWNER => {}
             request::SET_FEATURES => self.set_features(message.u64()?)?,
             request::SET_PROTOCOL_FEATURES => self.set_protocol_features(message.u64()?)?,
@@ -309,6 +320,27 @@ impl<D: Device> Protocol<D> {
         let mut config = self.offer.config(self.link_up).to_vec();
         config.resize(CONFIG_BYTES_MAX as usize, 0);
         asked.encode(&config[asked.offset as usize..end as usize])
+    }
+
+    /// A file for chains in flight. The front end gives it back before it starts rings, now or over another connection.
+    fn make_inflight(&mut self, message: &Message) -> Result<Served, SessionEnd> {
+        let (file, reply) = inflight::create(message.inflight()?, self.rings.count())?;
+        self.reply_fd = Some(file);
+        Ok(Served::Reply(reply.encode()))
+    }
+
+    /// Rings are written down there from now on, and go on from what is found there.
+    fn set_inflight(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<(), SessionEnd> {
+        let [fd] = fds else {
+            let (request, got) = (request::name(message.request), fds.len());
+            return Err(Refusal::FdCount { request, got, needed: 1 }.into());
+        };
+        let asked = message.inflight()?;
+        let number = self.keeper.keep(fd);
+        let inflight = Inflight::map(asked, fd, number, self.rings.count())?;
+        self.rings.stop_all(&mut self.device);
+        self.shared.inflight = Some(inflight);
+        Ok(self.rings.start_all(&mut self.device, &self.shared)?)
     }
 
     fn change_memory(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<(), SessionEnd> {

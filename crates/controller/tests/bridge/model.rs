@@ -124,7 +124,7 @@ struct Pair {
 
 impl Pair {
     fn new(ports: Vec<PortSettings>) -> Self {
-        let mut controller = Controller::new();
+        let mut controller = Controller::new(0);
         controller.set_switch(&SwitchConfig::named(SWITCH));
         let bridge = Bridge::new(&BridgeSettings { hash_key: [1, 2], ..BridgeSettings::default() });
         let mut pair = Self {

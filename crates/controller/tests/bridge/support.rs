@@ -13,7 +13,7 @@ use lasthop_control::{Errno, Refusal};
 use lasthop_controller::{Controller, LINKS};
 use lasthop_flow::{Action, FlowStats};
 use lasthop_flowtable::{self as flowtable, Execution, FlowModule, InstallError, MeterRate, describe};
-use lasthop_modules::Dummy;
+use lasthop_modules::{Bridge, BridgeSettings};
 use lasthop_verdict::{Batch, DropReason, Hashes, Header, Module, PortId, Verdicts};
 use lasthop_wire::{Metadata, Offload};
 
@@ -52,8 +52,7 @@ fn flow(found: &flowtable::Flow, stats: FlowStats) -> Flow {
 
 impl Tables {
     fn new() -> Self {
-        let module = FlowModule::in_waiting(1, 0, Box::new(Dummy::default()));
-        module.set_stands_alone(false);
+        let module = FlowModule::in_waiting(1, 0, Box::new(Bridge::new(&BridgeSettings::with_entries(64))));
         let (ports, members, executions) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
         Self { module, ports, members, executions }
     }

@@ -1,6 +1,6 @@
 //! `lasthop check` and `lasthop apply`: a file looked at, and a running switch made what it asks for.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -12,8 +12,8 @@ use crate::output::{print, print_json};
 use crate::plan::{Plan, Step};
 use crate::report::ConfigReport;
 use crate::switches::SwitchChange;
+use crate::vnic::Name;
 use crate::vnic::change::Change;
-use crate::vnic::{Name, VnicSpec};
 use crate::{rundir, show, supervisor, switches};
 
 use super::ask::Asking;
@@ -181,7 +181,7 @@ fn keys(name: &Name, changes: &[Change]) -> Value {
 
 /// What the file asks for, in the words of what runs.
 fn wanted(config: Config, dir: &Path) -> ConfigReport {
-    let vnics = config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect();
+    let vnics = config.vnics.into_iter().map(|vnic| vnic.without_default_socket(dir)).collect();
     ConfigReport {
         settings: config.settings,
         switches: config.switches,
@@ -189,13 +189,6 @@ fn wanted(config: Config, dir: &Path) -> ConfigReport {
         ports: config.ports,
         fdb: config.fdb,
     }
-}
-
-/// Without a path that it has by default.
-fn plain(mut vnic: VnicSpec, dir: &Path) -> VnicSpec {
-    let by_default: PathBuf = VnicSpec::named(vnic.name.clone()).socket_in(dir);
-    vnic.socket = vnic.socket.filter(|path| *path != by_default);
-    vnic
 }
 
 fn sum(plan: &Plan, file: &Path, is_dry: bool) -> String {

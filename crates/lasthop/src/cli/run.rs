@@ -8,7 +8,7 @@ use crate::fdb::check_entries;
 use crate::notify::Manager;
 use crate::port::{self, PortSpec};
 use crate::settings::SwitchSettings;
-use crate::supervisor::{self, RunSettings};
+use crate::supervisor::{self, Inherited, RunSettings};
 use crate::switches;
 use crate::vnic::check_unique;
 
@@ -16,8 +16,9 @@ use super::RunArgs;
 
 /// Runs a switch in `dir` until it is told to end; who started it as a service is told how it is.
 pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
+    let inherited = Inherited::take();
     let mut manager = Manager::of_environment();
-    let end = told(dir, args).and_then(|settings| supervisor::run(settings, &mut manager));
+    let end = told(dir, args).and_then(|settings| supervisor::run(settings, &mut manager, inherited));
     end.inspect_err(|fault| manager.tell_end(&fault.message))
 }
 

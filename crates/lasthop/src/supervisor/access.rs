@@ -29,6 +29,9 @@ impl Access {
     /// For the switch's own user alone.
     pub(super) const OWNER_ALONE: Self = Self { mode: 0o600, owner: None, group: None };
 
+    /// What a file may have been given that nobody remembers.
+    pub(super) const OF_A_GROUP: Self = Self { mode: 0o660, owner: None, group: Some(0) };
+
     /// For the switch's own user, and for a group if one is named.
     pub(super) fn of_control(group: Option<&str>) -> Result<Self, Fault> {
         let Some(name) = group else { return Ok(Self::OWNER_ALONE) };

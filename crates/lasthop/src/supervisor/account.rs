@@ -1,8 +1,8 @@
 //! What the ports' counters were when a switch process died: the next one's go on from there.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lasthop_engine::{BOOK_BYTES, Booked};
 use lasthop_fabric::{Drops, PortCounters, RX_DROPS, TX_DROPS};
@@ -12,6 +12,7 @@ use crate::orders::Answer;
 use crate::report::{self, PortReport};
 
 use super::Supervisor;
+use super::store::Key;
 
 /// One port's counters: those of all switch processes that are dead, and memory in which the present one keeps its own.
 #[derive(Debug)]
@@ -25,6 +26,25 @@ impl Account {
         Ok(Self { book: blank()?, past: Booked::default() })
     }
 
+    /// What another supervisor kept.
+    pub(super) fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>) -> Self {
+        let mut account = Self { book, past: Booked::default() };
+        past.iter().for_each(|(name, count)| account.past.add(name, *count));
+        // Whoever counted there is dead.
+        if let Ok(booked) = account.close_book() {
+            account.past.merge(&booked);
+        }
+        account
+    }
+
+    /// The counters of all that are dead, by name.
+    pub(super) fn past_by_name(&self) -> BTreeMap<String, u64> {
+        let known = PortCounters::names().zip(self.past.counters.words());
+        let known = known.map(|(name, count)| (name.to_string(), count));
+        let all = known.chain(self.past.unknown.clone());
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+
     /// A copy of the memory, for the switch.
     pub(super) fn book(&self) -> io::Result<OwnedFd> {
         self.book.try_clone()
@@ -36,6 +56,12 @@ impl Account {
         let read = rustix::io::pread(&self.book, &mut bytes[..], 0)?;
         self.book = blank()?;
         Ok(Booked::of(&bytes[..read]))
+    }
+}
+
+impl AsFd for Account {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.book.as_fd()
     }
 }
 
@@ -55,22 +81,26 @@ impl Supervisor {
         let account = Account::open().ok()?;
         let book = account.book().ok();
         self.accounts.insert(number, account);
+        self.store.is_late(Key::Port(number));
         book
     }
 
-    /// The switch is dead: what it counted is added to what others did before it. Returns the sum over all ports.
+    /// The switch is dead: what it counted is added to what others did before it.
+    ///
+    /// Returns what it counted, of all ports together.
     pub(super) fn close_books(&mut self) -> PortCounters {
         let accounts = self.accounts.values_mut();
         let mut closed: Vec<(&mut Account, Booked)> = accounts
             .filter_map(|account| account.close_book().ok().map(|booked| (account, booked)))
             .collect();
         balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
-        let mut all = PortCounters::default();
+        let mut sum = PortCounters::default();
         for (account, booked) in closed {
             account.past.merge(&booked);
-            all.merge(&booked.counters);
+            sum.merge(&booked.counters);
         }
-        all
+        self.accounts.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
+        sum
     }
 
     /// Adds what was counted before to the counters of the present switch process.
@@ -94,15 +124,6 @@ impl Supervisor {
     }
 }
 
-/// The counters of a process that is dead, in words.
-pub(super) fn summary(counters: &PortCounters) -> String {
-    let drops: Vec<String> =
-        counters.rx_drops.nonzero().map(|(reason, count)| format!("{count} {}", reason.name())).collect();
-    let dropped = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
-    let PortCounters { rx_packets, tx_packets, .. } = counters;
-    format!("{rx_packets} packets from guests, {tx_packets} to guests, dropped {dropped}")
-}
-
 /// The copies of different ports' counters may be of different moments: what left one port has come to another.
 fn balance(mut ports: Vec<&mut PortCounters>) {
     let forwarded: u64 = ports.iter().map(|port| port.forwarded).sum();
@@ -112,6 +133,19 @@ fn balance(mut ports: Vec<&mut PortCounters>) {
     busiest.forwarded += missing;
     busiest.rx_packets += missing;
     busiest.tx_packets += forwarded.saturating_sub(delivered);
+}
+
+/// What a process that is dead did, in a line.
+pub(super) fn obituary(counters: &PortCounters) -> String {
+    let mut drops = counters.rx_drops;
+    drops.merge(&counters.tx_drops);
+    let mut reasons: Vec<_> = drops.nonzero().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let reasons: Vec<String> =
+        reasons.iter().map(|(reason, count)| format!("{count} {}", reason.name())).collect();
+    let reasons = if reasons.is_empty() { "nothing".to_owned() } else { reasons.join(", ") };
+    let (taken, delivered) = (counters.rx_packets, counters.tx_packets);
+    format!("it had taken {taken} packets, delivered {delivered}, and dropped {reasons}")
 }
 
 /// Each counter is named here: none that comes to be is forgotten.
@@ -160,6 +194,7 @@ fn add_drops(drops: &mut report::Drops, (known, side): (&Drops, &str), past: &Bo
 #[cfg(test)]
 mod tests {
     use lasthop_engine::NAMES_BYTES;
+    use lasthop_verdict::DropReason;
 
     use super::*;
 
@@ -179,11 +214,13 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_names_what_was_dropped() {
-        let mut counters = PortCounters { rx_packets: 7, tx_packets: 5, ..PortCounters::default() };
-        assert_eq!(summary(&counters), "7 packets from guests, 5 to guests, dropped none");
-        counters.rx_drops.count_all(lasthop_verdict::DropReason::PortDown, 2);
-        assert_eq!(summary(&counters), "7 packets from guests, 5 to guests, dropped 2 port_down");
+    fn an_obituary_has_the_most_frequent_reason_first() {
+        let mut counters = PortCounters { rx_packets: 9, tx_packets: 4, ..PortCounters::default() };
+        assert_eq!(obituary(&counters), "it had taken 9 packets, delivered 4, and dropped nothing");
+        counters.rx_drops.count_all(DropReason::BadCsum, 2);
+        counters.tx_drops.count_all(DropReason::Restart, 3);
+        let text = obituary(&counters);
+        assert!(text.ends_with("dropped 3 restart, 2 bad_csum"), "{text}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::vnic::change::{self, Change};
 use super::Supervisor;
 use super::orders::{Asker, What, switch_down};
 use super::requests::{check_absolute, to_json};
+use super::store::Key;
 
 /// A change that the switch has been told of.
 #[derive(Debug)]
@@ -57,6 +58,7 @@ impl Supervisor {
         result: Result<Answer, Fault>,
     ) -> Result<Value, Fault> {
         let Changing { port, to, changes } = changing;
+        self.store.is_late(Key::Port(port));
         let Some(port) = self.ports.get_mut(&port) else {
             return Err(Fault::new(Kind::NoSuchVnic, "the vnic was deleted while it was being changed"));
         };

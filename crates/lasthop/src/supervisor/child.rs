@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::SIGSYS;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -86,6 +87,8 @@ pub(crate) struct Process<Out, In> {
     pub(crate) channel: Channel<Out, In>,
     /// The channel is watched for room as well.
     is_full: bool,
+    /// Names the process also when its number is another's; none if the system has no room for it.
+    handle: Option<OwnedFd>,
     /// What it said when it could not go on.
     pub(crate) last_words: Option<String>,
     /// What it has given up, once it said so.
@@ -103,11 +106,17 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
         // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
         let command = command
             .env_remove(notify::VARIABLE)
+            .env_remove("LISTEN_PID")
+            .env_remove("LISTEN_FDS")
+            .env_remove("LISTEN_FDNAMES")
             .process_group(0)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null());
         let child = command.spawn().map_err(failed)?;
-        Ok(Self { child, started: Instant::now(), channel, is_full: false, last_words: None, sandbox: None })
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+        let started = Instant::now();
+        Ok(Self { child, started, channel, is_full: false, handle, last_words: None, sandbox: None })
     }
 
     /// What it has said, with the descriptors that came along; whether the channel is at its end.
@@ -158,12 +167,35 @@ fn describe(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         // The system call is told by the process itself, as a rule.
         (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
-        (Some(signal), _) if status.core_dumped() => {
-            format!("was killed by signal {signal}, and its core was dumped")
+        (Some(signal), _) => {
+            let core = if status.core_dumped() { core_text() } else { String::new() };
+            format!("was killed by signal {signal}{}{core}", meaning(signal))
         }
-        (Some(signal), _) => format!("was killed by signal {signal}"),
         (None, Some(code)) => format!("ended with status {code}"),
         (None, None) => "ended".to_owned(),
+    }
+}
+
+/// What a signal says of a program, if it is one that the program brought upon itself.
+fn meaning(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGSEGV => " (SIGSEGV: memory that is not there)",
+        libc::SIGBUS => " (SIGBUS: memory whose file is shorter, or which the machine lost)",
+        libc::SIGILL => " (SIGILL: an instruction that this CPU does not have)",
+        libc::SIGFPE => " (SIGFPE: arithmetic without a result)",
+        libc::SIGABRT => " (SIGABRT: it gave up; the log has its last words)",
+        libc::SIGTRAP => " (SIGTRAP)",
+        _ => "",
+    }
+}
+
+/// Where its core is (core(5)).
+fn core_text() -> String {
+    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
+    match pattern.trim().strip_prefix('|') {
+        Some(program) if program.contains("systemd-coredump") => ", with a core: coredumpctl info".to_owned(),
+        Some(program) => format!(", with a core for {}", program.split(' ').next().unwrap_or_default()),
+        None => format!(", with a core: {}", pattern.trim()),
     }
 }
 
@@ -200,6 +232,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// The process that runs now.
     pub(crate) fn pid(&self) -> Option<u32> {
         self.current.as_ref().map(Process::pid)
+    }
+
+    /// A descriptor of the process that runs now.
+    pub(crate) fn handle(&self) -> Option<&OwnedFd> {
+        self.current.as_ref()?.handle.as_ref()
     }
 
     /// For how long it has been running.
@@ -308,8 +345,10 @@ mod tests {
     #[test]
     fn an_end_is_described_by_signal_or_status() {
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
-        let dumped = describe(ExitStatus::from_raw(11 | 0x80));
-        assert_eq!(dumped, "was killed by signal 11, and its core was dumped");
+        let crashed = describe(ExitStatus::from_raw(libc::SIGSEGV));
+        assert_eq!(crashed, "was killed by signal 11 (SIGSEGV: memory that is not there)");
+        let with_core = describe(ExitStatus::from_raw(libc::SIGABRT | 0x80));
+        assert!(with_core.contains("its last words), with a core"), "{with_core}");
         assert_eq!(describe(ExitStatus::from_raw(SIGSYS)), "was ended by SIGSYS");
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
     }

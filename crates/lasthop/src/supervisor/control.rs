@@ -36,9 +36,26 @@ pub(super) struct Control {
 
 impl Control {
     /// Listens at `path`, for our own user and for those whom `access` names.
-    pub(super) fn open(path: &Path, access: Access) -> Result<Self, Fault> {
-        let socket = ListenSocket::bind(path, access)?;
+    /// `kept` is the socket of the last supervisor.
+    pub(super) fn open(path: &Path, access: Access, kept: Option<ListenSocket>) -> Result<Self, Fault> {
+        let socket = match kept {
+            Some(kept) => {
+                access.apply(Some(Access::OF_A_GROUP), path)?;
+                kept
+            }
+            None => ListenSocket::bind(path, access)?,
+        };
         Ok(Self { socket, clients: BTreeMap::new(), next: 0, paused_until: None })
+    }
+
+    /// The socket, and device and inode of its file.
+    pub(super) fn listening(&self) -> Option<(&ListenSocket, (u64, u64))> {
+        Some((&self.socket, self.socket.file()?))
+    }
+
+    /// Leaves the socket to the next supervisor.
+    pub(super) fn leave_socket(&mut self) {
+        self.socket.leave();
     }
 
     /// Takes new clients.

@@ -178,7 +178,7 @@ impl Supervisor {
         let how = self.driver.lives.bury();
         self.driver.is_asked = false;
         self.ports.values_mut().filter_map(Port::device_mut).for_each(super::device::DevicePort::driver_gone);
-        if !matches!(self.stage, Stage::Ending { .. } | Stage::Over(_)) {
+        if !matches!(self.stage, Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_)) {
             let pause_ms = self.driver.lives.plan().as_millis();
             say!("the driver process {pid} {how}; starting it again in {pause_ms} ms");
         }

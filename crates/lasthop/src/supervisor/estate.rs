@@ -16,6 +16,9 @@ use lasthop_vhost::Kept;
 use rustix::net::{Shutdown, shutdown};
 use serde_json::Value;
 
+use super::records::EstateRecord;
+use super::store::{Deed, Inherited};
+
 /// Switch processes in a row that may die while they take a session over; then its guest has to connect again.
 const UNANSWERED_MAX: u32 = 2;
 /// The same of those that die soon after, of this session or of another one.
@@ -62,6 +65,35 @@ impl Estate {
             unanswered: 0,
             young: 0,
         })
+    }
+
+    /// What another supervisor kept; none if the connection or the memory did not come, and then nobody can go on with it.
+    pub(super) fn of_kept(record: EstateRecord, inherited: &Inherited) -> Option<Self> {
+        let EstateRecord { attachment, connection, memory, session, fds } = record;
+        let connection = inherited.find(&connection)?;
+        let Some(memory) = inherited.find(&memory) else {
+            let _ = shutdown(&connection, Shutdown::Both);
+            return None;
+        };
+        // Whoever takes it over finds that one is missing.
+        let fds = fds.iter().filter_map(|(number, fd)| Some((*number, inherited.find(fd)?))).collect();
+        Some(Self { attachment, connection, memory, session, fds, heir: Heir::None, unanswered: 0, young: 0 })
+    }
+
+    /// What another supervisor has to know to go on with it.
+    pub(super) fn record<'a>(&'a self, deed: &mut Deed<'a>) -> io::Result<EstateRecord> {
+        let fds = self.fds.iter().map(|(number, fd)| Ok((*number, deed.name(fd)?)));
+        Ok(EstateRecord {
+            attachment: self.attachment,
+            session: self.session.clone(),
+            fds: fds.collect::<io::Result<_>>()?,
+            connection: deed.name(&self.connection)?,
+            memory: deed.name(&self.memory)?,
+        })
+    }
+
+    pub(super) fn connection(&self) -> &OwnedFd {
+        &self.connection
     }
 
     pub(super) fn attachment(&self) -> u64 {

@@ -10,6 +10,7 @@ use crate::switches::SwitchName;
 use super::Supervisor;
 use super::controller::PlaneQuestion;
 use super::orders::{Asker, What, switch_down};
+use super::store::Key;
 
 impl Supervisor {
     pub(super) fn fdb_add(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -53,17 +54,20 @@ impl Supervisor {
             return Err(Fault::new(Kind::NoSuchVnic, why));
         }
         self.static_entries.push(entry);
+        self.store.is_late(Key::Head);
         Ok(())
     }
 
     /// The switch has taken out an address.
     pub(super) fn forget_entry(&mut self, entry: &StaticEntry) {
         self.static_entries.retain(|known| known != entry);
+        self.store.is_late(Key::Head);
     }
 
     /// A vnic goes with its addresses.
     pub(super) fn forget_entries_of(&mut self, vnic: &str) {
         self.static_entries.retain(|entry| entry.vnic.as_str() != vnic);
+        self.store.is_late(Key::Head);
     }
 
     /// Tells a new switch, which has its ports, of all entries.

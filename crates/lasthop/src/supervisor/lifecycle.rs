@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::clock::earlier;
 use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
@@ -9,14 +10,19 @@ use crate::rundir;
 use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
-use super::account::summary;
+use super::account::obituary;
+use super::control::Control;
 use super::controller::Plane;
 use super::driver::Driver;
 use super::orders::What;
+use super::port::Port;
 use super::source::Source;
 
 /// How long the switch may take to let its guests go.
 const END_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Pause before a switch that could not come to rest is asked again.
+const REST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How far the supervisor is.
 #[derive(Debug)]
@@ -27,6 +33,8 @@ pub(super) enum Stage {
     Serving,
     /// The switch was told to end.
     Ending { until: Instant },
+    /// The switch comes to rest, since the service manager keeps its guests for the next supervisor. It is asked again at `retry`.
+    Leaving { until: Instant, retry: Option<Instant> },
     /// The loop is to be left.
     Over(Result<(), Fault>),
 }
@@ -35,8 +43,13 @@ impl Stage {
     pub(super) fn due(&self) -> Option<Instant> {
         match self {
             Self::Ending { until } => Some(*until),
+            Self::Leaving { until, retry } => earlier(Some(*until), *retry),
             Self::Starting | Self::Serving | Self::Over(_) => None,
         }
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self, Self::Leaving { .. })
     }
 }
 
@@ -44,6 +57,7 @@ impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
         self.lives.start(&self.poller, Source::Switch.into())?;
+        self.deposit_head();
         self.tell_everything();
         Ok(())
     }
@@ -108,7 +122,7 @@ impl Supervisor {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         let how = self.lives.bury();
         self.upgrade_failed();
-        let counted = self.close_books();
+        let counters = self.close_books();
         self.judge_estates();
         self.ports_down();
         match self.stage {
@@ -117,10 +131,11 @@ impl Supervisor {
             }
             Stage::Serving => {
                 let pause_ms = self.lives.plan().as_millis();
-                say!("the switch process {pid} {how}; starting it again in {pause_ms} ms");
-                say!("process {pid} had counted {}", summary(&counted));
+                let what = obituary(&counters);
+                say!("the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
             }
             Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
+            Stage::Leaving { .. } => self.leave(),
             Stage::Over(_) => {}
         }
         self.fail_waiting();
@@ -128,8 +143,11 @@ impl Supervisor {
 
     /// The user wants an end: no more guests and questions; the switch lets its guests go.
     pub(super) fn begin_end(&mut self) {
-        if matches!(self.stage, Stage::Ending { .. }) {
-            return self.end_by_force();
+        match self.stage {
+            Stage::Ending { .. } => return self.end_by_force(),
+            Stage::Leaving { .. } => return self.leave(),
+            _ if self.store.is_on() => return self.begin_to_leave(),
+            _ => {}
         }
         say!("ending");
         self.control = None;
@@ -143,6 +161,52 @@ impl Supervisor {
             self.order(Order::End, What::Ended, None);
         } else {
             self.stage = Stage::Over(Ok(()));
+        }
+    }
+
+    /// The service manager asks for an end, and keeps everything for whoever it starts next, if it does: nobody hangs up. If it does
+    /// not, it closes everything.
+    fn begin_to_leave(&mut self) {
+        say!("ending; the service manager has what the next one needs to go on");
+        self.refuse_upgrade("the switch was asked to end");
+        self.entrance = None;
+        self.driver = Driver::new(&self.settings);
+        self.plane = Plane::new(&self.settings);
+        self.stage = Stage::Leaving { until: Instant::now() + END_PATIENCE, retry: None };
+        if self.lives.is_up() {
+            self.order(Order::Rest, What::Rested, None);
+        } else {
+            self.leave();
+        }
+    }
+
+    /// The switch has come to rest. Or a front end is in the middle of a message, and the switch is asked again soon.
+    pub(super) fn rested_to_leave(&mut self, result: Result<(), Fault>) {
+        match (result, &mut self.stage) {
+            (Err(_), Stage::Leaving { retry, .. }) => *retry = Some(Instant::now() + REST_PAUSE),
+            _ => self.leave(),
+        }
+    }
+
+    /// Leaves everything as it is to the next supervisor.
+    fn leave(&mut self) {
+        self.lives.bury();
+        self.close_books();
+        self.deposit_all();
+        self.control.iter_mut().for_each(Control::leave_socket);
+        self.ports.values_mut().for_each(Port::leave);
+        self.stage = Stage::Over(Ok(()));
+    }
+
+    /// Somebody has waited for long enough.
+    pub(super) fn end_on_time(&mut self, now: Instant) {
+        match &mut self.stage {
+            Stage::Leaving { until, retry } if now < *until => {
+                *retry = None;
+                self.order(Order::Rest, What::Rested, None);
+            }
+            Stage::Leaving { .. } => self.leave(),
+            _ => self.end_by_force(),
         }
     }
 

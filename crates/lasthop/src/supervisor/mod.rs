@@ -18,6 +18,7 @@ mod driver;
 mod estate;
 mod fdb;
 mod interface;
+mod legacy;
 mod lifecycle;
 mod opening;
 mod orders;
@@ -25,12 +26,14 @@ mod orphans;
 mod placeholder;
 mod port;
 mod ports;
+mod records;
 mod requested;
 mod requests;
 mod showing;
 mod sockets;
 mod source;
 mod status;
+mod store;
 mod succession;
 mod switches;
 mod tracking;
@@ -66,12 +69,17 @@ use controller::Plane;
 use driver::Driver;
 use estate::Estate;
 use interface::Entrance;
+use legacy::Legacy;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
+use records::Told;
+use sockets::ListenSocket;
 use source::Source;
+use store::Store;
 use upgrade::Upgrade;
 
+pub(crate) use store::Inherited;
 pub(crate) use upgrade::upgraded_text;
 
 /// What `lasthop run` was told.
@@ -99,15 +107,26 @@ pub(crate) fn check_control_group(group: Option<&str>) -> Result<(), Fault> {
     access::Access::of_control(group).map(drop)
 }
 
-/// Runs a switch until it is asked to end, and tells `manager` how it is.
-pub(crate) fn run(settings: RunSettings, manager: &mut Manager) -> Result<(), Fault> {
+/// Runs a switch until it is asked to end, and tells `manager` how it is. `inherited` is what that one kept of the last one.
+pub(crate) fn run(
+    mut settings: RunSettings,
+    manager: &mut Manager,
+    inherited: Inherited,
+) -> Result<(), Fault> {
     let signals = Signals::take()?;
     // Whatever is made is for its owner alone until its mode is set.
     rustix::process::umask(Mode::from_raw_mode(0o077));
     descriptors::raise_limit();
-    let dir = RunDir::claim(settings.dir)?;
-    let mut supervisor =
-        Supervisor::open(dir.path(), signals, settings.switch, settings.switches, settings.control_group)?;
+    let dir = RunDir::claim(settings.dir.clone())?;
+    let legacy = Legacy::read(&inherited);
+    legacy.as_ref().map_or(Ok(()), |legacy| legacy.await_end_of_switch(&inherited))?;
+    let control = legacy.as_ref().and_then(|legacy| legacy.control(&inherited, &control_socket(dir.path())));
+    let mut supervisor = Supervisor::open(dir.path(), signals, &settings, control)?;
+    if let Some(legacy) = legacy {
+        supervisor.inherit(legacy, &mut settings, &inherited)?;
+    }
+    supervisor.store.adopt(inherited);
+    supervisor.switches = settings.switches;
     for vnic in settings.vnics {
         supervisor.open_port(vnic)?;
     }
@@ -155,20 +174,25 @@ struct Supervisor {
     /// Something has changed that decides whose link depends on uplinks.
     tracking_is_late: bool,
     stage: Stage,
+    /// What the next supervisor gets.
+    store: Store,
+    /// What file and flags named.
+    told: Told,
 }
 
 impl Supervisor {
+    /// With the control socket of the last supervisor, if there is one.
     fn open(
         dir: &Path,
         signals: Signals,
-        settings: SwitchSettings,
-        switches: Vec<SwitchSpec>,
-        control_group: Option<String>,
+        run: &RunSettings,
+        control: Option<ListenSocket>,
     ) -> Result<Self, Fault> {
+        let (settings, control_group) = (run.switch.clone(), run.control_group.clone());
         let poller = Poller::new()?;
         poller.add(&signals, Source::Signals.into(), Interest::READ)?;
         let access = access::Access::of_control(control_group.as_deref())?;
-        let control = Control::open(&control_socket(dir), access)?;
+        let control = Control::open(&control_socket(dir), access, control)?;
         poller.add(&control, Source::Control.into(), Interest::READ)?;
         let entrance = Entrance::open(&datapath_socket(dir), access)?;
         Ok(Self {
@@ -180,7 +204,7 @@ impl Supervisor {
             plane: Plane::new(&settings),
             settings,
             links: None,
-            switches,
+            switches: run.switches.clone(),
             ports: BTreeMap::new(),
             next_port: 0,
             estates: BTreeMap::new(),
@@ -197,6 +221,8 @@ impl Supervisor {
             next_request: 0,
             tracking_is_late: false,
             stage: Stage::Starting,
+            store: Store::of_environment(),
+            told: run.told(),
         })
     }
 
@@ -212,6 +238,7 @@ impl Supervisor {
             self.settle_plane();
             self.proceed_with_clients();
             self.watch_channels();
+            self.deposit(Instant::now());
             self.tell(manager);
             if let Stage::Over(result) = &self.stage {
                 return result.clone();
@@ -246,7 +273,7 @@ impl Supervisor {
         let control = self.control.as_ref().and_then(Control::due);
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
-        let others = others.into_iter().chain([self.plane.due()]);
+        let others = others.into_iter().chain([self.plane.due(), self.store.due()]);
         others.fold(ports, earlier)
     }
 
@@ -271,7 +298,7 @@ impl Supervisor {
             self.restart_switch();
         }
         if is_due(self.stage.due()) {
-            self.end_by_force();
+            self.end_on_time(now);
         }
     }
 }

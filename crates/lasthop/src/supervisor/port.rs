@@ -77,6 +77,13 @@ enum Role {
     },
 }
 
+impl Role {
+    fn listen(socket: ListenSocket) -> Self {
+        let pause = Pause::new(RETRY_MIN, RETRY_MAX);
+        Self::Listen { socket, held: None, paused_until: None, pause, is_refusal_said: false }
+    }
+}
+
 /// A vnic with its socket.
 #[derive(Debug)]
 pub(super) struct Port {
@@ -108,15 +115,27 @@ impl Port {
     pub(super) fn open(spec: VnicSpec, dir: &Path) -> Result<Self, Fault> {
         let path = spec.socket_in(dir);
         check_length(&path)?;
-        let pause = Pause::new(RETRY_MIN, RETRY_MAX);
         let role = match spec.mode {
-            Mode::Listen => {
-                let socket = ListenSocket::bind(&path, Access::of(&spec)?)?;
-                Role::Listen { socket, held: None, paused_until: None, pause, is_refusal_said: false }
+            Mode::Listen => Role::listen(ListenSocket::bind(&path, Access::of(&spec)?)?),
+            Mode::Connect => {
+                Role::Connect { next: Instant::now(), pause: Pause::new(RETRY_MIN, RETRY_MAX), said: None }
             }
-            Mode::Connect => Role::Connect { next: Instant::now(), pause, said: None },
         };
         Ok(Self::with_role(spec, path, role))
+    }
+
+    /// As `open`, with the socket that the last supervisor had, and device and inode of its file.
+    pub(super) fn go_on(
+        spec: VnicSpec,
+        dir: &Path,
+        kept: Option<(OwnedFd, (u64, u64))>,
+    ) -> Result<Self, Fault> {
+        let path = spec.socket_in(dir);
+        let kept = kept.filter(|_| spec.mode == Mode::Listen);
+        match kept.and_then(|(socket, file)| ListenSocket::of_kept(socket, &path, file)) {
+            Some(socket) => Ok(Self::with_role(spec, path, Role::listen(socket))),
+            None => Self::open(spec, dir),
+        }
     }
 
     /// A port over a device; its path is that of no file.
@@ -227,6 +246,21 @@ impl Port {
         match &self.role {
             Role::Listen { socket, .. } => Some(socket.as_fd()),
             Role::Connect { .. } | Role::Device { .. } => None,
+        }
+    }
+
+    /// The listening socket, and device and inode of its file.
+    pub(super) fn listening(&self) -> Option<(&ListenSocket, (u64, u64))> {
+        match &self.role {
+            Role::Listen { socket, .. } => Some((socket, socket.file()?)),
+            Role::Connect { .. } | Role::Device { .. } => None,
+        }
+    }
+
+    /// Leaves the listening socket to the next supervisor.
+    pub(super) fn leave(&mut self) {
+        if let Role::Listen { socket, .. } = &mut self.role {
+            socket.leave();
         }
     }
 

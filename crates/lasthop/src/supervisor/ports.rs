@@ -19,6 +19,7 @@ use super::orders::{Asker, What};
 use super::port::Port;
 use super::requests::to_json;
 use super::source::Source;
+use super::store::Key;
 
 /// Vnics of a switch; one port is its own.
 const VNICS_MAX: usize = PORTS_MAX - 1;
@@ -33,6 +34,7 @@ impl Supervisor {
         let port = Port::open(spec, &self.dir)?;
         self.next_port += 1;
         self.ports.insert(self.next_port, port);
+        self.store.is_late(Key::Port(self.next_port));
         self.make_placeholder(self.next_port);
         Ok(self.next_port)
     }
@@ -56,6 +58,7 @@ impl Supervisor {
         self.watch_links()?;
         self.next_port += 1;
         self.ports.insert(self.next_port, port);
+        self.store.is_late(Key::Port(self.next_port));
         self.see_device(self.next_port);
         Ok(self.next_port)
     }
@@ -217,6 +220,7 @@ impl Supervisor {
                 say_of_others!("vnic {name}: its guest is gone: {why}");
             }
             self.estates.remove(&number);
+            self.store.is_late(Key::Port(number));
             if let Some(port) = self.ports.get_mut(&number) {
                 port.end(why);
             }
@@ -238,6 +242,7 @@ impl Supervisor {
         let Some(port) = self.ports.remove(&number) else { return };
         self.estates.remove(&number);
         self.accounts.remove(&number);
+        self.store.is_late(Key::Port(number));
         if port.device().is_some_and(|device| device.is_driven) {
             self.detach_from_driver(number);
         }

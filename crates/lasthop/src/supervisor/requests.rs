@@ -252,18 +252,13 @@ impl Supervisor {
             cpus: settings.cpus.clone(),
             fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
             controller: is_flow.then(|| settings.controller.unwrap_or_default()),
-            fail_mode: is_flow.then(|| settings.default_switch().fail_mode()),
+            fail_mode: settings.fail_mode.filter(|_| is_flow),
             workers: Some(settings.workers),
             hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),
             control_group: self.control_group.clone(),
         };
-        let spec = |port: &Port| {
-            let mut spec = port.spec.clone();
-            let by_default = VnicSpec::named(spec.name.clone()).socket_in(&self.dir);
-            spec.socket = spec.socket.filter(|path| *path != by_default);
-            spec
-        };
+        let spec = |port: &Port| port.spec.clone().without_default_socket(&self.dir);
         let vnics = self.ports.values().filter(|port| port.device().is_none());
         let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));

@@ -56,6 +56,22 @@ impl ListenSocket {
         Ok(this)
     }
 
+    /// A socket that listens at `path` already, if its file there is the one of that device and inode.
+    pub(super) fn of_kept(socket: OwnedFd, path: &Path, file: (u64, u64)) -> Option<Self> {
+        let this = Self { listener: socket.into(), path: path.to_path_buf(), identity: Some(file) };
+        (identity(path) == this.identity && this.listener.set_nonblocking(true).is_ok()).then_some(this)
+    }
+
+    /// Device and inode of its file, unless that is somebody else's by now.
+    pub(super) fn file(&self) -> Option<(u64, u64)> {
+        self.identity
+    }
+
+    /// Its file stays when this is dropped: the socket is somebody else's as well.
+    pub(super) fn leave(&mut self) {
+        self.identity = None;
+    }
+
     /// The next connection, if one waits. `WouldBlock` is none.
     pub(crate) fn accept(&self) -> std::io::Result<Option<UnixStream>> {
         match self.listener.accept() {

@@ -19,7 +19,7 @@ impl Supervisor {
         match self.stage {
             Stage::Starting => Phase::Starting,
             Stage::Serving => Phase::Serving,
-            Stage::Ending { .. } | Stage::Over(_) => Phase::Ending,
+            Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_) => Phase::Ending,
         }
     }
 
@@ -31,7 +31,7 @@ impl Supervisor {
                 let how = self.lives.last_end().map(|end| end.why).unwrap_or_default();
                 format!("the switch process {how}; it is started again")
             }
-            Stage::Ending { .. } | Stage::Over(_) => "guests are let go".to_owned(),
+            Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_) => "guests are let go".to_owned(),
         }
     }
 

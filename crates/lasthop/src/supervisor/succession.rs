@@ -13,6 +13,7 @@ use crate::orders::Order;
 use super::Supervisor;
 use super::estate::{Bequest, Estate};
 use super::orders::What;
+use super::store::Key;
 
 impl Supervisor {
     /// What the switch gets with the connection of port `number`: the connection, and memory for a successor, if there is any.
@@ -22,6 +23,7 @@ impl Supervisor {
         match made.and_then(|estate| Ok((estate.memory()?, estate))) {
             Ok((memory, estate)) => {
                 self.estates.insert(number, estate);
+                self.store.is_late(Key::Port(number));
                 vec![connection, memory]
             }
             Err(error) => {
@@ -34,8 +36,12 @@ impl Supervisor {
         }
     }
 
+    /// A session that is to be changed.
     fn estate_of(&mut self, attachment: u64) -> Option<&mut Estate> {
-        self.estates.values_mut().find(|estate| estate.attachment() == attachment)
+        let mut estates = self.estates.iter_mut();
+        let (number, estate) = estates.find(|(_, estate)| estate.attachment() == attachment)?;
+        self.store.is_late(Key::Port(*number));
+        Some(estate)
     }
 
     /// The switch got descriptors from a guest's front end.
@@ -72,6 +78,7 @@ impl Supervisor {
     /// The guest of a port has to connect again.
     fn give_up(&mut self, number: u32, estate: Estate, why: &str) {
         let attachment = estate.attachment();
+        self.store.is_late(Key::Port(number));
         estate.hang_up();
         let Some(port) = self.ports.get_mut(&number) else { return };
         let name = port.spec.name.clone();

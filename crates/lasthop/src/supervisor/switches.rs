@@ -15,6 +15,7 @@ use super::child::Role;
 use super::controller::PlaneQuestion;
 use super::orders::{Asker, What, switch_down};
 use super::requests::{Question, to_json};
+use super::store::Key;
 
 /// For a name that is not close to that of any switch.
 const SEE_LIST: &str = "see the list: lasthop switch list";
@@ -39,6 +40,7 @@ impl Supervisor {
             return Err(switch_down());
         }
         self.switches.push(spec.clone());
+        self.store.is_late(Key::Head);
         if let Err(fault) = switches::check_all(&self.switches) {
             self.switches.pop();
             return Err(fault);
@@ -119,6 +121,7 @@ impl Supervisor {
 
     pub(super) fn forget_switch(&mut self, name: &SwitchName) {
         self.switches.retain(|switch| switch.name != *name);
+        self.store.is_late(Key::Head);
     }
 
     pub(super) fn switch_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -146,6 +149,7 @@ impl Supervisor {
         spec: SwitchSpec,
         result: Result<(), Fault>,
     ) -> Result<Value, Fault> {
+        self.store.is_late(Key::Head);
         match &result {
             Ok(()) => say!("switch {}: deleted", spec.name),
             // Unless another one was made of this name in between.

@@ -136,6 +136,9 @@ impl Supervisor {
 
     /// The old switch has come to rest, or will not.
     pub(super) fn rested(&mut self, result: Result<Answer, Fault>) {
+        if self.stage.is_leaving() {
+            return self.rested_to_leave(result.map(drop));
+        }
         match (result, self.upgrade.take()) {
             (Ok(_), Some(Upgrade::Resting { heir, program, asker, since })) => {
                 self.upgrade = Some(Upgrade::TakingOver { program: program.clone(), asker, since });
@@ -164,12 +167,15 @@ impl Supervisor {
         self.estates.values_mut().for_each(super::estate::Estate::begin_anew);
         self.ports_down();
         self.fail_waiting();
+        self.deposit_head();
         self.tell_everything();
     }
 
     /// The new switch goes on with everything.
     pub(super) fn upgraded(&mut self) {
-        let Some(Upgrade::TakingOver { program, asker, since }) = self.upgrade.take() else { return };
+        // One that was asked for while a process started is not over with that start.
+        let taking_over = self.upgrade.take_if(|upgrade| matches!(upgrade, Upgrade::TakingOver { .. }));
+        let Some(Upgrade::TakingOver { program, asker, since }) = taking_over else { return };
         let pause_us = since.elapsed().as_micros() as u64;
         let pid = self.lives.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());

@@ -150,8 +150,10 @@ impl Switch {
         while let Some((request, fds)) = self.channel.take() {
             self.obey(request, fds);
         }
-        if !is_open || (self.stage == Stage::Ending && !self.channel.wants_write()) {
-            self.stage = Stage::Over;
+        match self.stage {
+            Stage::Ending if !is_open || !self.channel.wants_write() => self.stage = Stage::Over,
+            Stage::Serving | Stage::Resting if !is_open => self.leave(),
+            _ => {}
         }
     }
 

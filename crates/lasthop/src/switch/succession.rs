@@ -11,6 +11,7 @@ use crate::fault::{Fault, Kind};
 use crate::ipc::FRAME_FDS_MAX;
 use crate::orders::{Report, STATE_VERSION};
 
+use super::captures::Captures;
 use super::sessions::Arrival;
 use super::{Stage, Switch, no_descriptor};
 
@@ -50,6 +51,15 @@ impl Switch {
         self.datapath.rest(REST_PATIENCE)
     }
 
+    /// The supervisor is gone. What is under way is finished, and connections are left as they are: whoever was given copies may
+    /// have another process go on with them, and without copies they end with this one.
+    pub(super) fn leave(&mut self) -> ! {
+        self.captures = Captures::default();
+        let _ = self.come_to_rest();
+        // Nothing is dropped: a session that is dropped hangs up.
+        std::process::exit(0)
+    }
+
     /// Goes on, or begins.
     pub(super) fn wake(&mut self) -> Result<(), Fault> {
         self.stage = Stage::Serving;
@@ -84,6 +94,9 @@ impl Switch {
         if session.is_null() {
             if !kept.is_resting() {
                 return Err(failed(TakeOverError::AmidMessage));
+            }
+            if kept.told() != 0 {
+                return Err(failed(TakeOverError::NewsLost));
             }
             let arrival = Arrival { name, attachment, socket, memory: Some(memory) };
             return self.sessions.begin(&self.poller, arrival, device);

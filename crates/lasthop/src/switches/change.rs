@@ -43,12 +43,13 @@ impl SwitchChange {
 
     /// To be what `wanted` says, all of it.
     pub(crate) fn to(wanted: &SwitchSpec) -> Self {
-        let SwitchSpec { name, module, fdb_entries, controller, fail_mode } = wanted.clone();
+        let fail_mode = wanted.fail_mode();
+        let SwitchSpec { name, module, fdb_entries, controller, .. } = wanted.clone();
         Self {
             name,
             fdb_entries,
             controller: (module.as_str() == FLOW).then_some(controller),
-            fail_mode: fail_mode.filter(|_| module.as_str() == FLOW),
+            fail_mode: (module.as_str() == FLOW).then_some(fail_mode),
             module: Some(module),
         }
     }

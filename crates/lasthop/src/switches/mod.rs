@@ -82,7 +82,10 @@ impl SwitchSpec {
             ControllerKind::Embedded => String::new(),
             other => format!(",controller={other}"),
         };
-        let fail_mode = self.fail_mode.map_or_else(String::new, |mode| format!(",fail-mode={mode}"));
+        let fail_mode = match self.fail_mode() {
+            mode if mode == self.usual_fail_mode() => String::new(),
+            other => format!(",fail-mode={other}"),
+        };
         format!("{module}{table}{controller}{fail_mode}")
     }
 
@@ -95,8 +98,11 @@ impl SwitchSpec {
     /// What it does while nobody is to be asked. A controller outside may have several networks in it, which would come together
     /// while it is away: so a bridge takes its place only where that is said.
     pub(crate) fn fail_mode(&self) -> FailMode {
-        let usual = if self.has_outside_controller() { FailMode::Secure } else { FailMode::Standalone };
-        self.fail_mode.unwrap_or(usual)
+        self.fail_mode.unwrap_or(self.usual_fail_mode())
+    }
+
+    fn usual_fail_mode(&self) -> FailMode {
+        if self.has_outside_controller() { FailMode::Secure } else { FailMode::Standalone }
     }
 
     /// Slots of its forwarding table; none if its module has no table.

@@ -181,6 +181,13 @@ impl VnicSpec {
         self.socket.clone().unwrap_or_else(|| dir.join(format!("{}.sock", self.name)))
     }
 
+    /// Without a path that it has by default, if the run directory is `dir`.
+    pub(crate) fn without_default_socket(mut self, dir: &Path) -> Self {
+        let by_default = Self::named(self.name.clone()).socket_in(dir);
+        self.socket = self.socket.filter(|path| *path != by_default);
+        self
+    }
+
     /// Makes a relative socket path one that starts at `base`.
     pub(crate) fn based_at(mut self, base: &Path) -> Self {
         self.socket = self.socket.map(|path| base.join(path));

@@ -7,4 +7,5 @@ mod dpctl;
 mod fairness;
 mod lifecycle;
 mod plane;
+mod requested;
 mod traffic;

@@ -3,6 +3,7 @@
 
 pub(crate) mod guests;
 pub(crate) mod namespaces;
+pub(crate) mod talkers;
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;

@@ -2,5 +2,6 @@
 
 mod fixture;
 mod hostile;
+mod inflight;
 mod model;
 mod threads;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::channel::BackendChannel;
 use crate::features::PROTOCOL_FEATURES;
+use crate::inflight::Inflight;
 use crate::kept::{Keeper, KeptRing, Legacy};
 use crate::message::MemoryRegionMessage;
 use crate::rings::Rings;
@@ -13,12 +14,14 @@ use crate::{Device, KeptSession, News, Protocol, Refusal, TakeOverError, memory}
 impl<D: Device> Protocol<D> {
     /// What a successor would have to know and was not told yet.
     pub fn news(&mut self) -> Option<News> {
-        self.shared.kept.as_ref()?;
-        let session = self.kept();
+        let memory = self.shared.kept.as_ref()?;
+        let mut session = self.kept();
         let mut fds = self.keeper.take();
         if session == self.told {
             return None;
         }
+        session.told = session.told.wrapping_add(1);
+        memory.set_told(session.told);
         let wanted: Vec<u32> = session.fds().collect();
         fds.retain(|(number, _)| wanted.contains(number));
         self.told = session.clone();
@@ -27,6 +30,7 @@ impl<D: Device> Protocol<D> {
 
     fn kept(&self) -> KeptSession {
         KeptSession {
+            told: self.told.told,
             offer: self.offer,
             features: self.shared.features,
             protocol_features: self.protocol_features,
@@ -35,6 +39,7 @@ impl<D: Device> Protocol<D> {
             regions: self.regions.clone(),
             rings: self.rings.kept(),
             back_channel: self.backend_channel.kept(),
+            inflight: self.shared.inflight.as_ref().map(|inflight| inflight.kept),
         }
     }
 
@@ -82,6 +87,10 @@ impl<D: Device> Protocol<D> {
         }
         if let Some(number) = session.back_channel {
             self.backend_channel = BackendChannel::of_kept(legacy.take_fd(number)?, number);
+        }
+        if let Some(kept) = session.inflight {
+            let file = legacy.take_fd(kept.file)?;
+            self.shared.inflight = Some(Inflight::of_kept(kept, &file, session.offer.rings())?);
         }
         let files = session.regions.iter().map(|region| legacy.take_fd(region.file));
         let files: Vec<OwnedFd> = files.collect::<Result<_, _>>()?;

@@ -13,7 +13,7 @@ fn offers_the_devices_features_and_protocol_features() {
     for _ in 0..3 {
         assert_eq!(host.ask(request::GET_FEATURES), Some(OFFERED | BIT_30));
     }
-    let protocol_features = [0, 3, 4, 5, 9, 13, 15, 16].iter().map(|bit| 1_u64 << bit).sum();
+    let protocol_features = [0, 3, 4, 5, 9, 12, 13, 15, 16].iter().map(|bit| 1_u64 << bit).sum();
     assert_eq!(host.ask(request::GET_PROTOCOL_FEATURES), Some(protocol_features));
     assert_eq!(host.ask(request::GET_MAX_MEM_SLOTS), Some(509));
     assert_eq!(host.ask(request::GET_QUEUE_NUM), Some(2));
@@ -39,8 +39,8 @@ fn features_that_were_not_offered_are_named() {
     let mut host = Host::acknowledged();
     assert_eq!(host.tell_u64(request::SET_FEATURES, acked), Some(1));
     assert_eq!(host.tell_u64(request::SET_FEATURES, OFFERED), Some(0));
-    assert_eq!(host.tell_u64(request::SET_PROTOCOL_FEATURES, 1 << 3 | 1 << 12), Some(1));
-    assert!(host.last_refusal().ends_with("INFLIGHT_SHMFD"));
+    assert_eq!(host.tell_u64(request::SET_PROTOCOL_FEATURES, 1 << 3 | 1 << 8), Some(1));
+    assert!(host.last_refusal().ends_with("PAGEFAULT"));
     assert_eq!(host.device.calls(), [Call::Features(OFFERED)]);
 }
 

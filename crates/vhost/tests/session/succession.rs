@@ -115,6 +115,17 @@ fn what_cannot_be_gone_on_with_ends() {
     assert_eq!(untold, amid_message, "nobody knows what it said last");
     let without_fd = take_over(|_, keeper| drop(keeper.fds.pop_first()));
     assert!(without_fd.contains("of it is missing"), "{without_fd}");
-    let without_ledger = take_over(|_, keeper| keeper.memory = Kept::create(RINGS).unwrap());
+    let news_lost = take_over(|host, _| {
+        host.tell_eventfd(request::SET_VRING_CALL, 0);
+        drop(host.session().news());
+        host.session().rest();
+    });
+    assert_eq!(news_lost, "what its front end said last did not arrive");
+    let without_ledger = take_over(|_, keeper| {
+        let mut told = [0; 4];
+        rustix::io::pread(&keeper.memory, &mut told[..], 8).unwrap();
+        keeper.memory = Kept::create(RINGS).unwrap();
+        rustix::io::pwrite(&keeper.memory, &told, 8).unwrap();
+    });
     assert_eq!(without_ledger, "ring 0: nothing is known of the ring");
 }

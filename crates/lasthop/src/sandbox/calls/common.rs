@@ -80,7 +80,10 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         "guard pages of stacks, from glibc 2.42 on",
     )
     .kept(),
-    Call::any(call!(SYS_memfd_create), "to know what a memfd looks like"),
+    Call::any(
+        call!(SYS_memfd_create),
+        "to know what a memfd looks like; front ends' files for chains in flight",
+    ),
     Call::any(call!(SYS_ftruncate), "its size"),
     // Threads.
     Call::with(call!(SYS_clone), &[THREAD], "a thread starts"),

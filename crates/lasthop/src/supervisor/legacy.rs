@@ -1,0 +1,280 @@
+//! What the last supervisor left, brought together with what file and flags ask for.
+//!
+//! ```text
+//!   running then ─┐                        what neither the file of then nor that of today names was added by hand, and stays
+//!   told then ────┼─► wanted ─► plan ─►    untouched, changed: goes on with its guest
+//!   told today ───┘                        gone, or another vnic by now: its guest is let go
+//! ```
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::{Signal, pidfd_send_signal};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::fault::{Fault, Kind};
+use crate::fdb::StaticEntry;
+use crate::log::say;
+use crate::orders::STATE_VERSION;
+use crate::plan::{Plan, Step};
+use crate::port;
+use crate::report::ConfigReport;
+use crate::show;
+use crate::switches;
+use crate::vnic::{Name, VnicSpec};
+
+use super::account::Account;
+use super::estate::Estate;
+use super::port::Port;
+use super::records::{HeadRecord, PortRecord, RECORD_VERSION, Told};
+use super::sockets::ListenSocket;
+use super::store::{Inherited, Key};
+use super::{RunSettings, Supervisor};
+
+/// How long the last switch process may take to end by itself, now that its supervisor is gone.
+const END_PATIENCE: Duration = Duration::from_millis(100);
+/// And when it was killed.
+const DEATH_PATIENCE: Duration = Duration::from_secs(5);
+
+/// All that was left.
+#[derive(Debug)]
+pub(super) struct Legacy {
+    head: HeadRecord,
+    ports: BTreeMap<u32, PortRecord>,
+}
+
+impl Legacy {
+    /// Reads what came; none if nothing did. What cannot be gone on with is let go, and the log says so.
+    pub(super) fn read(inherited: &Inherited) -> Option<Self> {
+        if inherited.is_empty() {
+            return None;
+        }
+        let read = Self::try_read(inherited).inspect_err(|why| {
+            say!("what the last supervisor left cannot be gone on with: {why}; guests have to connect again");
+            inherited.shut_all();
+        });
+        read.ok()
+    }
+
+    fn try_read(inherited: &Inherited) -> Result<Self, String> {
+        let head = inherited.head().ok_or("its first part is missing")?;
+        let version = |key: &str| serde_json::from_slice::<Value>(head).ok()?.get(key)?.as_u64();
+        let theirs = [version("version"), version("state")].map(Option::unwrap_or_default);
+        let ours = [RECORD_VERSION, STATE_VERSION];
+        if theirs != ours {
+            let text = |[records, state]: [u64; 2]| format!("{records}.{state}");
+            return Err(format!("it is of version {}, and this lasthop knows {}", text(theirs), text(ours)));
+        }
+        let ports = inherited.ports().map(|(number, text)| Ok((number, parse(text)?)));
+        Ok(Self { head: parse(head)?, ports: ports.collect::<Result<_, String>>()? })
+    }
+
+    /// Makes sure that the last switch process has ended: two must never serve the same guest.
+    pub(super) fn await_end_of_switch(&self, inherited: &Inherited) -> Result<(), Fault> {
+        let Some(process) = self.head.process.and_then(|process| inherited.find(&process)) else {
+            return Ok(());
+        };
+        if ends(&process, END_PATIENCE) {
+            return Ok(());
+        }
+        let _ = pidfd_send_signal(&process, Signal::KILL);
+        if ends(&process, DEATH_PATIENCE) {
+            return Ok(());
+        }
+        let why = "the switch process of the last supervisor does not end, though it was killed; guests wait until it has";
+        Err(Fault::new(Kind::Internal, why))
+    }
+
+    /// The control socket, if its file is still there.
+    pub(super) fn control(&self, inherited: &Inherited, path: &Path) -> Option<ListenSocket> {
+        let listening = self.head.control.as_ref()?;
+        ListenSocket::of_kept(inherited.find(&listening.socket)?, path, listening.file)
+    }
+
+    fn running(&self, dir: &Path) -> ConfigReport {
+        let vnics = self.ports.values().filter(|port| port.device.is_none());
+        ConfigReport {
+            switches: self.head.switches.clone(),
+            vnics: vnics.map(|port| port.spec.clone().without_default_socket(dir)).collect(),
+            ports: self.ports.values().filter_map(|port| port.device.clone()).collect(),
+            fdb: self.head.fdb.clone(),
+            ..ConfigReport::default()
+        }
+    }
+
+    /// Adds to `settings` what was added by hand and goes together with them.
+    fn add_by_hand(&self, settings: &mut RunSettings) {
+        let Told { switches, ports, fdb } = &self.head.told;
+        for switch in self.head.switches.iter().filter(|switch| !switches.contains(&switch.name)) {
+            settings.switches.push(switch.clone());
+            if switches::check_all(&settings.switches).is_err() {
+                settings.switches.pop();
+            }
+        }
+        for port in self.ports.values().filter(|port| !ports.contains(&port.spec.name)) {
+            match &port.device {
+                _ if !settings.has_room_for(port) => {}
+                Some(device) => settings.ports.push(device.clone()),
+                None => settings.vnics.push(port.spec.clone()),
+            }
+        }
+        for entry in self.head.fdb.iter().filter(|entry| !fdb.contains(entry)) {
+            let is_same = |other: &StaticEntry| (other.mac, other.vlan) == (entry.mac, entry.vlan);
+            if settings.has_port(&entry.vnic) && !settings.fdb.iter().any(is_same) {
+                settings.fdb.push(entry.clone());
+            }
+        }
+    }
+}
+
+impl RunSettings {
+    /// What file and flags name.
+    pub(super) fn told(&self) -> Told {
+        let switches = self.switches.iter().filter(|switch| !switch.name.is_default());
+        let vnics = self.vnics.iter().map(|vnic| vnic.name.clone());
+        Told {
+            switches: switches.map(|switch| switch.name.clone()).collect(),
+            ports: vnics.chain(self.ports.iter().map(|port| port.name.clone())).collect(),
+            fdb: self.fdb.clone(),
+        }
+    }
+
+    fn has_port(&self, name: &Name) -> bool {
+        self.vnics.iter().any(|vnic| vnic.name == *name) || self.ports.iter().any(|port| port.name == *name)
+    }
+
+    /// Whether a port that they do not name may stay: its switch is there, and nobody else has its name, socket or device.
+    fn has_room_for(&self, port: &PortRecord) -> bool {
+        let path = port.spec.socket_in(&self.dir);
+        let has_socket = |other: &VnicSpec| port.device.is_none() && other.socket_in(&self.dir) == path;
+        let is_beside = |device| port::check_beside(device, &self.ports).is_ok();
+        self.switches.iter().any(|switch| switch.name == port.spec.switch)
+            && !self.has_port(&port.spec.name)
+            && !self.vnics.iter().any(has_socket)
+            && port.device.as_ref().is_none_or(is_beside)
+    }
+
+    fn wanted(&self) -> ConfigReport {
+        let switches = self.switches.iter().filter(|switch| !switch.name.is_default());
+        let vnics = self.vnics.iter().map(|vnic| vnic.clone().without_default_socket(&self.dir));
+        ConfigReport {
+            switches: switches.cloned().collect(),
+            vnics: vnics.collect(),
+            ports: self.ports.clone(),
+            fdb: self.fdb.clone(),
+            ..ConfigReport::default()
+        }
+    }
+}
+
+impl Supervisor {
+    /// Goes on with what the last supervisor left, as far as `settings` have it, and adds to them what was added by hand.
+    pub(super) fn inherit(
+        &mut self,
+        legacy: Legacy,
+        settings: &mut RunSettings,
+        inherited: &Inherited,
+    ) -> Result<(), Fault> {
+        let running = legacy.running(&settings.dir);
+        legacy.add_by_hand(settings);
+        self.switches.clone_from(&settings.switches);
+        let plan = Plan::new(&running, &settings.wanted());
+        let pid = legacy.head.pid;
+        for (number, record) in legacy.ports {
+            let name = &record.spec.name;
+            let is_kept = record.device.is_none() && !goes(&plan, name);
+            match settings.vnics.iter().position(|vnic| is_kept && vnic.name == *name) {
+                Some(at) => {
+                    let spec = settings.vnics.remove(at);
+                    self.inherit_port(number, record, spec, inherited)?;
+                }
+                None => self.let_go(number, record, inherited),
+            }
+        }
+        let guests = self.estates.len();
+        say!("goes on where process {pid} ended, with {guests} guests{}", plan_text(&plan));
+        Ok(())
+    }
+
+    fn inherit_port(
+        &mut self,
+        number: u32,
+        record: PortRecord,
+        spec: VnicSpec,
+        inherited: &Inherited,
+    ) -> Result<(), Fault> {
+        let PortRecord { spec: before, listening, estate, book, past, .. } = record;
+        let kept = listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
+        let mut port = Port::go_on(spec, &self.dir, kept)?;
+        port.set_access(&before, &port.spec)?;
+        if let Some(book) = book.and_then(|book| inherited.find(&book)) {
+            self.accounts.insert(number, Account::of_kept(book, &past));
+        }
+        if let Some(record) = estate {
+            match Estate::of_kept(record, inherited) {
+                Some(estate) => {
+                    port.attached(estate.attachment(), Instant::now());
+                    port.meet(estate.connection());
+                    self.next_attachment = self.next_attachment.max(estate.attachment());
+                    self.estates.insert(number, estate);
+                }
+                None => say!("vnic {}: its guest is gone, or has to connect again", port.spec.name),
+            }
+        }
+        self.next_port = self.next_port.max(number);
+        self.ports.insert(number, port);
+        self.store.is_late(Key::Port(number));
+        self.make_placeholder(number);
+        Ok(())
+    }
+
+    /// A port is no more, or is to be another one: its guest has to go. Device ports begin anew.
+    fn let_go(&mut self, number: u32, record: PortRecord, inherited: &Inherited) {
+        self.next_port = self.next_port.max(number);
+        if let Some(estate) = record.estate.and_then(|estate| Estate::of_kept(estate, inherited)) {
+            estate.hang_up();
+        }
+        let path = record.spec.socket_in(&self.dir);
+        let kept = record.listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
+        // Its file goes with it.
+        drop(kept.and_then(|(socket, file)| ListenSocket::of_kept(socket, &path, file)));
+    }
+}
+
+/// Whether a vnic cannot go on with its guest.
+fn goes(plan: &Plan, vnic: &Name) -> bool {
+    plan.steps.iter().any(|step| match step {
+        Step::Remove { name } => name == vnic,
+        Step::Anew { vnic: other, .. } => other.name == *vnic,
+        _ => false,
+    })
+}
+
+/// What is another way than it was; nothing if nothing is.
+fn plan_text(plan: &Plan) -> String {
+    show::plan(plan).lines().map(|line| format!("; {line}")).collect()
+}
+
+fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(text).map_err(|error| error.to_string())
+}
+
+fn ends(process: &OwnedFd, patience: Duration) -> bool {
+    let timeout = Timespec::try_from(patience).ok();
+    let mut fds = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut fds, timeout.as_ref()).is_ok_and(|count| count > 0)
+}
+
+impl Inherited {
+    /// Ends all connections, and lets others listen where these sockets do.
+    fn shut_all(&self) {
+        for fd in self.all() {
+            let _ = shutdown(fd, Shutdown::Both);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What the next supervisor has to know, should this one end, as it stands in the service manager's store.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::fdb::StaticEntry;
+use crate::orders::STATE_VERSION;
+use crate::port::PortSpec;
+use crate::switches::{SwitchName, SwitchSpec};
+use crate::vnic::{Name, VnicSpec};
+
+use super::Supervisor;
+use super::lifecycle::Stage;
+use super::port::Port;
+use super::store::{Deed, Identity, Key};
+
+/// Of the records. A supervisor that knows another one begins anew.
+pub(super) const RECORD_VERSION: u64 = 1;
+/// How long the manager may take to make room for the last news.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What there is one of.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct HeadRecord {
+    pub(super) version: u64,
+    /// Of what switch processes tell of sessions.
+    pub(super) state: u64,
+    /// The supervisor.
+    pub(super) pid: u32,
+    /// The switch process; two must never serve the same guest.
+    pub(super) process: Option<Identity>,
+    pub(super) control: Option<Listening>,
+    /// Those beside the default one.
+    pub(super) switches: Vec<SwitchSpec>,
+    pub(super) fdb: Vec<StaticEntry>,
+    pub(super) told: Told,
+}
+
+/// A socket, and device and inode of its file.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Listening {
+    pub(super) socket: Identity,
+    pub(super) file: (u64, u64),
+}
+
+/// What file and flags named; the rest was added by hand.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Told {
+    pub(super) switches: Vec<SwitchName>,
+    pub(super) ports: Vec<Name>,
+    pub(super) fdb: Vec<StaticEntry>,
+}
+
+/// One port.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct PortRecord {
+    pub(super) spec: VnicSpec,
+    pub(super) device: Option<PortSpec>,
+    pub(super) listening: Option<Listening>,
+    pub(super) estate: Option<EstateRecord>,
+    pub(super) book: Option<Identity>,
+    /// Counters before the book.
+    pub(super) past: BTreeMap<String, u64>,
+}
+
+/// One guest's session.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct EstateRecord {
+    pub(super) attachment: u64,
+    pub(super) connection: Identity,
+    pub(super) memory: Identity,
+    pub(super) session: Value,
+    pub(super) fds: BTreeMap<u32, Identity>,
+}
+
+impl Supervisor {
+    /// Brings what the manager keeps up to date, if it is time.
+    pub(super) fn deposit(&mut self, now: Instant) {
+        if !self.store.is_due(now) {
+            return;
+        }
+        // Out of the way: what is written down is borrowed from the rest.
+        let mut store = std::mem::take(&mut self.store);
+        for key in store.take_late(now) {
+            match self.deed(key).transpose() {
+                Ok(deed) => store.settle(key, deed),
+                Err(error) => store.complain(error.to_string()),
+            }
+        }
+        // Before the switch process has been told, nobody knows what is needed.
+        if !matches!(self.stage, Stage::Starting) {
+            store.tidy(|key| match key {
+                Key::Head => true,
+                Key::Port(number) => self.ports.contains_key(&number),
+            });
+        }
+        self.store = store;
+    }
+
+    /// As `deposit`, of what must be known before something else is done.
+    pub(super) fn deposit_head(&mut self) {
+        self.store.is_late(Key::Head);
+        self.store.hurry();
+        self.deposit(Instant::now());
+    }
+
+    /// Brings everything up to date, on the way out.
+    pub(super) fn deposit_all(&mut self) {
+        let end = Instant::now() + LAST_PATIENCE;
+        self.store.is_late(Key::Head);
+        self.ports.keys().for_each(|number| self.store.is_late(Key::Port(*number)));
+        while self.store.due().is_some() && Instant::now() < end {
+            self.store.hurry();
+            self.deposit(Instant::now());
+            if self.store.due().is_some() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn deed(&self, key: Key) -> Option<io::Result<Deed<'_>>> {
+        match key {
+            Key::Head => Some(self.head_deed()),
+            // Those that a controller has asked for, it will ask for again.
+            Key::Port(number) => {
+                let port = self.ports.get(&number).filter(|port| !port.is_requested());
+                port.map(|port| self.port_deed(number, port))
+            }
+        }
+    }
+
+    fn head_deed(&self) -> io::Result<Deed<'_>> {
+        let mut deed = Deed::default();
+        let record = HeadRecord {
+            version: RECORD_VERSION,
+            state: STATE_VERSION,
+            pid: std::process::id(),
+            process: self.lives.handle().map(|process| deed.name(process)).transpose()?,
+            control: match self.control.as_ref().and_then(|control| control.listening()) {
+                Some((socket, file)) => Some(Listening { socket: deed.name(socket)?, file }),
+                None => None,
+            },
+            switches: self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect(),
+            fdb: self.static_entries.clone(),
+            told: self.told.clone(),
+        };
+        deed.text = serde_json::to_vec(&record)?;
+        Ok(deed)
+    }
+
+    fn port_deed<'a>(&'a self, number: u32, port: &'a Port) -> io::Result<Deed<'a>> {
+        let mut deed = Deed::default();
+        let device = port.device().map(|device| device.spec.clone());
+        let listening = match port.listening() {
+            Some((socket, file)) => Some(Listening { socket: deed.name(socket)?, file }),
+            None => None,
+        };
+        // At the other end of a device port is the driver process, which ends with us.
+        let estate = self.estates.get(&number).filter(|_| device.is_none());
+        let estate = estate.map(|estate| estate.record(&mut deed)).transpose()?;
+        let account = self.accounts.get(&number);
+        let book = account.map(|account| deed.name(account)).transpose()?;
+        let past = account.map(|account| account.past_by_name()).unwrap_or_default();
+        let record = PortRecord { spec: port.spec.clone(), device, listening, estate, book, past };
+        deed.text = serde_json::to_vec(&record)?;
+        Ok(deed)
+    }
+}

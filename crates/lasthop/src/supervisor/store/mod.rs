@@ -1,0 +1,258 @@
+//! What the service manager keeps for the next supervisor, should this one end: systemd's store of descriptors.
+//!
+//! ```text
+//!   lasthop-head     record: switches, static addresses, the switch process ┐ names descriptors by what they are,
+//!   lasthop-port-N   record: vnic, guest's session, counters                ┘ which must be in the store before
+//!   lasthop-M        a descriptor: listening socket, connection, memory of guest or session, kick, call, process
+//! ```
+//!
+//! A record is rewritten in its place, so that the manager hears of new descriptors only. One that is killed at any moment
+//! leaves records that are whole, and descriptors that no record names at worst.
+
+mod identity;
+mod inherited;
+mod record;
+mod sys;
+
+pub(super) use identity::Identity;
+pub(crate) use inherited::Inherited;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use crate::log::say;
+use crate::notify::Cloakroom;
+
+use record::Record;
+
+/// What all our names begin with.
+const PREFIX: &str = "lasthop-";
+const HEAD_NAME: &str = "lasthop-head";
+const PORT_NAMES: &str = "lasthop-port-";
+/// Pause between two rounds: a front end that says much is to keep neither us nor the manager busy. What was said in the
+/// last of it is not known to the next supervisor, and then that front end has to connect again.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Whose record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Key {
+    Head,
+    Port(u32),
+}
+
+impl Key {
+    fn name(self) -> String {
+        match self {
+            Self::Head => HEAD_NAME.to_owned(),
+            Self::Port(port) => format!("{PORT_NAMES}{port}"),
+        }
+    }
+}
+
+/// A text, and the descriptors that it names.
+#[derive(Debug, Default)]
+pub(super) struct Deed<'a> {
+    pub(super) text: Vec<u8>,
+    fds: Vec<(Identity, BorrowedFd<'a>)>,
+}
+
+impl<'a> Deed<'a> {
+    /// Adds a descriptor; what the text has to call it.
+    pub(super) fn name(&mut self, fd: &'a impl AsFd) -> io::Result<Identity> {
+        let identity = Identity::of(fd)?;
+        self.fds.push((identity, fd.as_fd()));
+        Ok(identity)
+    }
+}
+
+#[derive(Debug)]
+struct Slot {
+    record: Record,
+    uses: BTreeSet<Identity>,
+}
+
+/// The manager's store, as far as it has something of ours. Without a manager that has one, nothing is kept.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    cloakroom: Option<Cloakroom>,
+    /// Names of what is kept.
+    held: BTreeMap<Identity, String>,
+    slots: BTreeMap<Key, Slot>,
+    /// Records that are not up to date.
+    late: BTreeSet<Key>,
+    /// Names of what was kept for this process and is of no use.
+    useless: Vec<String>,
+    next_name: u64,
+    /// Something may be kept that nobody needs.
+    is_untidy: bool,
+    not_before: Option<Instant>,
+    /// What was wrong last, as logged.
+    trouble: Option<String>,
+}
+
+impl Store {
+    /// That of the manager who started this process.
+    pub(super) fn of_environment() -> Self {
+        Self { cloakroom: Cloakroom::of_environment(), ..Self::default() }
+    }
+
+    /// Whether something is kept at all.
+    pub(super) fn is_on(&self) -> bool {
+        self.cloakroom.is_some()
+    }
+
+    /// Knows what was kept for this process. What nothing is made of goes with [`Self::tidy`].
+    pub(super) fn adopt(&mut self, inherited: Inherited) {
+        let Inherited { head, ports, fds, useless } = inherited;
+        let slot = |(record, _): (Record, Vec<u8>)| Slot { record, uses: BTreeSet::new() };
+        self.slots.extend(head.map(|head| (Key::Head, slot(head))));
+        self.slots.extend(ports.into_iter().map(|(port, record)| (Key::Port(port), slot(record))));
+        self.held.extend(fds.into_iter().map(|(identity, (name, _))| (identity, name)));
+        let numbers = self.held.values().filter_map(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok());
+        self.next_name = numbers.max().unwrap_or_default();
+        self.useless = useless;
+        self.is_untidy = true;
+    }
+
+    /// Something has changed that belongs into a record.
+    pub(super) fn is_late(&mut self, key: Key) {
+        if self.is_on() {
+            self.late.insert(key);
+        }
+    }
+
+    /// When there is something to do.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.is_behind().then(|| self.not_before.unwrap_or_else(Instant::now))
+    }
+
+    fn is_behind(&self) -> bool {
+        self.is_on() && (!self.late.is_empty() || self.is_untidy)
+    }
+
+    /// Whether it is time.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.is_behind() && self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// The pause is over.
+    pub(super) fn hurry(&mut self) {
+        self.not_before = None;
+    }
+
+    /// What is to be brought up to date at `now`.
+    pub(super) fn take_late(&mut self, now: Instant) -> BTreeSet<Key> {
+        self.not_before = Some(now + PAUSE);
+        std::mem::take(&mut self.late)
+    }
+
+    /// Brings a record up to date; none: it goes, with all that only it named. What finds no room is done again later.
+    pub(super) fn settle(&mut self, key: Key, deed: Option<Deed<'_>>) {
+        let done = match deed {
+            Some(deed) => self.enter(key, &deed),
+            None => self.forget(key),
+        };
+        match done {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_late(key),
+            Err(error) => self.complain(error.to_string()),
+        }
+    }
+
+    fn enter(&mut self, key: Key, deed: &Deed<'_>) -> io::Result<()> {
+        for (identity, fd) in &deed.fds {
+            self.hold(*identity, *fd)?;
+        }
+        if !self.slots.contains_key(&key) {
+            let record = Record::create()?;
+            self.keep(&key.name(), record.as_fd())?;
+            self.slots.insert(key, Slot { record, uses: BTreeSet::new() });
+        }
+        let Some(slot) = self.slots.get_mut(&key) else { return Ok(()) };
+        slot.record.write(&deed.text)?;
+        let uses = deed.fds.iter().map(|(identity, _)| *identity).collect();
+        let before = std::mem::replace(&mut slot.uses, uses);
+        self.let_go(before)
+    }
+
+    fn forget(&mut self, key: Key) -> io::Result<()> {
+        if !self.slots.contains_key(&key) {
+            return Ok(());
+        }
+        self.release(&key.name())?;
+        let uses = self.slots.remove(&key).map(|slot| slot.uses).unwrap_or_default();
+        self.let_go(uses)
+    }
+
+    /// Has a descriptor kept, unless it is.
+    fn hold(&mut self, identity: Identity, fd: BorrowedFd<'_>) -> io::Result<()> {
+        if self.held.contains_key(&identity) {
+            return Ok(());
+        }
+        self.next_name += 1;
+        let name = format!("{PREFIX}{}", self.next_name);
+        self.keep(&name, fd)?;
+        self.held.insert(identity, name);
+        Ok(())
+    }
+
+    fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(cloakroom) = &self.cloakroom else { return Ok(()) };
+        if self.held.len() + self.slots.len() >= cloakroom.room {
+            let room = cloakroom.room;
+            return Err(io::Error::other(format!(
+                "its room for {room} descriptors is full; raise FileDescriptorStoreMax= and FDSTORE= of the unit"
+            )));
+        }
+        cloakroom.keep(name, fd)
+    }
+
+    fn release(&self, name: &str) -> io::Result<()> {
+        self.cloakroom.as_ref().map_or(Ok(()), |cloakroom| cloakroom.release(name))
+    }
+
+    /// Has those closed that no record names any more. Those that are left over make it untidy.
+    fn let_go(&mut self, identities: impl IntoIterator<Item = Identity>) -> io::Result<()> {
+        for identity in identities {
+            let is_used = self.slots.values().any(|slot| slot.uses.contains(&identity));
+            if let (false, Some(name)) = (is_used, self.held.get(&identity)) {
+                self.release(name).inspect_err(|_| self.is_untidy = true)?;
+                self.held.remove(&identity);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has everything closed that is kept and of no use, if there may be something: all records that `is_wanted` has no use for,
+    /// and what none names.
+    pub(super) fn tidy(&mut self, is_wanted: impl Fn(Key) -> bool) {
+        if std::mem::take(&mut self.is_untidy) && self.try_to_tidy(is_wanted).is_err() {
+            self.is_untidy = true;
+        }
+    }
+
+    fn try_to_tidy(&mut self, is_wanted: impl Fn(Key) -> bool) -> io::Result<()> {
+        while let Some(name) = self.useless.last() {
+            self.release(name)?;
+            self.useless.pop();
+        }
+        let obsolete: Vec<Key> = self.slots.keys().copied().filter(|key| !is_wanted(*key)).collect();
+        obsolete.into_iter().try_for_each(|key| self.forget(key))?;
+        let used: BTreeSet<Identity> =
+            self.slots.values().flat_map(|slot| slot.uses.iter().copied()).collect();
+        let left: Vec<Identity> = self.held.keys().filter(|held| !used.contains(held)).copied().collect();
+        self.let_go(left)
+    }
+
+    /// Says what is wrong, once.
+    pub(super) fn complain(&mut self, why: String) {
+        if self.trouble.as_ref() != Some(&why) {
+            say!(
+                "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"
+            );
+            self.trouble = Some(why);
+        }
+    }
+}

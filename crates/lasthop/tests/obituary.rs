@@ -1,0 +1,37 @@
+//! What is said of a switch process that died: of what, and what it had done.
+
+mod support;
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use support::guests::{ONE, TWO, frame, guest, receive, send};
+use support::{Switch, eventually, signal};
+
+/// Longer than the counters' copies take to be up to date.
+const LATER: Duration = Duration::from_millis(100);
+
+#[test]
+fn the_log_has_the_signal_and_the_last_counters() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    for number in 1..=5 {
+        send(&mut one, &frame(TWO, ONE, number, 60));
+        receive(&mut two);
+    }
+    send(&mut one, &frame(ONE, ONE, 6, 60)); // to where it comes from
+    eventually("that it is counted", || (switch.port("one")["rx_packets"] == 6).then_some(()));
+    std::thread::sleep(LATER);
+    let pid = switch.switch_pid().expect("a switch process");
+    signal(pid, Signal::ILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let log = switch.log();
+    let line = log.lines().find(|line| line.contains(&format!("process {pid} was killed"))).expect("a line");
+    assert!(
+        line.contains("was killed by signal 4 (SIGILL: an instruction that this CPU does not have)"),
+        "{line}"
+    );
+    assert!(line.contains("; it had taken 6 packets, delivered 5, and dropped 1 "), "{line}");
+    let told = switch.ask(&["doctor"]).out;
+    assert!(told.contains("signal 4 (SIGILL"), "{told}");
+}

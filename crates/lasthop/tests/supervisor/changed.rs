@@ -1,0 +1,133 @@
+//! A configuration that is another one when the supervisor starts again.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lasthop_guest::Guest;
+
+use crate::service::Service;
+use crate::support::eventually;
+use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
+
+const THREE: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
+
+/// A service with a file of its own.
+fn start(text: &str) -> (Service, PathBuf) {
+    let base = tempfile::tempdir().expect("a directory");
+    let file = base.path().join("lasthop.toml");
+    std::fs::write(&file, text).expect("written");
+    let words = file.to_str().expect("text").to_owned();
+    (Service::start_in(base, &["-c", &words], "512"), file)
+}
+
+/// A file's vnics, each "NAME" or "NAME,KEY = VALUE,...".
+fn vnics(options: &[&str]) -> String {
+    let vnic = |options: &&str| {
+        let (name, rest) = options.split_once(',').unwrap_or((options, ""));
+        format!("[[vnic]]\nname = \"{name}\"\n{}\n", rest.replace(',', "\n"))
+    };
+    options.iter().map(vnic).collect()
+}
+
+fn is_hung_up_on(guest: &mut Guest) {
+    eventually("the end of its connection", || {
+        guest.wait(Some(Duration::from_millis(10))).is_err().then_some(())
+    });
+}
+
+fn waits_for_a_guest(service: &Service, vnic: &str) {
+    eventually("its end", || (service.switch.port(vnic)["state"] == "waiting for guest").then_some(()));
+}
+
+fn names(service: &Service) -> Vec<String> {
+    let list = service.switch.json(&["vnic", "list"]);
+    let vnics = list["vnics"].as_array().expect("vnics");
+    vnics.iter().map(|vnic| vnic["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+fn talk(one: &mut Guest, two: &mut Guest) {
+    send(one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(two), frame(TWO, ONE, 1, 60));
+}
+
+#[test]
+fn vnics_go_change_and_come_and_the_rest_goes_on() {
+    let (service, file) = start(&vnics(&["one", "two", "gone", "anew"]));
+    let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));
+    let mut gone = guest(&service.switch, "gone", THREE);
+    let mut anew = guest(&service.switch, "anew", THREE);
+    service.settle();
+    let text = vnics(&["one", "two,mac = \"02:00:00:00:00:02\"", "anew,queues = 2", "fresh"]);
+    std::fs::write(&file, text).expect("written");
+    service.restart();
+    assert_eq!(names(&service), ["anew", "fresh", "one", "two"]);
+    let log = service.switch.log();
+    let line = log.lines().find(|line| line.contains("goes on where process")).expect("one line");
+    let mac = "~ vnic two mac: - -> 02:00:00:00:00:02";
+    for words in ["2 guests", "- vnic gone", mac, "~ vnic anew queues: 1 -> 2", "+ vnic fresh"] {
+        assert!(line.contains(words), "{line}");
+    }
+    is_hung_up_on(&mut gone);
+    is_hung_up_on(&mut anew);
+    assert!(!service.switch.path("gone.sock").exists());
+    talk(&mut one, &mut two);
+    let shown = service.switch.ask(&["vnic", "show", "two"]).ok();
+    assert!(shown.contains("02:00:00:00:00:02"), "{shown}");
+    for name in ["fresh", "anew"] {
+        drop(guest(&service.switch, name, THREE));
+        waits_for_a_guest(&service, name);
+    }
+    // Nothing is left of those that went.
+    let kept = service.descriptors()[2];
+    service.kill();
+    eventually("as many as before", || (service.kept().len() == kept).then_some(()));
+}
+
+#[test]
+fn what_was_done_by_hand_stays() {
+    let (service, _file) = start(&vnics(&["one", "two"]));
+    service.switch.ask(&["switch", "add", "red"]).ok();
+    service.switch.ask(&["vnic", "add", "three,switch=red"]).ok();
+    service.switch.ask(&["vnic", "add", "four"]).ok();
+    service.switch.ask(&["fdb", "add", "02:00:00:00:00:09", "four"]).ok();
+    service.switch.ask(&["vnic", "del", "two"]).ok();
+    let mut three = guest(&service.switch, "three", THREE);
+    for end in [Service::kill, Service::restart] {
+        service.settle();
+        end(&service);
+        // What the file names is there again.
+        assert_eq!(names(&service), ["four", "one", "three", "two"]);
+        assert!(service.switch.ask(&["fdb", "show"]).ok().contains("02:00:00:00:00:09"));
+        assert!(three.wait(Some(Duration::from_millis(100))).is_ok(), "it is attached");
+        assert_eq!(service.switch.port("three")["state"], "running");
+        service.switch.ask(&["vnic", "del", "two"]).ok();
+    }
+}
+
+#[test]
+fn another_switch_is_a_restart_of_the_switch_and_not_of_guests() {
+    let (service, file) = start(&format!("workers = 1\n{}", vnics(&["one", "two"])));
+    let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));
+    service.settle();
+    let text = format!("workers = 2\nfdb-entries = 64\n{}", vnics(&["one", "two"]));
+    std::fs::write(&file, text).expect("written");
+    service.restart();
+    let shown = service.switch.ask(&["config", "show"]).ok();
+    assert!(shown.contains("workers = 2") && shown.contains("fdb-entries = 64"), "{shown}");
+    talk(&mut one, &mut two);
+    service.nobody_was_let_go();
+}
+
+#[test]
+fn a_file_that_is_wrong_is_said_and_guests_wait_until_it_is_right() {
+    let (service, file) = start(&vnics(&["one", "two"]));
+    let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));
+    service.settle();
+    std::fs::write(&file, "nonsense = 1\n").expect("written");
+    service.ask_for_restart();
+    eventually("that it is said", || (service.said("nonsense") > 0).then_some(()));
+    std::fs::write(&file, vnics(&["one", "two"])).expect("written");
+    service.started(2);
+    talk(&mut one, &mut two);
+    service.nobody_was_let_go();
+}

@@ -1,0 +1,193 @@
+//! Guests under load, over several ends of the supervisor.
+
+use std::time::Duration;
+
+use lasthop_guest::{Guest, GuestOptions};
+use rustix::process::Signal;
+
+use crate::service::{Service, kinds};
+use crate::support::guests::{ONE, TWO, check_balance, frame, guest, guest_with, receive, send};
+use crate::support::talkers::Talker;
+use crate::support::{eventually, signal};
+
+/// Ends of each kind in each test.
+const ENDS: usize = 4;
+
+fn talkers(service: &Service, options: &GuestOptions) -> [Talker; 2] {
+    let with = |mac| GuestOptions { mac, ..options.clone() };
+    let one = guest_with(&service.switch, "one", with(ONE));
+    let two = guest_with(&service.switch, "two", with(TWO));
+    service.settle();
+    [Talker::start(one, ONE, TWO), Talker::start(two, TWO, ONE)]
+}
+
+fn guests_do_not_notice(words: &[&str], options: &GuestOptions, end: impl Fn(&Service)) {
+    let service = Service::start(&[words, &["--vnic", "one,queues=2", "--vnic", "two,queues=2"]].concat());
+    let talkers = talkers(&service, options);
+    let mut held = None;
+    for _ in 0..ENDS {
+        talkers.iter().for_each(|talker| talker.hear(200));
+        end(&service);
+        talkers.iter().for_each(|talker| talker.hear(200));
+        match held {
+            None => held = Some(service.descriptors()),
+            Some(held) => service.has_descriptors(held),
+        }
+    }
+    let heard: u32 = talkers.iter().map(Talker::heard).sum();
+    for talker in talkers {
+        talker.end().reclaim(0).expect("a sound ring");
+    }
+    service.nobody_was_let_go();
+    assert_eq!(service.said("goes on where process"), ENDS, "{}", service.switch.log());
+    let counted = |name: &&str| service.switch.port(name)["tx_packets"].as_u64();
+    let counted: u64 = ["one", "two"].iter().filter_map(counted).sum();
+    assert!(counted > u64::from(heard) / 2, "counters began anew: {counted} of {heard}");
+}
+
+#[test]
+fn a_supervisor_that_is_killed() {
+    guests_do_not_notice(&[], &GuestOptions::default(), Service::kill);
+}
+
+#[test]
+fn a_service_that_is_restarted() {
+    guests_do_not_notice(&[], &GuestOptions::default(), Service::restart);
+}
+
+#[test]
+fn several_regions_small_rings_and_workers() {
+    let options = GuestOptions {
+        ring_entries: 16,
+        regions: 8,
+        queue_pairs: 2,
+        start_position: 65_500,
+        rx_buffer_bytes: 256,
+        ..GuestOptions::default()
+    };
+    guests_do_not_notice(&["--workers", "3"], &options, Service::kill);
+}
+
+#[test]
+fn guests_whose_front_ends_keep_track_of_chains_in_flight() {
+    let options = GuestOptions { inflight: true, ..GuestOptions::default() };
+    guests_do_not_notice(&[], &options, Service::kill);
+}
+
+#[test]
+fn a_restart_loses_nothing_that_a_ring_still_held() {
+    let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
+    let talkers = talkers(&service, &GuestOptions::default());
+    for _ in 0..ENDS {
+        talkers.iter().for_each(|talker| talker.hear(200));
+        service.restart();
+    }
+    talkers.into_iter().for_each(|talker| drop(talker.end()));
+    let stats = service.switch.json(&["stats"]).to_string();
+    assert!(!stats.contains("\"restart\""), "{stats}");
+    check_balance(&service.switch);
+}
+
+#[test]
+fn both_processes_killed_in_turns_and_at_once() {
+    let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
+    let talkers = talkers(&service, &GuestOptions::default());
+    for round in 0..ENDS {
+        talkers.iter().for_each(|talker| talker.hear(200));
+        if round % 2 == 0 {
+            signal(service.inner().expect("a switch process"), Signal::KILL);
+        }
+        service.kill();
+        talkers.iter().for_each(|talker| talker.hear(200));
+        // Longer than what makes the supervisor believe that one dies of its guests.
+        std::thread::sleep(Duration::from_millis(300));
+        signal(service.inner().expect("a switch process"), Signal::KILL);
+    }
+    talkers.iter().for_each(|talker| talker.hear(200));
+    talkers.into_iter().for_each(|talker| drop(talker.end()));
+    service.nobody_was_let_go();
+}
+
+/// Whether nothing of a process runs any more; its number may still be waited for.
+fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().unwrap_or_default().trim();
+    state.is_empty() || state.starts_with('Z')
+}
+
+/// It has to be killed: nobody tells it to end, and it does not see that nobody is there any more.
+#[test]
+fn two_switch_processes_never_serve_one_guest() {
+    let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
+    let talkers = talkers(&service, &GuestOptions::default());
+    for _ in 0..ENDS {
+        talkers.iter().for_each(|talker| talker.hear(200));
+        let old = service.inner().expect("a switch process");
+        signal(old, Signal::STOP);
+        service.kill();
+        assert!(has_ended(old), "it would go on if somebody continued it");
+        talkers.iter().for_each(|talker| talker.hear(200));
+    }
+    talkers.into_iter().for_each(|talker| drop(talker.end()));
+    service.nobody_was_let_go();
+}
+
+#[test]
+fn what_is_kept_is_what_there_is() {
+    let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
+    // The control socket and the switch process; a socket and counters for each vnic.
+    let expected = [("head", 1), ("other", 6), ("port", 2)];
+    eventually("all of it", || {
+        (kinds(&service.kept()).into_iter().collect::<Vec<_>>() == expected).then_some(())
+    });
+    let one = guest(&service.switch, "one", ONE);
+    // Its connection, the session's memory, a region, and kick and call of two rings.
+    eventually("a session", || (service.kept().len() == 9 + 7).then_some(()));
+    drop(one);
+    service.switch.ask(&["vnic", "del", "two"]).ok();
+    eventually("its end", || (service.kept().len() == 9 - 3).then_some(()));
+}
+
+fn is_hung_up_on(guest: &mut Guest) {
+    eventually("the end of its connection", || {
+        guest.wait(Some(Duration::from_millis(10))).is_err().then_some(())
+    });
+}
+
+#[test]
+fn a_service_that_is_stopped_hangs_up() {
+    let mut service = Service::start(&["--vnic", "one", "--vnic", "two"]);
+    let mut one = guest(&service.switch, "one", ONE);
+    service.settle();
+    assert_eq!(service.switch.end().code(), Some(0));
+    is_hung_up_on(&mut one);
+    assert!(service.kept().is_empty());
+}
+
+#[test]
+fn without_a_store_an_end_is_an_end() {
+    let base = tempfile::tempdir().expect("a directory");
+    let service = Service::start_in(base, &["--vnic", "one"], "0");
+    let mut one = guest(&service.switch, "one", ONE);
+    service.kill();
+    is_hung_up_on(&mut one);
+    assert_eq!((service.said("goes on where"), service.kept().len()), (0, 0));
+    drop(guest(&service.switch, "one", ONE));
+}
+
+#[test]
+fn a_store_that_is_too_small_is_said_and_those_that_fit_go_on() {
+    let base = tempfile::tempdir().expect("a directory");
+    // Head, control socket, process; record, socket, counters of each vnic; a session of seven.
+    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "17");
+    let mut one = guest(&service.switch, "one", ONE);
+    service.settle();
+    let two = guest(&service.switch, "two", TWO);
+    let said = "its room for 17 descriptors is full; raise FileDescriptorStoreMax=";
+    eventually("that it is said", || (service.said(said) == 1).then_some(()));
+    service.kill();
+    drop(two);
+    let mut two = guest(&service.switch, "two", TWO);
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}

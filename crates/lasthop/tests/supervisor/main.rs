@@ -1,0 +1,10 @@
+//! The supervisor itself ends, and guests do not notice: a service manager keeps what the next one needs.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod changed;
+mod full;
+mod gap;
+mod kept;
+mod service;

@@ -1,0 +1,173 @@
+//! A switch under a service manager that keeps descriptors.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::{Switch, eventually, is_alive, signal};
+
+pub(crate) const MANAGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/service-manager");
+/// Descriptors that the manager keeps.
+const ROOM: &str = "512";
+/// Looks, 10 ms apart, for which nothing changes before nothing more is expected to.
+const QUIET: usize = 50;
+/// How long descriptors may take to be as many as they were.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Its `switch` has the manager for a process, and the log of all supervisors.
+pub(crate) struct Service {
+    pub(crate) switch: Switch,
+}
+
+impl Service {
+    /// Starts one and waits until it is ready.
+    pub(crate) fn start(words: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().expect("a directory"), words, ROOM)
+    }
+
+    pub(crate) fn start_in(base: TempDir, words: &[&str], room: &str) -> Self {
+        let path = |name: &str| base.path().join(name);
+        let mut command = Command::new(MANAGER);
+        command
+            .arg(path("notify"))
+            .arg(path("state"))
+            .arg(env!("CARGO_BIN_EXE_lasthop"))
+            .env("FDSTORE", room);
+        let this = Self { switch: Switch::spawn_by(command, base, words) };
+        this.started(1);
+        this
+    }
+
+    /// What the manager tells.
+    pub(crate) fn state(&self) -> Value {
+        eventually("the manager", || {
+            let text = std::fs::read(self.switch.base.path().join("state")).ok()?;
+            serde_json::from_slice(&text).ok()
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        u32::try_from(self.state()["pid"].as_u64().expect("a number")).expect("a process")
+    }
+
+    /// Names of what is kept.
+    pub(crate) fn kept(&self) -> Vec<String> {
+        let state = self.state();
+        let names = state["names"].as_array().expect("names");
+        names.iter().map(|name| name.as_str().expect("a name").to_owned()).collect()
+    }
+
+    /// How often it was ready.
+    fn ready(&self) -> usize {
+        self.said("switch is running")
+    }
+
+    /// Waits until it was ready so many times.
+    pub(crate) fn started(&self, times: usize) {
+        eventually("the start", || (self.ready() >= times).then_some(()));
+    }
+
+    /// The switch process, if there is one.
+    pub(crate) fn inner(&self) -> Option<u32> {
+        let pid = self.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        children.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Kills the supervisor; its successor runs.
+    pub(crate) fn kill(&self) {
+        let times = self.ready();
+        signal(self.pid(), Signal::KILL);
+        self.started(times + 1);
+    }
+
+    /// Has the manager restart it; the successor runs.
+    pub(crate) fn restart(&self) {
+        let times = self.ready();
+        self.ask_for_restart();
+        self.started(times + 1);
+    }
+
+    pub(crate) fn ask_for_restart(&self) {
+        signal(self.switch.pid(), Signal::USR1);
+    }
+
+    /// How many descriptors supervisor and switch process have, and how many the manager.
+    fn count(&self) -> [usize; 3] {
+        let count = |pid: u32| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+        [count(self.pid()), self.inner().map_or(0, count), self.kept().len()]
+    }
+
+    /// The same, once they have not changed for a while.
+    pub(crate) fn descriptors(&self) -> [usize; 3] {
+        let (mut before, mut same) = ([0; 3], 0);
+        eventually("quiet", || {
+            let counts = self.count();
+            same = if counts == before { same + 1 } else { 0 };
+            before = counts;
+            (same > QUIET).then_some(counts)
+        })
+    }
+
+    /// Waits until there are as many as there were.
+    pub(crate) fn has_descriptors(&self, expected: [usize; 3]) {
+        let (mut counts, end) = (self.count(), Instant::now() + PATIENCE);
+        while counts != expected && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+            counts = self.count();
+        }
+        assert_eq!(counts, expected, "descriptors leak, or are lost");
+    }
+
+    /// Waits until the manager knows all.
+    pub(crate) fn settle(&self) {
+        self.descriptors();
+    }
+
+    /// How often something was said.
+    pub(crate) fn said(&self, words: &str) -> usize {
+        self.switch.log().matches(words).count()
+    }
+
+    /// No guest was let go.
+    pub(crate) fn nobody_was_let_go(&self) {
+        let log = self.switch.log();
+        for words in ["connect again", "panicked"] {
+            assert!(!log.contains(words), "{log}");
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let supervisor = self.state()["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        if is_alive(self.switch.pid()) {
+            signal(self.switch.pid(), Signal::TERM);
+        }
+        if !std::thread::panicking() {
+            self.switch.wait();
+            return;
+        }
+        let _ = std::io::stderr().write_all(self.switch.log().as_bytes());
+        if let Some(pid) = supervisor.filter(|pid| *pid > 0 && is_alive(*pid)) {
+            signal(pid, Signal::KILL);
+        }
+    }
+}
+
+/// How many names there are of each kind.
+pub(crate) fn kinds(names: &[String]) -> BTreeMap<&'static str, usize> {
+    let kind = |name: &String| match name.as_str() {
+        "lasthop-head" => "head",
+        name if name.starts_with("lasthop-port-") => "port",
+        _ => "other",
+    };
+    let mut kinds = BTreeMap::new();
+    names.iter().for_each(|name| *kinds.entry(kind(name)).or_default() += 1);
+    kinds
+}

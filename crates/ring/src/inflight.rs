@@ -1,0 +1,239 @@
+//! Which chains a device has, in memory that the front end keeps: for a device that begins when all others are gone.
+//!
+//! The layout is that of split rings in the vhost-user specification, "Inflight I/O tracking", so any back end can go on with it.
+//!
+//! ```text
+//!   byte 0    features u64 | version u16 = 1 | entries u16 | last_batch_head u16 | used_idx u16
+//!   byte 16   states[entries]: inflight u8 | 5 unused | next u16 | counter u64            by head
+//! ```
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use lasthop_guestmem::Mapping;
+
+use crate::RING_ENTRIES_MAX;
+use crate::death;
+use crate::ledger::order;
+
+const HEAD_BYTES: usize = 16;
+const STATE_BYTES: usize = 16;
+/// Regions of rings begin at lines of cache.
+const LINE_BYTES: usize = 64;
+const VERSION: u16 = 1;
+
+// Half-words of the region.
+const WORD_VERSION: usize = 4;
+const WORD_ENTRIES: usize = 5;
+const WORD_LAST: usize = 6;
+const WORD_USED: usize = 7;
+// Half-words of a state.
+const STATE_INFLIGHT: usize = 0;
+const STATE_NEXT: usize = 3;
+const STATE_COUNTER: usize = 4;
+
+/// The log of one ring. The front end can write there, too: what the device reads is bounded, and but for the chains that it finds
+/// when it begins, decides nothing outside of the log.
+#[derive(Debug)]
+pub struct InflightLog {
+    start: NonNull<u16>,
+    entries: u16,
+    /// How many chains were taken.
+    count: u64,
+    _pin: Arc<Mapping>,
+}
+
+// SAFETY: the pin keeps the memory; all access is by atomics, and no reference into it outlives a call.
+unsafe impl Send for InflightLog {}
+
+impl InflightLog {
+    /// Bytes of the log of a ring of `entries`.
+    #[must_use]
+    pub fn bytes(entries: u16) -> usize {
+        (HEAD_BYTES + STATE_BYTES * usize::from(entries)).next_multiple_of(LINE_BYTES)
+    }
+
+    /// The log of a ring of `entries` from byte `offset` of `mapping` on, as it is; `None` if it has no room there, aligned.
+    #[must_use]
+    pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, entries: u16) -> Option<Self> {
+        let end = offset_bytes.checked_add(Self::bytes(entries))?;
+        let aligned = (mapping.start().as_ptr() as usize).checked_add(offset_bytes)?.is_multiple_of(8);
+        if !entries.is_power_of_two() || entries > RING_ENTRIES_MAX || end > mapping.len() || !aligned {
+            return None;
+        }
+        // SAFETY: offset + bytes lies inside the mapping.
+        let start = unsafe { mapping.start().add(offset_bytes) }.cast();
+        Some(Self { start, entries, count: 0, _pin: Arc::clone(mapping) })
+    }
+
+    fn word(&self, index: usize) -> &AtomicU16 {
+        debug_assert!(2 * index < Self::bytes(self.entries));
+        // SAFETY: the memory has as many bytes, pinned, and is 8-aligned. Everybody accesses it as atomics.
+        unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
+    }
+
+    fn get(&self, index: usize) -> u16 {
+        self.word(index).load(Ordering::Relaxed)
+    }
+
+    fn set(&self, index: usize, value: u16) {
+        death::may_come();
+        self.word(index).store(value, Ordering::Relaxed);
+    }
+
+    /// Half-word `index` of a head's state. Heads are taken modulo the ring's size.
+    fn state(&self, head: u16, index: usize) -> usize {
+        (HEAD_BYTES + STATE_BYTES * usize::from(head & (self.entries - 1))) / 2 + index
+    }
+
+    fn counter(&self, head: u16) -> &AtomicU64 {
+        let at = self.state(head, STATE_COUNTER);
+        // SAFETY: states are 16 bytes from byte 16 on, so the counter is 8-aligned and inside.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    /// Half of the word is unused.
+    fn is_in_flight(&self, head: u16) -> bool {
+        self.get(self.state(head, STATE_INFLIGHT)).to_ne_bytes()[0] != 0
+    }
+
+    fn set_in_flight(&self, head: u16, is_in_flight: bool) {
+        self.set(self.state(head, STATE_INFLIGHT), u16::from_ne_bytes([u8::from(is_in_flight), 0]));
+    }
+
+    /// Chains that another device had taken and not completed, in the order in which it took them, for a ring whose used index
+    /// is `used`. A log that is fresh, or of another ring, has none, and begins.
+    pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
+        if self.get(WORD_VERSION) != VERSION || self.get(WORD_ENTRIES) != self.entries {
+            self.begin(used);
+            return Vec::new();
+        }
+        self.end_batch(used);
+        let mut heads: Vec<u16> = (0..self.entries).filter(|head| self.is_in_flight(*head)).collect();
+        heads.sort_by_key(|head| self.counter(*head).load(Ordering::Relaxed));
+        let last = heads.last().map(|head| self.counter(*head).load(Ordering::Relaxed));
+        self.count = last.unwrap_or_default();
+        heads
+    }
+
+    /// Nothing is in flight.
+    pub(crate) fn begin(&mut self, used: u16) {
+        self.set(WORD_VERSION, 0);
+        order();
+        (0..self.entries).for_each(|head| self.set_in_flight(head, false));
+        self.set(WORD_ENTRIES, self.entries);
+        self.set(WORD_USED, used);
+        order();
+        self.set(WORD_VERSION, VERSION);
+    }
+
+    /// The device died after it had published its last batch, and before that was written down.
+    fn end_batch(&mut self, used: u16) {
+        let (mut head, batch) = (self.get(WORD_LAST), used.wrapping_sub(self.get(WORD_USED)));
+        for _ in 0..batch.min(self.entries) {
+            self.set_in_flight(head, false);
+            head = self.get(self.state(head, STATE_NEXT));
+        }
+        order();
+        self.set(WORD_USED, used);
+    }
+
+    /// A chain is the device's from now on.
+    pub(crate) fn take(&mut self, head: u16) {
+        self.count = self.count.wrapping_add(1);
+        self.counter(head).store(self.count, Ordering::Relaxed);
+        order();
+        self.set_in_flight(head, true);
+        order();
+    }
+
+    /// Chains are about to be published, each called with this before the used index is stored.
+    pub(crate) fn link(&mut self, head: u16) {
+        self.set(self.state(head, STATE_NEXT), self.get(WORD_LAST));
+        order();
+        self.set(WORD_LAST, head);
+        order();
+    }
+
+    /// They are published: the used index is `used`. Walks what was linked.
+    pub(crate) fn published(&mut self, used: u16) {
+        self.end_batch(used);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRIES: u16 = 8;
+
+    fn memory() -> Arc<Mapping> {
+        Arc::new(Mapping::anonymous(4096).unwrap())
+    }
+
+    fn log(memory: &Arc<Mapping>) -> InflightLog {
+        InflightLog::within(memory, 64, ENTRIES).unwrap()
+    }
+
+    #[test]
+    fn the_layout_is_the_specifications() {
+        assert_eq!(InflightLog::bytes(ENTRIES), 192);
+        let memory = memory();
+        let mut log = log(&memory);
+        assert!(log.recover(65_535).is_empty());
+        log.take(5);
+        log.link(5);
+        let byte = |at: usize| {
+            // SAFETY: inside the page; a test, with nobody else there.
+            unsafe { memory.start().as_ptr().add(64 + at).read() }
+        };
+        let half = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);
+        assert_eq!((half(8), half(10), half(12), half(14)), (1, ENTRIES, 5, 65_535));
+        assert_eq!((byte(16 + 5 * 16), half(16 + 5 * 16 + 6), byte(16 + 5 * 16 + 8)), (1, 0, 1));
+        assert_eq!(byte(16 + 4 * 16), 0);
+    }
+
+    #[test]
+    fn chains_are_in_flight_from_the_take_to_the_publication() {
+        let memory = memory();
+        let mut one = log(&memory);
+        one.recover(0);
+        [3, 1, 6].into_iter().for_each(|head| one.take(head));
+        assert_eq!(log(&memory).recover(0), [3, 1, 6]);
+        [6, 3].into_iter().for_each(|head| one.link(head));
+        assert_eq!(log(&memory).recover(0), [3, 1, 6], "not published yet");
+        assert_eq!(log(&memory).recover(2), [1], "published, and not written down");
+        one.published(2);
+        let mut next = log(&memory);
+        assert_eq!(next.recover(2), [1]);
+        next.take(3);
+        assert_eq!(log(&memory).recover(2), [1, 3], "counters go on");
+        next.link(1);
+        next.published(3);
+        assert_eq!(log(&memory).recover(3), [3]);
+    }
+
+    #[test]
+    fn whatever_is_written_over_it_ends() {
+        for seed in 0..5_000_u32 {
+            let memory = memory();
+            let mut log = log(&memory);
+            log.begin(0);
+            let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;
+            for index in 6..96 {
+                log.set(index as usize, word(index));
+            }
+            assert!(log.recover(word(100)).len() <= usize::from(ENTRIES));
+        }
+    }
+
+    #[test]
+    fn a_log_lies_in_its_memory_or_nowhere() {
+        let memory = memory();
+        assert!(InflightLog::within(&memory, 0, 128).is_some());
+        for (offset, entries) in [(0, 256), (4096, 8), (4, 8), (usize::MAX, 8), (0, 0), (0, 7)] {
+            assert!(InflightLog::within(&memory, offset, entries).is_none(), "{offset} {entries}");
+        }
+    }
+}
