@@ -76,6 +76,7 @@ fn action(input: &mut Input<'_>, depth: usize) -> Action {
         13 => Action::PopEthernet,
         14 => Action::Meter(u32::from(input.u8() % 2)),
         15 => Action::Clone(list(input, depth)),
+        16 => Action::Drop(input.u32()),
         17 => Action::PushNsh(Box::new(nsh(input))),
         18 => Action::PopNsh,
         19 => Action::AddMpls(MplsTag { lse: input.u32(), ether_type: input.u16(), is_l3: input.bool() }),

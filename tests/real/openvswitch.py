@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 
@@ -106,3 +107,23 @@ class OpenVSwitch:
         lines = (line.strip() for line in self.dpctl("show").splitlines())
         found = (line.removeprefix("port ").split(": ", 1) for line in lines if line.startswith("port "))
         return {int(number): name.split(" ")[0] for number, name in found}
+
+
+def interface(ovs, name, **expected):
+    """Waits until ovs-vswitchd knows an interface's columns."""
+    columns = list(expected)
+    wanted = [str(value) for value in expected.values()]
+    wait_until(f"{name}: {expected}", lambda: ovs.get(name, *columns) == wanted)
+
+
+def go_on_without(ovs, ping):
+    """Kills ovs-vswitchd amid a ping and starts another one: what was passing goes on passing meanwhile. The other one begins by
+    taking all flows out, and makes them again as packets come."""
+    ping.wait_for("seq=20 ")
+    ovs.kill()
+    ping.wait_for("seq=50 ")
+    seen = [int(number) for number in re.findall(r"seq=(\d+) ", ping.text())]
+    check(seen[:51] == list(range(51)), f"packets of a known flow were lost: {seen}")
+    ovs.start()
+    last = seen[-1]
+    wait_until("answers by flows of the other one", lambda: last + 20 < int(re.findall(r"seq=(\d+) ", ping.text())[-1]))

@@ -1,5 +1,6 @@
 """Network namespaces with wires between them, and what is done there."""
 
+import json
 import os
 import re
 import subprocess
@@ -54,6 +55,11 @@ class Namespace:
     def tcpdump(self, directory, device, words):
         command = [*self.prefix, "tcpdump", "-n", "-vv", "-i", device, "--immediate-mode", "-l", *words.split()]
         return Process(free_name(directory, "tcpdump"), command)
+
+
+def links(namespace):
+    """Names of its network devices."""
+    return {link["ifname"] for link in json.loads(namespace.run("ip -j link"))}
 
 
 def wire(one, device, other, others_device, mtu=1500):

@@ -29,6 +29,9 @@ pub const ANSWER_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of misses and notifications that may wait for one client; beyond, they are lost and counted. Some 10 ms of a
 /// fast control plane's work.
 pub const UPCALL_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes that wait for one client from which on misses had better wait where ports have turns: what is in the client's queue
+/// nothing can overtake.
+pub const UPCALL_BYTES_READY: usize = 16 * 1024;
 /// Bytes that may wait for all clients together: beyond, only answers are taken, of which each client has but a few.
 pub const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long a client may wait for a port's device, in milliseconds; then it is refused. Devices take some 10 ms, and as

@@ -264,6 +264,16 @@ impl Client {
         told.into_iter().next().ok_or(ClientError::WrongAnswer(WHAT))
     }
 
+    /// Takes a port out of its datapath.
+    ///
+    /// # Errors
+    /// When the switch refuses, and when the connection ends.
+    pub fn port_remove(&mut self, wanted: &VportMessage) -> Result<(), ClientError> {
+        let how = (self.families.vport, command::DEL, nlm::ACK);
+        self.ask("removing a port", how, wanted.datapath, |writer| wanted.encode(writer), |_, _| Some(()))
+            .map(drop)
+    }
+
     /// All flows of a datapath.
     ///
     /// # Errors

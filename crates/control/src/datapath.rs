@@ -179,6 +179,10 @@ pub trait Datapath {
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal>;
     /// It ends, and all that is in it.
     fn destroyed(&mut self, id: DatapathId);
+    /// Whether somebody takes its packets of no flow from now on; nobody does in the beginning.
+    fn asked(&mut self, id: DatapathId, is_asked: bool) {
+        let _ = (id, is_asked);
+    }
     /// Its counters, `lost` excepted.
     fn stats(&self, id: DatapathId) -> (DatapathStats, MegaflowStats);
 

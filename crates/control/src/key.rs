@@ -7,7 +7,7 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Nsh, VLANS_MAX, Vlan};
+use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Nsh, VLAN_PRESENT, VLANS_MAX, Vlan};
 use lasthop_wire::headers::ETHERTYPES_VLAN;
 
 use crate::attr::{Attr, Attrs, Writer};
@@ -114,14 +114,18 @@ fn is_tag(raw: &Raw<'_>, level: usize) -> Result<bool, Refusal> {
     }
 }
 
-/// The mask of `key`. As in the kernel, a tag that the mask says nothing of is looked at in full.
+/// The mask of `key`. As in the kernel, a tag that the mask says nothing of is looked at in full. One of which it looks at
+/// nothing, which OVS says of a packet to be dropped, has to be there: so little is what the kernel does not refuse.
 ///
 /// # Errors
 /// As [`decode`], and for a mask of tags that the key does not have.
 pub fn decode_mask(attrs: Attrs<'_>, key: &FlowKey) -> Result<FlowKey, Refusal> {
     let mut raw = Raw([None; KINDS]);
     raw.fill(attrs)?;
-    let vlans = raw.tags(|_, level| Ok(level < key.vlans.len()))?;
+    let mut vlans = raw.tags(|_, level| Ok(level < key.vlans.len()))?;
+    for vlan in vlans.iter_mut().filter(|vlan| vlan.tci == 0) {
+        vlan.tci = VLAN_PRESENT;
+    }
     if raw.has(uapi::VLAN) || raw.has(uapi::ENCAP) {
         return Err(Refusal::invalid("the mask has a VLAN tag that the key does not have"));
     }

@@ -166,6 +166,7 @@ impl Connections {
                 closed.push((id, why));
             }
         }
+        self.server.tell_who_is_asked(datapath);
         Ok(closed)
     }
 
@@ -184,6 +185,12 @@ impl Connections {
             self.flush(datapath);
         }
         upcalled
+    }
+
+    /// What a datapath was is gone, and the datapath with it: clients are told.
+    pub fn datapath_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
+        self.server.datapath_lost(name, datapath);
+        self.flush(datapath);
     }
 
     /// The device or guest of a port is gone, and the port with it: clients are told.

@@ -214,6 +214,8 @@ pub(crate) mod action {
     pub(crate) const CLONE: u16 = 20;
     pub(crate) const CHECK_PKT_LEN: u16 = 21;
     pub(crate) const ADD_MPLS: u16 = 22;
+    /// Since Linux 6.8.
+    pub(crate) const DROP: u16 = 24;
 
     pub(crate) const USERSPACE_PID: u16 = 1;
     pub(crate) const USERSPACE_USERDATA: u16 = 2;

@@ -280,9 +280,4 @@ impl Addresses {
     pub(crate) fn moves(&self) -> &[Move] {
         &self.moves
     }
-
-    /// Entries of the user's and ports' own addresses.
-    pub(crate) fn all_statics(&self) -> impl Iterator<Item = (u64, Static)> {
-        self.statics.iter().flat_map(|(mac, entries)| entries.iter().map(|entry| (*mac, *entry)))
-    }
 }

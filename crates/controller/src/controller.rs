@@ -101,6 +101,10 @@ impl Served {
         self.subscribed.clear();
     }
 
+    fn stats(&self) -> Stats {
+        Stats { ports: self.subscribed.len() as u64, ..Stats::of(&self.switch) }
+    }
+
     fn due_ns(&self) -> Option<u64> {
         [self.ports_due_ns, self.count_due_ns, self.again_due_ns].into_iter().flatten().min()
     }
@@ -112,27 +116,25 @@ pub struct Controller {
     switches: BTreeMap<String, Served>,
     names: BTreeMap<i32, String>,
     links: [Link<Errand>; LINKS],
+    /// Packets of datapaths that are not served.
+    strays: u64,
     /// Sentences for the log.
     words: Vec<String>,
 }
 
-impl Default for Controller {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Controller {
-    /// Without switches, for connections that were just made.
+    /// Without switches, for connections that were just made. Their port ids are made of `nonce`, which is to be another one each
+    /// time: a datapath may remember that its misses went to a controller before, and is not to take this one for it before it
+    /// says so.
     #[must_use]
-    pub fn new() -> Self {
-        let links = std::array::from_fn(|_| Link::new());
-        Self { switches: BTreeMap::new(), names: BTreeMap::new(), links, words: Vec::new() }
+    pub fn new(nonce: u32) -> Self {
+        let links = links(nonce);
+        Self { switches: BTreeMap::new(), names: BTreeMap::new(), links, strays: 0, words: Vec::new() }
     }
 
     /// There are other connections, maybe to another process: everything is asked for again. Addresses stay.
-    pub fn reconnected(&mut self) {
-        self.links = std::array::from_fn(|_| Link::new());
+    pub fn reconnected(&mut self, nonce: u32) {
+        self.links = links(nonce);
         self.names.clear();
         self.switches.values_mut().for_each(Served::disconnected);
     }
@@ -470,8 +472,11 @@ impl Controller {
     /// Answers for a packet: flows first, so that what comes behind it meets one.
     fn miss(&mut self, packet: PacketMessage, now_ns: u64) {
         let name = self.names.get(&packet.datapath).cloned();
-        let Some(name) = name else { return };
-        let Some(served) = self.switches.get_mut(&name) else { return };
+        let Some((name, served)) = name.and_then(|name| Some((name.clone(), self.switches.get_mut(&name)?)))
+        else {
+            self.strays += 1;
+            return;
+        };
         if self.links[MAIN].open_count() >= WAITING_MAX {
             served.switch.counts.overrun += 1;
             return;
@@ -499,13 +504,14 @@ impl Controller {
     /// What happened so far, in all switches.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.switches.values().map(|served| Stats::of(&served.switch)).fold(Stats::default(), Stats::and)
+        let strays = Stats { misses: self.strays, strange: self.strays, ..Stats::default() };
+        self.switches.values().map(Served::stats).fold(strays, Stats::and)
     }
 
     /// What happened so far in a switch.
     #[must_use]
     pub fn stats_of(&self, switch: &str) -> Option<Stats> {
-        self.switches.get(switch).map(|served| Stats::of(&served.switch))
+        self.switches.get(switch).map(Served::stats)
     }
 
     /// Whether all ports of all switches that were told of are served.
@@ -531,10 +537,10 @@ impl Controller {
             age_ns: now_ns.saturating_sub(entry.seen_ns),
             is_static: false,
         });
-        let statics = switch.addresses.all_statics().map(|(address, entry)| Address {
-            mac: mac(address),
-            vlan: entry.vlan.map(Vid::get),
-            port: name(entry.port),
+        let statics = switch.statics().map(|(mac, vlan, port)| Address {
+            mac,
+            vlan,
+            port: port.to_owned(),
             age_ns: 0,
             is_static: true,
         });
@@ -565,6 +571,11 @@ impl Controller {
         let served = self.switches.get_mut(switch);
         served.map_or(0, |served| served.switch.flush(port, vlan, now_ns))
     }
+}
+
+/// Port ids are not 0, and those of one time differ.
+fn links(nonce: u32) -> [Link<Errand>; LINKS] {
+    std::array::from_fn(|at| Link::new((nonce & !0xf | 0x10).wrapping_add(at as u32)))
 }
 
 /// The request that brings a change about.

@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use lasthop_flow::{Action, Vlan};
+use lasthop_verdict::DropReason;
 
 use crate::addresses::{Addresses, Place};
 use crate::frame::{
@@ -78,71 +79,82 @@ pub(crate) struct Decision {
     pub(crate) looked: Looked,
 }
 
-/// Whether the packet may come from where it came from; `None` is a drop.
-pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Option<Admitted> {
-    let port = view.ports.get(&frame.port)?;
+/// Whether the packet may come from where it came from, or why it is dropped.
+pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Result<Admitted, DropReason> {
+    let port = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
     let vid = classify(port, frame, looked)?;
     let place = (vid, frame.src);
     if frame.src & GROUP != 0 {
         looked.src |= GROUP;
-        return None;
+        return Err(DropReason::SourceInvalid);
     }
     if frame.src == 0 {
         looked.src = MAC_ONES;
-        return None;
+        return Err(DropReason::SourceInvalid);
     }
     if port.own_mac() == 0 {
         looked.src = MAC_ONES;
         let entered = view.addresses.find_static(place, view.ports);
         return match entered {
-            Some(entry) if entry.port != frame.port => None,
-            Some(_) => Some(Admitted { vid, lesson: None }),
-            None => Some(Admitted { vid, lesson: Some(place) }),
+            Some(entry) if entry.port != frame.port => Err(DropReason::SourceSpoofed),
+            Some(_) => Ok(Admitted { vid, lesson: None }),
+            None => Ok(Admitted { vid, lesson: Some(place) }),
         };
     }
     let own = || view.addresses.statics_of(frame.port, vid, view.ports).chain([port.own_mac()]);
     if own().any(|mac| mac == frame.src) {
         looked.src = MAC_ONES;
-        return Some(Admitted { vid, lesson: None });
+        return Ok(Admitted { vid, lesson: None });
     }
-    own().for_each(|mac| looked.src |= apart_from_mac(frame.src, mac));
-    None
+    // Not one of its own, nor a group's or none, which are dropped for another reason.
+    looked.src |= GROUP;
+    own().chain([0]).for_each(|mac| looked.src |= apart_from_mac(frame.src, mac));
+    Err(DropReason::SourceSpoofed)
 }
 
 /// The VLAN that a frame belongs to (IEEE 802.1Q-2022, 6.9.1, 8.6.2).
-fn classify(port: &Port, frame: &Frame, looked: &mut Looked) -> Option<u16> {
+fn classify(port: &Port, frame: &Frame, looked: &mut Looked) -> Result<u16, DropReason> {
     if frame.outer.0 == 0 {
         // A frame that ends in its tag looks untagged but for its EtherType.
         if frame.ether_type == ETHERTYPE_VLAN {
             looked.ether_type = u16::MAX;
-            return None;
+            return Err(DropReason::TooShort);
         }
         looked.ether_type |= apart_from_tag(frame.ether_type);
     }
     if frame.is_tagged() && frame.vid() != NO_VID {
         if port.is_access() {
             looked.tci |= apart(frame.vid().into(), NO_VID.into(), u64::MAX, 12) as u16;
-            return None;
+            return Err(DropReason::VlanTagged);
         }
         looked.tci |= TCI_VID;
-        return Some(frame.vid()).filter(|vid| port.carries(*vid));
+        let is_carried = port.carries(frame.vid());
+        return is_carried.then_some(frame.vid()).ok_or(DropReason::VlanNotCarried);
     }
     if frame.is_tagged() {
         looked.tci |= TCI_VID;
     }
     let own = port.untagged_vid();
     let is_homeless = own == NO_VID && !port.is_any();
-    (!is_homeless).then_some(own)
+    if is_homeless { Err(DropReason::VlanUntagged) } else { Ok(own) }
 }
 
 /// Where a packet goes that is admitted.
 pub(crate) fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decision {
-    let (targets, flood) = targets(view, frame, vid, &mut looked);
+    let (targets, flood) = match targets(view, frame, vid, &mut looked) {
+        Ok(found) => found,
+        Err(reason) => return Decision::drop_for(reason, looked),
+    };
     let tag = Tag::of(frame);
     let forms = targets.iter().map(|(number, port)| (*number, port.form(vid)));
     let mut actions = outputs(frame, (vid, tag), forms, &mut looked);
+    if actions.is_empty() {
+        let is_nested = targets.iter().any(|(_, port)| port.form(vid) == Form::Untagged);
+        let reason = if is_nested { DropReason::VlanNested } else { DropReason::NoDestination };
+        return Decision::drop_for(reason, looked);
+    }
     let from = view.ports.get(&frame.port);
-    let metered = flood.zip(from).filter(|(flood, from)| !actions.is_empty() && flood.limit(from) > 0);
+    let metered = flood.zip(from).filter(|(flood, from)| flood.limit(from) > 0);
     if let Some((flood, _)) = metered {
         actions.insert(0, Action::Meter(flood.meter(frame.port)));
     }
@@ -151,26 +163,38 @@ pub(crate) fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked)
 
 type Targets<'a> = Vec<(u32, &'a Port)>;
 
-/// Ports that get the packet, and why it is flooded, if it is.
-fn targets<'a>(view: View<'a>, frame: &Frame, vid: u16, looked: &mut Looked) -> (Targets<'a>, Option<Flood>) {
-    let Some(from) = view.ports.get(&frame.port) else { return (Vec::new(), None) };
-    let reaches = |number: u32, port: &Port| number != frame.port && !from.is_barred_from(port);
+impl Decision {
+    pub(crate) fn drop_for(reason: DropReason, looked: Looked) -> Self {
+        Self { actions: vec![Action::drop_for(reason)], looked }
+    }
+}
+
+/// Ports that get the packet, and why it is flooded, if it is; or why it is dropped.
+fn targets<'a>(
+    view: View<'a>,
+    frame: &Frame,
+    vid: u16,
+    looked: &mut Looked,
+) -> Result<(Targets<'a>, Option<Flood>), DropReason> {
+    let from = view.ports.get(&frame.port).ok_or(DropReason::NoFlow)?;
+    let reaches = |number: u32, port: &Port| number != frame.port && from.barrier(port).is_none();
     let everybody = || {
         let all = view.ports.iter().map(|(number, port)| (*number, port));
         all.filter(|(number, port)| reaches(*number, port) && port.carries(vid)).collect()
     };
     if frame.dst & GROUP != 0 {
-        return match group(from, frame, looked) {
-            Some(flood) => (everybody(), Some(flood)),
-            None => (Vec::new(), None),
-        };
+        let flood = group(from, frame, looked).ok_or(DropReason::LinkLocal)?;
+        return Ok((everybody(), Some(flood)));
     }
     looked.dst = MAC_ONES;
     let Some(number) = view.addresses.find((vid, frame.dst), view.ports, view.now_ns) else {
-        return (everybody(), Some(Flood::Unknown));
+        return Ok((everybody(), Some(Flood::Unknown)));
     };
-    let to = view.ports.get(&number).filter(|port| reaches(number, port));
-    (to.map(|port| (number, port)).into_iter().collect(), None)
+    if number == frame.port {
+        return Err(DropReason::SamePort);
+    }
+    let to = view.ports.get(&number).ok_or(DropReason::PortGone)?;
+    from.barrier(to).map_or_else(|| Ok((vec![(number, to)], None)), Err)
 }
 
 /// Why a frame to a group address is flooded; `None` if it is not.

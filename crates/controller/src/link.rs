@@ -36,14 +36,14 @@ pub(crate) struct Link<W> {
 }
 
 impl<W: Clone> Link<W> {
-    /// A connection that was just made.
-    pub(crate) fn new() -> Self {
+    /// A connection that was just made, and asks for this port id.
+    pub(crate) fn new(port_id: u32) -> Self {
         Self {
             port_id: None,
             last_seq: 0,
             batch: Vec::new(),
             batched: Vec::new(),
-            out: VecDeque::from([talk::hello(0)]),
+            out: VecDeque::from([talk::hello(port_id)]),
             open: VecDeque::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! What the controller knows of a port: which VLANs it carries, how, and whom it talks to. The rules are the bridge's.
 
 use lasthop_flow::VLAN_PRESENT;
-use lasthop_verdict::{PortKind, PortSettings, PortVlans};
+use lasthop_verdict::{DropReason, PortKind, PortSettings, PortVlans};
 
 use crate::frame::{ETHERTYPE_VLAN, Frame, TCI_VID, number};
 
@@ -113,12 +113,16 @@ impl Port {
         }
     }
 
-    /// Whether nothing passes between the two.
-    pub(crate) fn is_barred_from(&self, other: &Self) -> bool {
+    /// Why nothing passes between the two; `None` if it does.
+    pub(crate) fn barrier(&self, other: &Self) -> Option<DropReason> {
         let (one, other) = (&self.settings, &other.settings);
         let is_inside = |kind| kind == PortKind::Inside;
         let wires = !is_inside(one.kind) && !is_inside(other.kind);
         let is_transit = |kind| kind == PortKind::TransitUplink;
-        one.is_isolated && other.is_isolated || wires && !(is_transit(one.kind) && is_transit(other.kind))
+        match () {
+            () if one.is_isolated && other.is_isolated => Some(DropReason::Isolated),
+            () if wires && !(is_transit(one.kind) && is_transit(other.kind)) => Some(DropReason::NoTransit),
+            () => None,
+        }
     }
 }

@@ -24,10 +24,11 @@ macro_rules! stats {
 }
 
 stats! {
-    misses = "misses", "Packets of no flow that were answered for.";
+    ports = "ports_served", "Ports whose packets of no flow come here.";
+    misses = "misses_answered", "Packets of no flow that were answered for.";
     strange = "misses_strange", "Those of them from no port that is known; they go nowhere.";
     overrun = "misses_dropped", "Packets of no flow that were dropped unanswered, since the switch was behind with answers.";
-    flows = "flows", "Flows that are installed.";
+    flows = "flows_held", "Flows that are installed, as far as the controller knows.";
     installed = "flows_installed", "Flows that were installed so far.";
     changed = "flows_changed", "Times that a flow got other actions.";
     removed = "flows_removed", "Flows that were taken out.";
@@ -48,6 +49,7 @@ impl Stats {
     pub(crate) fn of(switch: &Switch) -> Self {
         let (counts, addresses) = (&switch.counts, &switch.addresses.counts);
         Self {
+            ports: 0,
             misses: counts.misses,
             strange: counts.strange,
             overrun: counts.overrun,

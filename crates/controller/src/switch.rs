@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
-use lasthop_verdict::{PortSettings, Vid};
+use lasthop_verdict::{DropReason, Mac, PortSettings, PortVlans, Vid};
 
 use crate::addresses::{Addresses, Lesson, Limits, Place, Static};
 use crate::bounds::{
@@ -86,7 +86,9 @@ impl Switch {
     /// A port is to be served, or has other settings.
     pub(crate) fn set_port(&mut self, settings: PortSettings) {
         let name = settings.name.clone();
-        self.settings.insert(name.clone(), settings);
+        if self.settings.insert(name.clone(), settings.clone()) == Some(settings) {
+            return;
+        }
         if let Some(number) = self.numbers.get(&name).copied() {
             self.open(&name, number);
         }
@@ -183,23 +185,28 @@ impl Switch {
         let frame = Frame::of(key).filter(|frame| self.ports.contains_key(&frame.port));
         let Some(frame) = frame else {
             self.counts.strange += 1;
-            return Vec::new();
+            return vec![Action::drop_for(DropReason::NoFlow)];
         };
         let mut looked = Looked::default();
         let admitted = admit(self.view(now_ns), &frame, &mut looked);
-        if let Some(place) = admitted.and_then(|admitted| admitted.lesson) {
+        if let Ok(Admitted { lesson: Some(place), .. }) = admitted {
             self.learn(place, frame.port, now_ns);
         }
-        let vid = admitted.map(|admitted| admitted.vid);
-        let decision = self.decide(&frame, vid, looked, now_ns);
-        self.install(&frame, vid, &decision, now_ns);
+        let decision = self.decide(&frame, admitted, looked, now_ns);
+        self.install(&frame, vid_of(admitted), &decision, now_ns);
         decision.actions
     }
 
-    fn decide(&self, frame: &Frame, vid: Option<u16>, looked: Looked, now_ns: u64) -> Decision {
-        match vid {
-            Some(vid) => route(self.view(now_ns), frame, vid, looked),
-            None => Decision { actions: Vec::new(), looked },
+    fn decide(
+        &self,
+        frame: &Frame,
+        admitted: Result<Admitted, DropReason>,
+        looked: Looked,
+        now_ns: u64,
+    ) -> Decision {
+        match admitted {
+            Ok(admitted) => route(self.view(now_ns), frame, admitted.vid, looked),
+            Err(reason) => Decision::drop_for(reason, looked),
         }
     }
 
@@ -283,10 +290,9 @@ impl Switch {
         self.counts.revalidated += 1;
         let mut looked = Looked::default();
         let admitted = admit(self.view(now_ns), &flow.frame, &mut looked);
-        let vid = admitted.map(|admitted| admitted.vid);
-        let decision = self.decide(&flow.frame, vid, looked, now_ns);
-        let would_teach = admitted.is_some_and(|admitted| self.would_teach(&admitted, flow.frame.port));
-        if would_teach || vid != flow.vid || !decision.looked.is_within(&flow.looked) {
+        let decision = self.decide(&flow.frame, admitted, looked, now_ns);
+        let would_teach = admitted.is_ok_and(|admitted| self.would_teach(&admitted, flow.frame.port));
+        if would_teach || vid_of(admitted) != flow.vid || !decision.looked.is_within(&flow.looked) {
             return self.remove(ufid);
         }
         if decision.actions != flow.actions {
@@ -367,13 +373,13 @@ impl Switch {
             ms => (ms * 1_000_000).min(now_ns),
         };
         let admitted = admit(self.view(now_ns), &frame, &mut Looked::default());
-        let vid = admitted.map(|admitted| admitted.vid);
+        let vid = vid_of(admitted);
         let (packets, round) = (stats.packets, self.round);
         let is_stranger = false; // what cannot be learned from it is asked about once more
         let flow = Flow { frame, looked, actions, vid, used_ns, packets, round, is_stranger };
         self.flows.insert(ufid, flow);
         // Its source was there then: what the controller before knew is in its flows.
-        if let Some(place) = admitted.and_then(|admitted| admitted.lesson) {
+        if let Ok(Admitted { lesson: Some(place), .. }) = admitted {
             let known = self.addresses.learned(place);
             if known.is_none_or(|known| known.seen_ns < used_ns) && looked.src == MAC_ONES {
                 self.learn(place, frame.port, used_ns);
@@ -454,6 +460,22 @@ impl Switch {
         self.ports.get(&number).map(|port| port.settings.name.as_str())
     }
 
+    /// Ports' own addresses and entries of the user's, each with its VLAN and port, whether that has a number or not.
+    pub(crate) fn statics(&self) -> impl Iterator<Item = (Mac, Option<u16>, &str)> {
+        let own = self.settings.values().filter_map(|port| Some((port.mac?, None, port.name.as_str())));
+        let entered = self.statics.iter().map(|entry| (entry.mac, entry.vlan, entry.port.as_str()));
+        let all = own.chain(entered).filter(|(_, _, port)| self.has_port(port));
+        all.map(|(mac, vlan, port)| (mac, vlan.map(Vid::get).or_else(|| self.access_vlan(port)), port))
+    }
+
+    /// The one VLAN of a port, if it has but one.
+    fn access_vlan(&self, name: &str) -> Option<u16> {
+        match self.settings.get(name)?.vlans {
+            PortVlans::Access(vid) => Some(vid.get()),
+            _ => None,
+        }
+    }
+
     /// Whether flows are to be looked at again.
     pub(crate) fn has_doubts(&self) -> bool {
         !self.doubted.is_empty()
@@ -462,4 +484,9 @@ impl Switch {
     pub(crate) fn flow_count(&self) -> usize {
         self.flows.len()
     }
+}
+
+/// The VLAN of packets that get so far.
+fn vid_of(admitted: Result<Admitted, DropReason>) -> Option<u16> {
+    admitted.ok().map(|admitted| admitted.vid)
 }

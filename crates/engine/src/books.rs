@@ -127,8 +127,9 @@ impl Books {
         }
     }
 
+    /// Writes all copies.
     #[cold]
-    fn write(&mut self, now_ns: u64, fabric: &Fabric) {
+    pub(crate) fn write(&mut self, now_ns: u64, fabric: &Fabric) {
         (self.written_ns, self.is_behind) = (now_ns, false);
         for (port, page) in &self.pages {
             if let Some(counters) = fabric.counters(*port) {

@@ -14,7 +14,8 @@
 //! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. The watchdog is a thread that
 //! sleeps unless guests are signalled. Whatever all of them have to
 //! know is an errand to each; when all have answered, nobody uses what was there before. The control side may be any number
-//! of threads, one to a port at a time.
+//! of threads, one to a port at a time. Before [`Engine::begin`] workers have no threads, and the control side, one thread then,
+//! runs errands itself.
 //!
 //! ```text
 //!            kick                     work                      nothing for the hysteresis
@@ -154,6 +155,17 @@ impl Engine {
     /// # Errors
     /// [`EngineError::System`].
     pub fn start(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
+        let mut engine = Self::prepare(module, settings)?;
+        engine.begin()?;
+        Ok(engine)
+    }
+
+    /// As [`Self::start`], but no packet passes before [`Self::begin`]: until then workers have no threads, and what they are
+    /// told is done by the thread that calls, which must be this one, without waiting for another one.
+    ///
+    /// # Errors
+    /// [`EngineError::System`].
+    pub fn prepare(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
         lasthop_guestmem::guard::install().map_err(|error| EngineError::System("handle SIGBUS", error))?;
         let workers = settings.workers.clamp(1, WORKERS_MAX);
         let fabrics = Fabric::crew(&module, workers).map_err(EngineError::Refused)?;
@@ -163,18 +175,31 @@ impl Engine {
         let watchdog = Watchdog::start(crew.watchdog())
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
-        let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog, captures };
+        let engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)
                 .map_err(|error| EngineError::System("set up a worker", error))?;
-            let thread = std::thread::Builder::new()
-                .name(format!("worker{number}"))
-                .spawn(move || run_or_abort(worker))
-                .map_err(|error| EngineError::System("start a worker thread", error))?;
-            engine.workers.push(thread);
+            engine.crew.watchdog().watch_me(number);
+            engine.crew.mailbox(number).lay_down(worker);
         }
         Ok(engine)
+    }
+
+    /// Gives workers their threads, if they have none yet.
+    ///
+    /// # Errors
+    /// [`EngineError::System`].
+    pub fn begin(&mut self) -> Result<(), EngineError> {
+        for (number, mailbox) in self.crew.mailboxes().iter().enumerate() {
+            let Some(worker) = mailbox.take_worker() else { continue };
+            let thread = std::thread::Builder::new()
+                .name(format!("worker{number}"))
+                .spawn(move || run_or_abort(*worker))
+                .map_err(|error| EngineError::System("start a worker thread", error))?;
+            self.workers.push(thread);
+        }
+        Ok(())
     }
 
     fn table(&self) -> std::sync::MutexGuard<'_, PortTable> {
@@ -223,7 +248,8 @@ impl Engine {
             }
             std::thread::sleep(REST_LOOK);
         }
-        Ok(())
+        // What is counted from here on, whoever ends this process would not know.
+        self.crew.call_all(worker::Worker::stand_still).map(drop)
     }
 
     /// Goes on after [`Self::rest`].
@@ -284,6 +310,14 @@ impl Engine {
             record.config = new;
         }
         Ok(())
+    }
+
+    /// The ports of a switch, as its module is told of them.
+    #[must_use]
+    pub fn ports_of(&self, switch: SwitchId) -> Vec<(PortId, PortSettings)> {
+        let records = self.table().records().into_iter();
+        let own = records.filter(|(_, record)| record.config.switch == switch);
+        own.map(|(port, record)| (port, settings(record.config))).collect()
     }
 
     /// Removes a port; its guest's rings are stopped first.
@@ -402,6 +436,8 @@ fn run_or_abort(worker: Worker) {
 
 impl Drop for Engine {
     fn drop(&mut self) {
+        // Those without a thread know of each other, and would stay for ever.
+        self.crew.mailboxes().iter().for_each(|mailbox| drop(mailbox.take_worker()));
         self.crew.mailboxes().iter().for_each(|mailbox| mailbox.post(Box::new(Worker::stop)));
         for worker in self.workers.drain(..) {
             let _ = worker.join();

@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -11,10 +11,22 @@ use crate::worker::Worker;
 pub(crate) type Errand = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// Errands from the control side to a worker, and the bell that wakes it. Errands are rare, so a lock each time is fine.
+///
+/// Before a worker has a thread it is here itself, and whoever asks runs the errand.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     errands: Mutex<Errands>,
     bell: OwnedFd,
+    at_hand: Mutex<AtHand>,
+}
+
+#[derive(Default)]
+struct AtHand(Option<Box<Worker>>);
+
+impl std::fmt::Debug for AtHand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", if self.0.is_some() { "at hand" } else { "on a thread" })
+    }
 }
 
 #[derive(Default)]
@@ -29,7 +41,21 @@ impl std::fmt::Debug for Errands {
 impl Mailbox {
     pub(crate) fn new() -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { errands: Mutex::default(), bell })
+        Ok(Self { errands: Mutex::default(), bell, at_hand: Mutex::default() })
+    }
+
+    /// Has the worker here until it is taken.
+    pub(crate) fn lay_down(&self, worker: Worker) {
+        self.at_hand().0 = Some(Box::new(worker));
+    }
+
+    /// The worker, for a thread of its own.
+    pub(crate) fn take_worker(&self) -> Option<Box<Worker>> {
+        self.at_hand().0.take()
+    }
+
+    fn at_hand(&self) -> MutexGuard<'_, AtHand> {
+        self.at_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Readable when there are errands; edge-triggered, never read.
@@ -64,9 +90,13 @@ impl Mailbox {
         errand: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Receiver<R> {
         let (reply, answer) = sync_channel(1);
-        self.post(Box::new(move |worker| {
+        let errand: Errand = Box::new(move |worker| {
             let _ = reply.send(errand(worker));
-        }));
+        });
+        match &mut self.at_hand().0 {
+            Some(worker) => worker.run_errand(errand),
+            None => self.post(errand),
+        }
         answer
     }
 }

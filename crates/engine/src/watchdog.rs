@@ -12,7 +12,7 @@
 //! A write that does not wait is not interrupted by a signal, so it does no harm to interrupt a worker that would have come
 //! back anyway; and a write that was interrupted has waited.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
@@ -31,7 +31,8 @@ const TICK: Duration = Duration::from_millis(100);
 struct Watch {
     /// Begun and ended, each counted: odd inside a write.
     moves: AtomicU64,
-    thread: OnceLock<Pid>,
+    /// The number of the thread, 0 before there is one.
+    thread: AtomicI32,
 }
 
 /// What workers and the watchdog's thread share.
@@ -68,10 +69,10 @@ impl Watchdog {
         Ok(thread)
     }
 
-    /// The calling thread is `worker`'s.
+    /// The calling thread is `worker`'s from now on.
     pub(crate) fn watch_me(&self, worker: usize) {
         sys::unblock();
-        let _ = self.watches[worker].thread.set(rustix::thread::gettid());
+        self.watches[worker].thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
     }
 
     /// Does `write`, on the thread of `worker`; a write that waits is interrupted.
@@ -131,7 +132,7 @@ impl Watchdog {
             let moves = watch.moves.load(Ordering::SeqCst);
             let inside = moves % 2 == 1;
             if inside {
-                watch.thread.get().into_iter().for_each(|thread| sys::interrupt(*thread));
+                Pid::from_raw(watch.thread.load(Ordering::Relaxed)).into_iter().for_each(sys::interrupt);
             }
             any |= inside || moves != *seen;
             *seen = moves;

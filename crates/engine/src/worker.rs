@@ -71,6 +71,8 @@ pub(crate) struct Worker {
     yielded_ns: u64,
     /// Nothing is taken from guests.
     is_resting: bool,
+    /// And nothing is done for them.
+    is_still: bool,
     stopping: bool,
 }
 
@@ -103,6 +105,7 @@ impl Worker {
             worked_ns: 0,
             yielded_ns: 0,
             is_resting: false,
+            is_still: false,
             stopping: false,
         })
     }
@@ -151,6 +154,9 @@ impl Worker {
 
     /// Gives each port with active rings its turn; true if one had packets.
     fn round(&mut self, now: u64) -> bool {
+        if self.is_still {
+            return false;
+        }
         if self.fabric.take_returns() {
             self.send_signals();
         }
@@ -276,9 +282,13 @@ impl Worker {
         // What an errand leaves is for later.
         for _ in 0..self.crew.mailbox(self.stats.index).len() {
             let Some(errand) = self.crew.mailbox(self.stats.index).take() else { break };
-            errand(self);
-            self.send_signals();
+            self.run_errand(errand);
         }
+    }
+
+    pub(crate) fn run_errand(&mut self, errand: Errand) {
+        errand(self);
+        self.send_signals();
     }
 
     fn kicked(&mut self, port: PortId, index: u16, now: u64) {
@@ -293,7 +303,7 @@ impl Worker {
         let ring = RingId { port, queue: index / 2 };
         if index % 2 == 1 {
             self.activate(ring, now);
-        } else {
+        } else if !self.is_still {
             self.fabric.receive_kick(ring);
             self.send_signals();
         }
@@ -564,7 +574,13 @@ impl Worker {
 
     /// Whether anything is taken from guests. Rings that are left alone meanwhile are looked at again.
     pub(crate) fn set_resting(&mut self, is_resting: bool) {
-        self.is_resting = is_resting;
+        (self.is_resting, self.is_still) = (is_resting, false);
+    }
+
+    /// Nothing is done any more, and what was counted is known to who has the books.
+    pub(crate) fn stand_still(&mut self) {
+        self.is_still = true;
+        self.books.write(now_ns(self.started), &self.fabric);
     }
 
     /// A port goes.

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use lasthop_verdict::DropReason;
+
 use crate::group::{Arp, Ethernet, Group, Icmp, Ipv4, Ipv6, Lse, NeighbourDiscovery, Ports};
 use crate::key::{Nsh, Vlan};
 use crate::tunnel::Tunnel;
@@ -51,6 +53,26 @@ pub enum Action {
     Clone(Vec<Action>),
     /// Which steps follow depends on the packet's length.
     CheckLength(CheckLength),
+    /// Nothing more is done; why, as a number of the control plane's own: 0 is no error. See [`Action::drop_for`].
+    Drop(u32),
+}
+
+/// Numbers of [`Action::Drop`] from here on are reasons by name: beyond what the kernel's and OVS's own use.
+const DROP_REASONS: u32 = 0x4c48_0000;
+
+impl Action {
+    /// A drop that counts under the name of `reason`.
+    #[must_use]
+    pub fn drop_for(reason: DropReason) -> Self {
+        Self::Drop(DROP_REASONS | reason as u32)
+    }
+}
+
+/// What a drop of this number counts as.
+#[must_use]
+pub fn drop_reason(number: u32) -> DropReason {
+    let index = number.checked_sub(DROP_REASONS).and_then(|index| usize::try_from(index).ok());
+    index.and_then(|index| DropReason::ALL.get(index)).copied().unwrap_or(DropReason::FlowDrop)
 }
 
 /// A copy for the control plane (`OVS_USERSPACE_ATTR_*`).
@@ -247,6 +269,15 @@ pub struct NatRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn drops_count_under_the_name_that_they_were_given() {
+        for reason in DropReason::ALL {
+            let Action::Drop(number) = Action::drop_for(*reason) else { panic!("another action") };
+            assert_eq!(drop_reason(number), *reason);
+        }
+        assert_eq!((drop_reason(0), drop_reason(u32::MAX)), (DropReason::FlowDrop, DropReason::FlowDrop));
+    }
 
     #[test]
     fn a_rewrite_touches_the_bits_of_its_mask() {

@@ -31,7 +31,7 @@ mod tunnel;
 
 pub use action::{
     Action, CheckLength, Conntrack, Hash, HashAlgorithm, Masked, MplsTag, Nat, NatRange, NatSource, Rewrite,
-    Sample, Userspace,
+    Sample, Userspace, drop_reason,
 };
 pub use check::{Match, Refused};
 pub use group::{Arp, Ethernet, Group, Icmp, Ipv4, Ipv6, Lse, NeighbourDiscovery, Ports, Tuple4, Tuple6};

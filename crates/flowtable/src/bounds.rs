@@ -38,6 +38,10 @@ pub const ARENA_WORDS: usize = 1 << 23;
 pub const PUSH_NSH_BYTES_MAX: usize = 48;
 /// Meters of one table.
 pub const METERS_MAX: usize = 4096;
+/// Entries of the table that meters' numbers are found in: twice as many as meters.
+pub const METER_ENTRIES: usize = 2 * METERS_MAX;
+/// Entries of it that a number may be in.
+pub const METER_PROBES_MAX: usize = 32;
 /// Meters that a worker has tokens of at a time; one more, and all are given back first.
 pub const BORROWS_MAX: usize = 4;
 /// Packets' worth of tokens that a worker takes out of a meter at once.

@@ -39,7 +39,8 @@ impl Compact {
         let mut mask = pack(masked_by, Side::Mask);
         key.put(field::NO_ETHERNET, u64::from(matching.key.ethernet.is_none()));
         mask.put(field::NO_ETHERNET, 1);
-        if matching.mask.is_none() && matching.key.ether_type.is_none() {
+        let is_cut = matching.key.vlans.iter().any(|vlan| vlan.tci & VLAN_PRESENT == 0);
+        if is_cut || (matching.mask.is_none() && matching.key.ether_type.is_none()) {
             mask.put(field::ETH_TYPE, u64::MAX);
         }
         for (place, tag) in [field::VLAN_TCI, field::CVLAN_TCI].into_iter().zip([0, 1]) {
@@ -291,6 +292,28 @@ mod tests {
         assert!(matches(&matching, &packet(&[0x81, 0, 0xe0, 5])), "priority is not looked at");
         assert!(!matches(&matching, &packet(&[0x81, 0, 0, 6])));
         assert!(!matches(&matching, &packet(&[])));
+    }
+
+    #[test]
+    fn a_frame_that_ends_behind_its_tpid_is_one_of_these() {
+        let cut = |tpid| FlowKey {
+            vlans: [Vlan { tpid, tci: 0 }].into_iter().collect(),
+            ether_type: None,
+            ipv4: None,
+            udp: None,
+            ..udp()
+        };
+        let mask = FlowKey {
+            vlans: [Vlan { tpid: 0xffff, tci: 0x1000 }].into_iter().collect(),
+            ..FlowKey::default()
+        };
+        let matching = |tpid| Match { key: cut(tpid), mask: Some(mask.clone()) };
+        let mut frame = Key::default();
+        let bytes = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 1];
+        extract(&bytes, &Metadata { in_port: 3, ..Metadata::default() }, &mut frame);
+        assert!(matches(&matching(0x8100), &frame));
+        assert!(!matches(&matching(0x88a8), &frame));
+        assert!(!matches(&matching(0x8100), &packet(&[])), "and no other frame without tags");
     }
 
     #[test]

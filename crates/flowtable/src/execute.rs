@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lasthop_flow::drop_reason;
 use lasthop_verdict::{DropReason, Header, Output, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::key::{Link, field};
 use lasthop_wire::{Key, Metadata};
@@ -235,6 +236,7 @@ impl Executor<'_> {
                 return Ok(2);
             }
             Code::PopEthernet => parcel.pop_ethernet()?,
+            Code::Drop => return Err(drop_reason(number(0, 32) as u32)),
             Code::PushNsh => return push_nsh_by(parcel, step, rest),
             Code::PopNsh => parcel.pop_nsh()?,
         }

@@ -57,7 +57,7 @@ pub use error::{InstallError, Refused};
 pub use executions::{EXECUTED, Execution, Executions};
 pub use meter::{MeterRate, MeterStats};
 pub use module::{FlowModule, LookUps};
-pub use table::{Flow, FlowName, FlowTable, Removed};
+pub use table::{Dumped, Flow, FlowName, FlowTable, Removed};
 
 #[cfg(test)]
 mod tests;

@@ -8,10 +8,11 @@
 //! its batch ends: all workers share the word, but none touches it for every packet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
 
-use crate::bounds::{BORROW_PACKETS, BORROW_TRIES, BORROWS_MAX, METERS_MAX};
+use crate::bounds::{BORROW_PACKETS, BORROW_TRIES, BORROWS_MAX, METER_ENTRIES, METER_PROBES_MAX, METERS_MAX};
 use crate::chunks::Chunks;
 
 /// Ticks are 1/16 ns.
@@ -63,6 +64,13 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
+    /// With a full bucket and nothing counted.
+    fn begin(&self, rate: MeterRate) {
+        self.full_at.store(0, Ordering::Relaxed);
+        self.stats.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.set(rate);
+    }
+
     fn set(&self, rate: MeterRate) {
         let of_second = if rate.is_kbps { KBIT_TICKS } else { SECOND_TICKS };
         let unit = of_second.checked_div(u64::from(rate.rate)).unwrap_or(0).max(u64::from(rate.rate > 0));
@@ -97,27 +105,87 @@ impl Meter {
     }
 }
 
-/// All meters.
+/// All meters, by numbers of 32 bits.
 #[derive(Debug)]
-pub(crate) struct Meters(Chunks<Meter, 64>);
+pub(crate) struct Meters {
+    places: Chunks<Meter, 64>,
+    /// Where each number's meter is: number 32, place 32. A number is in the entry that it hashes to, or in one of the next.
+    index: Box<[AtomicU64]>,
+    /// Places that no meter has, and how many there ever were.
+    free: Mutex<(Vec<u32>, u32)>,
+}
+
+/// An entry that no meter ever had: no number is behind it.
+const EMPTY: u64 = u64::MAX;
+/// An entry that a meter had.
+const LEFT: u64 = u64::MAX - 1;
+
+fn entry_of(number: u32, place: u32) -> u64 {
+    u64::from(number) << 32 | u64::from(place)
+}
+
+fn place_in(entry: u64) -> usize {
+    entry as u32 as usize
+}
 
 impl Meters {
     pub(crate) fn new() -> Self {
-        Self(Chunks::new(METERS_MAX))
+        let index = (0..METER_ENTRIES).map(|_| AtomicU64::new(EMPTY)).collect();
+        Self { places: Chunks::new(METERS_MAX), index, free: Mutex::default() }
     }
 
-    /// False: there is no such number.
+    /// The entries that a number may be in.
+    fn entries(&self, number: u32) -> impl Iterator<Item = &AtomicU64> {
+        let home = (number.wrapping_mul(0x9e37_79b9) >> 16) as usize;
+        (home..home + METER_PROBES_MAX).filter_map(|at| self.index.get(at % METER_ENTRIES))
+    }
+
+    /// Where a number's meter is.
+    fn find(&self, number: u32) -> Option<usize> {
+        let entries = self.entries(number).map(|entry| entry.load(Ordering::Acquire));
+        let mut known = entries.take_while(|entry| *entry != EMPTY).filter(|entry| *entry != LEFT);
+        known.find(|entry| entry >> 32 == u64::from(number)).map(place_in)
+    }
+
+    fn at(&self, place: usize) -> Option<&Meter> {
+        self.places.get(place)
+    }
+
+    /// False: there are as many as there may be.
     pub(crate) fn set(&self, number: u32, rate: MeterRate) -> bool {
-        let Some(meter) = self.0.make(number as usize) else { return false };
-        meter.full_at.store(0, Ordering::Relaxed);
-        meter.stats.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        meter.set(rate);
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(meter) = self.find(number).and_then(|place| self.at(place)) {
+            meter.begin(rate);
+            return true;
+        }
+        let vacant = |entry: &&AtomicU64| matches!(entry.load(Ordering::Relaxed), EMPTY | LEFT);
+        let Some(entry) = self.entries(number).find(vacant) else { return false };
+        let (places, made) = &mut *free;
+        let place = places.pop().unwrap_or_else(|| std::mem::replace(made, *made + 1));
+        let Some(meter) = self.places.make(place as usize) else {
+            *made -= 1;
+            return false;
+        };
+        meter.begin(rate);
+        entry.store(entry_of(number, place), Ordering::Release);
         true
     }
 
+    /// Packets pass it freely from now on. A worker that is just at it may count a batch more, for whoever has its place next.
+    pub(crate) fn remove(&self, number: u32) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(place) = self.find(number) else { return };
+        let own = entry_of(number, place as u32);
+        if let Some(entry) = self.entries(number).find(|entry| entry.load(Ordering::Relaxed) == own) {
+            entry.store(LEFT, Ordering::Release);
+            free.0.push(place as u32);
+        }
+    }
+
     pub(crate) fn stats(&self, number: u32) -> Option<MeterStats> {
+        let meter = self.at(self.find(number)?)?;
         let [packets, bytes, dropped_packets, dropped_bytes] =
-            self.0.get(number as usize)?.stats.each_ref().map(|word| word.load(Ordering::Relaxed));
+            meter.stats.each_ref().map(|word| word.load(Ordering::Relaxed));
         Some(MeterStats { packets, bytes, dropped_packets, dropped_bytes })
     }
 }
@@ -125,7 +193,8 @@ impl Meters {
 /// What a worker has borrowed of a meter.
 #[derive(Debug)]
 struct Borrow {
-    meter: u32,
+    /// Its place.
+    meter: usize,
     ticks: u64,
     stats: MeterStats,
 }
@@ -137,16 +206,17 @@ pub(crate) struct Borrows(ArrayVec<Borrow, BORROWS_MAX>);
 impl Borrows {
     /// Whether a meter lets a packet through.
     pub(crate) fn pass(&mut self, meters: &Meters, number: u32, len_bytes: u32, now_ns: u64) -> bool {
-        let Some(meter) = meters.0.get(number as usize) else { return true };
+        let Some(place) = meters.find(number) else { return true };
+        let Some(meter) = meters.at(place) else { return true };
         let cost = meter.cost(len_bytes);
         if cost == 0 {
             return true;
         }
-        let at = self.0.iter().position(|borrow| borrow.meter == number).unwrap_or_else(|| {
+        let at = self.0.iter().position(|borrow| borrow.meter == place).unwrap_or_else(|| {
             if self.0.is_full() {
                 self.give_back(meters);
             }
-            self.0.push(Borrow { meter: number, ticks: 0, stats: MeterStats::default() });
+            self.0.push(Borrow { meter: place, ticks: 0, stats: MeterStats::default() });
             self.0.len() - 1
         });
         let borrow = &mut self.0[at];
@@ -169,7 +239,7 @@ impl Borrows {
     /// The batch ends: what is left goes back, what happened is entered.
     pub(crate) fn give_back(&mut self, meters: &Meters) {
         for borrow in self.0.drain(..) {
-            let Some(meter) = meters.0.get(borrow.meter as usize) else { continue };
+            let Some(meter) = meters.at(borrow.meter) else { continue };
             // The bucket was moved on by at least as much.
             meter.full_at.fetch_sub(borrow.ticks, Ordering::Relaxed);
             for (word, more) in meter.stats.iter().zip(borrow.stats.words()) {
@@ -220,6 +290,27 @@ mod tests {
         assert!(borrows.pass(&meters, 3, 100, 0));
         assert!(meters.set(3, MeterRate { rate: 0, burst: 0, is_kbps: false }));
         assert!((0..100).all(|_| borrows.pass(&meters, 3, 100, 0)));
-        assert!(!meters.set(METERS_MAX as u32, MeterRate { rate: 1, burst: 0, is_kbps: false }));
+    }
+
+    #[test]
+    fn numbers_may_be_any_and_places_are_used_again() {
+        let (meters, rate) = (Meters::new(), MeterRate { rate: 1, burst: 0, is_kbps: false });
+        for round in 0..3_u32 {
+            let numbers =
+                || (0..METERS_MAX as u32).map(move |at| at.wrapping_mul(54_545_401).wrapping_add(round));
+            let set = numbers().filter(|number| meters.set(*number, rate)).count();
+            assert!(set > METERS_MAX * 9 / 10, "{set}");
+            assert!(!meters.set(7_777_777, rate) || set < METERS_MAX);
+            meters.remove(7_777_777);
+            numbers().for_each(|number| meters.remove(number));
+            assert!(numbers().all(|number| meters.stats(number).is_none()));
+        }
+        let mut borrows = Borrows::default();
+        assert!(meters.set(u32::MAX, rate));
+        let passed = (0..100).filter(|_| borrows.pass(&meters, u32::MAX, 100, 1)).count();
+        assert_eq!(passed, 1);
+        borrows.give_back(&meters);
+        assert_eq!(meters.stats(u32::MAX).map(|stats| stats.dropped_packets), Some(99));
+        assert!(meters.stats(u32::MAX - 1).is_none());
     }
 }

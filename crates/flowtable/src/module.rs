@@ -33,8 +33,9 @@ pub struct FlowModule {
     origin: u16,
     /// Somebody takes packets of no flow.
     is_asked: AtomicBool,
-    /// Decides about them while nobody does.
+    /// Decides about them while nobody does, if it is to.
     standby: Option<Box<dyn Module>>,
+    stands_alone: AtomicBool,
 }
 
 /// What one worker has for itself.
@@ -80,10 +81,10 @@ impl FlowModule {
     }
 
     /// A module without flows, called `origin` in upcalls. No port has a number, and nobody is asked: `standby` decides about
-    /// packets until somebody is; without it they are dropped.
+    /// packets until somebody is.
     #[must_use]
-    pub fn in_waiting(workers: usize, origin: u16, standby: Option<Box<dyn Module>>) -> Self {
-        let module = Self::new(workers, FlowTable::new(Numbers::none()), origin, standby);
+    pub fn in_waiting(workers: usize, origin: u16, standby: Box<dyn Module>) -> Self {
+        let module = Self::new(workers, FlowTable::new(Numbers::none()), origin, Some(standby));
         module.set_asked(false);
         module
     }
@@ -96,7 +97,8 @@ impl FlowModule {
             digests: [Digest::default(); BATCH_PACKETS_MAX],
         };
         let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
-        Self { table, lanes, executions: Mutex::default(), origin, is_asked: AtomicBool::new(true), standby }
+        let (executions, is_asked) = (Mutex::default(), AtomicBool::new(true));
+        Self { table, lanes, executions, origin, is_asked, standby, stands_alone: AtomicBool::new(true) }
     }
 
     /// Its flows.
@@ -108,6 +110,11 @@ impl FlowModule {
     /// Whether the control plane is asked about packets of no flow from now on.
     pub fn set_asked(&self, is_asked: bool) {
         self.is_asked.store(is_asked, Ordering::Relaxed);
+    }
+
+    /// Whether the module behind this one decides about packets that nobody is asked about; else they are dropped.
+    pub fn set_stands_alone(&self, stands_alone: bool) {
+        self.stands_alone.store(stands_alone, Ordering::Relaxed);
     }
 
     /// Gives a port of its switch a number that no other has, or takes it away.
@@ -220,7 +227,8 @@ impl FlowModule {
         verdicts: &mut Verdicts,
     ) {
         let headers = batch.headers.get(packets.clone()).unwrap_or_default();
-        let Some(standby) = &self.standby else {
+        let standby = self.standby.as_ref().filter(|_| self.stands_alone.load(Ordering::Relaxed));
+        let Some(standby) = standby else {
             return packets.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow));
         };
         let (mark, start) = (verdicts.mark(), packets.start as u16); // below BATCH_PACKETS_MAX
@@ -307,7 +315,7 @@ impl Module for FlowModule {
 
 impl FlowModule {
     fn standby(&self) -> Result<&dyn Module, String> {
-        let none = || "a flow table without a bridge (fail-mode secure) has no forwarding table".to_owned();
+        let none = || "a flow table alone has no forwarding table".to_owned();
         self.standby.as_deref().ok_or_else(none)
     }
 }

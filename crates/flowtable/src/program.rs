@@ -54,6 +54,7 @@ codes! {
     PopMpls = "EtherType 16.",
     PushEthernet = "Two words follow: destination 48; source 48.",
     PopEthernet = "No operands.",
+    Drop = "Number 32.",
     PushNsh = "Bytes 8; words with the header follow.",
     PopNsh = "No operands.",
 }
@@ -222,6 +223,7 @@ impl Compiler {
                 self.nested(owner, 16, &check.greater, depth)?;
                 self.nested(owner, 36, &check.less_equal, depth)?;
             }
+            Action::Drop(number) => self.step(Code::Drop, u64::from(*number)),
             Action::Ct(_) | Action::CtClear => return Err(Refused::Unsupported("connection tracking")),
             Action::PushNsh(header) => self.push_nsh(header)?,
             Action::PopNsh => self.step(Code::PopNsh, 0),

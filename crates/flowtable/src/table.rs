@@ -32,6 +32,9 @@ pub struct Flow {
     pub is_probe: bool,
 }
 
+/// A flow as a dump has it: its slot, itself, and its statistics.
+pub type Dumped = (usize, Arc<Flow>, FlowStats);
+
 /// Which flow is meant.
 #[derive(Clone, Copy, Debug)]
 pub enum FlowName<'a> {
@@ -200,7 +203,7 @@ impl FlowTable {
 
     /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to go on, until there are
     /// none. Flows that come or go between two calls may be among them or not.
-    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<(usize, Arc<Flow>, FlowStats)>, Option<usize>) {
+    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<Dumped>, Option<usize>) {
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
         self.shared.stats.refill(self.shared.workers.load(Ordering::Relaxed), writer.count);
@@ -217,16 +220,25 @@ impl FlowTable {
         removed.stats.get().copied()
     }
 
-    /// Sets what a meter lets through, with a full bucket and nothing counted; a rate of 0 is no meter any more.
+    /// Sets what a meter lets through, with a full bucket and nothing counted; with a rate of 0 that is everything.
     ///
     /// # Errors
-    /// [`InstallError::NoRoom`] if the number is too high.
+    /// [`InstallError::NoRoom`] if there are as many as there may be.
     pub fn set_meter(&self, meter: u32, rate: MeterRate) -> Result<(), InstallError> {
         let is_set = self.meters.set(meter, rate);
-        if is_set { Ok(()) } else { Err(InstallError::NoRoom("meters have numbers up to 4095")) }
+        if is_set {
+            Ok(())
+        } else {
+            Err(InstallError::NoRoom("there are as many meters as there may be (4096)"))
+        }
     }
 
-    /// What happened at a meter; `None` if it was never set.
+    /// Takes a meter out: it lets everything through.
+    pub fn remove_meter(&self, meter: u32) {
+        self.meters.remove(meter);
+    }
+
+    /// What happened at a meter; `None` if there is none.
     #[must_use]
     pub fn meter_stats(&self, meter: u32) -> Option<MeterStats> {
         self.meters.stats(meter)

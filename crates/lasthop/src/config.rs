@@ -44,7 +44,7 @@ use crate::names;
 use crate::port::PortSpec;
 use crate::sandbox;
 use crate::settings::Settings;
-use crate::switches::{ControllerKind, SwitchSpec};
+use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
 
@@ -96,7 +96,8 @@ impl Config {
     /// The default switch and those that were named.
     pub(crate) fn all_switches(&self) -> Vec<SwitchSpec> {
         let module = self.settings.module.clone().unwrap_or_default();
-        let default = SwitchSpec::default_of(module, self.settings.fdb_entries, self.settings.controller);
+        let Settings { fdb_entries, controller, fail_mode, .. } = self.settings;
+        let default = SwitchSpec::default_of(module, fdb_entries, controller, fail_mode);
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
     }
 
@@ -115,6 +116,8 @@ struct File {
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
     controller: Option<ControllerKind>,
+    #[serde(rename = "fail-mode")]
+    fail_mode: Option<FailMode>,
     workers: Option<Workers>,
     #[serde(rename = "hysteresis-us")]
     hysteresis_us: Option<Hysteresis>,
@@ -222,6 +225,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         cpus,
         fdb_entries,
         controller,
+        fail_mode,
         workers,
         hysteresis_us,
         sandbox,
@@ -229,8 +233,17 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         fdb,
         ..
     } = file;
-    let settings =
-        Settings { module, cpus, fdb_entries, controller, workers, hysteresis_us, sandbox, control_group };
+    let settings = Settings {
+        module,
+        cpus,
+        fdb_entries,
+        controller,
+        fail_mode,
+        workers,
+        hysteresis_us,
+        sandbox,
+        control_group,
+    };
     Ok(Config { settings, switches, vnics, ports, fdb })
 }
 

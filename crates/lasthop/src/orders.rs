@@ -29,6 +29,8 @@ pub(crate) struct Request {
 pub(crate) enum Order {
     /// Make a switch beside the default one.
     AddSwitch(SwitchSpec),
+    /// Give a switch another module, or other settings, with the ports that it has.
+    SetSwitch(SwitchSpec),
     /// Forget a switch that has no ports.
     RemoveSwitch { name: String },
     /// What each switch knows.
@@ -53,6 +55,8 @@ pub(crate) enum Order {
     TakeOver { name: String, attachment: u64, session: Value },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
+    /// Make again the datapaths that [`Report::Datapaths`] told of last; all ports are there.
+    Restore(Value),
     /// The attached descriptor is a connection of a client of the control interface, who may have it.
     Connect,
     /// All counters.
@@ -77,6 +81,23 @@ pub(crate) enum Order {
     Wake,
     /// Let every guest go and end.
     End,
+}
+
+impl Order {
+    /// Whether no packet has to pass when it was obeyed: a switch process is told all that there is before its workers start.
+    pub(crate) fn is_preparation(&self) -> bool {
+        matches!(
+            self,
+            Self::AddSwitch(_)
+                | Self::AddPort(_)
+                | Self::FdbAdd(_)
+                | Self::Know
+                | Self::Hold
+                | Self::Bring { .. }
+                | Self::TakeOver { .. }
+                | Self::Wake
+        )
+    }
 }
 
 /// What the switch is told of a port.
@@ -129,6 +150,8 @@ pub(crate) enum Report {
     Keep { attachment: u64, numbers: Vec<u32> },
     /// What a successor has to know of a session; `numbers` are all descriptors that belong to it.
     Kept { attachment: u64, session: Value, numbers: Vec<u32> },
+    /// Datapaths as clients of the control interface made them: what a successor restores.
+    Datapaths(Value),
     /// A controller wants a port that the switch does not have. Answered by [`Order::AddPort`] or [`Order::Denied`].
     Wanted(WantedDevice),
     /// Nobody wants it any more.

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::config::ModuleName;
 use crate::fdb::StaticEntry;
 use crate::port::PortSpec;
 use crate::report::ConfigReport;
-use crate::switches::{SwitchName, SwitchSpec};
+use crate::settings::Settings;
+use crate::switches::{SwitchChange, SwitchName, SwitchSpec};
 use crate::vnic::change::{Change, When, changes};
 use crate::vnic::{Name, VnicSpec};
 
@@ -39,6 +41,9 @@ pub(crate) enum Step {
     /// A switch comes.
     #[serde(rename = "add_switch")]
     AddSwitch { switch: SwitchSpec },
+    /// A switch changes, with the guests that it has.
+    #[serde(rename = "set_switch")]
+    SetSwitch { switch: SwitchSpec, from: String, to: String },
     /// A static entry of the forwarding table goes.
     Forget { entry: StaticEntry },
     /// A static entry comes.
@@ -83,7 +88,8 @@ impl Plan {
         let obsolete = obsolete.map(|entry| Step::Forget { entry: entry.clone() });
         let missing = missing.map(|entry| Step::Enter { entry: entry.clone() });
         let entries: Vec<Step> = obsolete.chain(missing).collect();
-        let settings = restarts(running, wanted).chain(switches(running, wanted));
+        let default = default_switch(&running.settings, &wanted.settings);
+        let settings = restarts(running, wanted).chain(default).chain(switches(running, wanted));
         Self { steps: settings.chain(vnics).chain(entries).collect() }
     }
 
@@ -142,7 +148,7 @@ fn ports(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
     removed.chain(others).collect()
 }
 
-/// Switches that go, come, or are set up in another way, which takes a restart.
+/// Switches that go, come, or are set up in another way.
 fn switches(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
     let (old, new) = (&running.switches, &wanted.switches);
     let find =
@@ -151,14 +157,41 @@ fn switches(running: &ConfigReport, wanted: &ConfigReport) -> Vec<Step> {
     let removed = removed.map(|switch| Step::RemoveSwitch { name: switch.name.clone() });
     let others = new.iter().filter_map(|switch| match find(old, &switch.name) {
         None => Some(Step::AddSwitch { switch: switch.clone() }),
-        Some(other) => {
-            let (from, to) = (other.options_text(), switch.options_text());
-            let key = format!("switch {}", switch.name);
-            (from != to).then(|| Step::Restart { key, from: from.into(), to: to.into() })
-        }
+        Some(other) => set_switch(&other, switch),
     });
     removed.chain(others).collect()
 }
+
+/// The switch that is always there: what the file leaves out is as it is.
+fn default_switch(running: &Settings, wanted: &Settings) -> Option<Step> {
+    let spec = |settings: &Settings| {
+        let Settings { module, fdb_entries, controller, fail_mode, .. } = settings.clone();
+        SwitchSpec::default_of(module.unwrap_or_default(), fdb_entries, controller, fail_mode)
+    };
+    let old = spec(running);
+    let table = |module: &ModuleName| SwitchSpec { module: module.clone(), ..old.clone() }.table();
+    let mut all = wanted.clone().over(running.clone());
+    // A table is not meant for a module that has none.
+    all.fdb_entries =
+        all.fdb_entries.filter(|_| all.module.as_ref().is_none_or(|module| table(module).is_some()));
+    set_switch(&old, &spec(&all))
+}
+
+/// Most of a switch can change while it runs.
+fn set_switch(old: &SwitchSpec, new: &SwitchSpec) -> Option<Step> {
+    let (from, to) = (old.options_text(), new.options_text());
+    if from == to {
+        return None;
+    }
+    if SwitchChange::to(new).of(old).is_err() {
+        let key = format!("switch {}", new.name);
+        return Some(Step::Restart { key, from: from.into(), to: to.into() });
+    }
+    Some(Step::SetSwitch { switch: new.clone(), from, to })
+}
+
+/// Keys of the settings that are the default switch's.
+const SWITCH_KEYS: [&str; 4] = ["module", "fdb_entries", "controller", "fail_mode"];
 
 fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Iterator<Item = Step> + 'a {
     let settings = |report: &ConfigReport| match serde_json::to_value(&report.settings) {
@@ -166,7 +199,9 @@ fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Ite
         _ => serde_json::Map::new(),
     };
     let old = settings(running);
-    let given = settings(wanted).into_iter().filter(|(_, to)| !to.is_null());
+    let given = settings(wanted)
+        .into_iter()
+        .filter(|(key, to)| !to.is_null() && !SWITCH_KEYS.contains(&key.as_str()));
     given.filter_map(move |(key, to)| {
         let from = old.get(&key).cloned().unwrap_or_default();
         (from != to).then(|| Step::Restart { key: key.replace('_', "-"), from, to })
@@ -176,6 +211,7 @@ fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Ite
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::FdbEntries;
     use crate::workers::Workers;
 
     fn report(vnics: &[&str]) -> ConfigReport {
@@ -215,18 +251,23 @@ mod tests {
     }
 
     #[test]
-    fn switches_come_and_go_and_do_not_change() {
+    fn switches_come_go_and_change() {
         let with = |switches: &[&str]| ConfigReport {
             switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
             ..report(&[])
         };
-        let plan =
-            Plan::new(&with(&["a", "b", "c,fdb-entries=64"]), &with(&["b,fdb-entries=16384", "c", "d"]));
+        let plan = Plan::new(
+            &with(&["a", "b", "c,fdb-entries=64", "e,module=flow"]),
+            &with(&["b,fdb-entries=16384", "c", "e,module=flow,fdb-entries=64", "d"]),
+        );
         let switch = |text: &str| text.parse().expect("a switch");
         let (from, to) = ("module=bridge,fdb-entries=64".into(), "module=bridge,fdb-entries=16384".into());
+        let key = "switch e".to_owned();
+        let restart = |from: &str, to: &str| Step::Restart { key, from: from.into(), to: to.into() };
         let expected = [
             Step::RemoveSwitch { name: "a".parse().expect("a name") },
-            Step::Restart { key: "switch c".to_owned(), from, to },
+            Step::SetSwitch { switch: switch("c"), from, to },
+            restart("module=flow,fdb-entries=16384", "module=flow,fdb-entries=64"),
             Step::AddSwitch { switch: switch("d") },
         ];
         assert_eq!(plan.steps, expected);
@@ -283,6 +324,24 @@ mod tests {
         let anew = plan(&["a", &format!("b,{one}")], &[&format!("a,{one},queues=2"), &format!("b,{two}")]);
         assert_eq!(anew.addresses_to_free(), [name("b")], "for one that is made anew, too");
         assert_eq!(plan(&["a"], &[&format!("a,{one}")]).addresses_to_free(), Vec::<Name>::new());
+    }
+
+    #[test]
+    fn the_default_switch_changes_as_others_do() {
+        let with = |module: &str, entries: Option<usize>| {
+            let mut with = report(&[]);
+            with.settings.module = Some(module.parse().expect("a module"));
+            with.settings.fdb_entries = entries.map(FdbEntries);
+            with
+        };
+        let steps = |old, new| Plan::new(&old, &new).steps;
+        assert!(steps(with("bridge", Some(16384)), with("bridge", None)).is_empty());
+        let [Step::SetSwitch { switch, .. }] = &steps(with("bridge", Some(64)), with("flow", None))[..]
+        else {
+            panic!("one step");
+        };
+        assert_eq!((switch.module.as_str(), switch.table()), ("flow", Some(64)));
+        assert!(matches!(steps(with("bridge", Some(64)), with("dummy", None))[..], [Step::SetSwitch { .. }]));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::hysteresis::Hysteresis;
 use crate::sandbox;
-use crate::switches::{ControllerKind, SwitchSpec};
+use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::workers::Workers;
 
 /// What is asked for, by the file or by flags. In a report of a running switch, what it runs with.
@@ -29,6 +29,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "embedded|external|none")]
     #[serde(default)]
     pub(crate) controller: Option<ControllerKind>,
+    /// What the switch "default" does, if its module is flow, while it can ask nobody: forward as a bridge (standalone), or drop
+    /// packets of no flow (secure) [default: standalone]
+    #[arg(long, value_name = "standalone|secure")]
+    #[serde(default)]
+    pub(crate) fail_mode: Option<FailMode>,
     /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<Workers>,
@@ -55,6 +60,7 @@ impl Settings {
             cpus: self.cpus.or(other.cpus),
             fdb_entries: self.fdb_entries.or(other.fdb_entries),
             controller: self.controller.or(other.controller),
+            fail_mode: self.fail_mode.or(other.fail_mode),
             workers: self.workers.or(other.workers),
             hysteresis_us: self.hysteresis_us.or(other.hysteresis_us),
             sandbox: self.sandbox.or(other.sandbox),
@@ -75,6 +81,8 @@ pub(crate) struct SwitchSettings {
     /// The supervisor's business.
     #[arg(skip)]
     pub(crate) controller: Option<ControllerKind>,
+    #[arg(long)]
+    pub(crate) fail_mode: Option<FailMode>,
     #[arg(long, default_value = "1")]
     pub(crate) workers: Workers,
     #[arg(long = "hysteresis-us", default_value_t)]
@@ -94,6 +102,7 @@ impl SwitchSettings {
             cpus,
             fdb_entries,
             controller,
+            fail_mode,
             workers,
             hysteresis_us,
             sandbox,
@@ -106,13 +115,21 @@ impl SwitchSettings {
             cpus,
             fdb_entries,
             controller,
+            fail_mode,
             hysteresis: hysteresis_us.unwrap_or_default(),
             sandbox: sandbox.unwrap_or_default(),
         })
     }
 
+    /// The switch that is always there is this one from now on.
+    pub(crate) fn set_default_switch(&mut self, spec: &SwitchSpec) {
+        self.module = spec.module.clone();
+        self.fdb_entries = spec.fdb_entries;
+        (self.controller, self.fail_mode) = (Some(spec.controller), spec.fail_mode);
+    }
+
     /// The switch that is always there.
     pub(crate) fn default_switch(&self) -> SwitchSpec {
-        SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller)
+        SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller, self.fail_mode)
     }
 }

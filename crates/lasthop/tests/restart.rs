@@ -2,9 +2,10 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use lasthop_guest::GuestOptions;
+use lasthop_guest::{Guest, GuestOptions};
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest, guest_with, receive, send};
 use support::talkers::Talker;
@@ -73,6 +74,42 @@ fn guests_with_several_regions_and_small_rings_do_not_notice() {
         ..GuestOptions::default()
     };
     guests_do_not_notice(&["--workers", "3"], options);
+}
+
+/// The process that shares the switch process's memory, when it has nothing else any more.
+fn keeper_of(process: u32) -> u32 {
+    let children = format!("/proc/{process}/task/{process}/children");
+    let children = || std::fs::read_to_string(&children).expect("a process");
+    let keeper = eventually("a keeper", || children().split_whitespace().next()?.parse().ok());
+    assert_eq!(children().split_whitespace().count(), 1, "{}", children());
+    eventually("nothing but a pipe", || (own_fds(keeper) == 1).then_some(()));
+    keeper
+}
+
+/// Descriptors, but for those that whoever runs the tests has left to all.
+fn own_fds(pid: u32) -> usize {
+    let numbers = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").flatten();
+    numbers.filter(|entry| entry.file_name().to_str().expect("a number").len() < 3).count()
+}
+
+#[test]
+fn a_keeper_has_the_memory_and_the_sandbox_and_nothing_else() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let _guests = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let process = switch.switch_pid().expect("a switch process");
+    let keeper = keeper_of(process);
+    let text =
+        |pid: u32, file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).expect("a process");
+    assert_eq!(text(keeper, "maps"), text(process, "maps"));
+    let seccomp =
+        |pid: u32| text(pid, "status").lines().find(|line| line.starts_with("Seccomp:")).map(str::to_owned);
+    assert_eq!(seccomp(keeper), seccomp(process));
+    let next = kill(&switch);
+    eventually("its end", || (!std::path::Path::new(&format!("/proc/{keeper}/exe")).exists()).then_some(()));
+    assert_ne!(keeper_of(next), keeper);
+    switch.ask(&["upgrade"]).ok();
+    let last = eventually("another one", || switch.switch_pid().filter(|pid| *pid != next));
+    assert_ne!(keeper_of(last), keeper);
 }
 
 #[test]
@@ -163,6 +200,32 @@ fn guests_do_not_notice_an_upgrade() {
     switch.ask(&["stats", "--check"]).ok();
 }
 
+/// Waits until the switch has taken all that the guest has sent; how many frames.
+fn taken_from(guest: &mut Guest) -> u64 {
+    eventually("an empty ring", || {
+        guest.reclaim(0).expect("a sound ring");
+        (guest.in_flight(0).expect("a queue") == 0).then_some(())
+    });
+    guest.counters().sent_frames
+}
+
+#[test]
+fn an_upgrade_forgets_no_count() {
+    let switch = Switch::start(&["--workers", "2", "--vnic", "one", "--vnic", "two"]);
+    let (one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let talkers = [Talker::start(one, ONE, TWO), Talker::start(two, TWO, ONE)];
+    for _ in 0..DEATHS {
+        talkers.iter().for_each(|talker| talker.hear(200));
+        switch.ask(&["upgrade"]).ok();
+    }
+    talkers.iter().for_each(|talker| talker.hear(200));
+    let taken = talkers.map(|talker| taken_from(&mut talker.end()));
+    let stats = switch.json(&["stats"]);
+    let counted = [1, 2].map(|port| stats["ports"][port]["rx_packets"].as_u64().expect("a count"));
+    assert_eq!(counted, taken, "{stats}");
+    switch.ask(&["stats", "--check"]).ok();
+}
+
 #[test]
 fn an_upgrade_to_what_is_no_lasthop_is_refused_and_touches_nothing() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
@@ -181,6 +244,79 @@ fn an_upgrade_to_what_is_no_lasthop_is_refused_and_touches_nothing() {
     assert_eq!(switch.switch_pid(), process);
     send(&mut one, &frame(TWO, ONE, 1, 60));
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+/// A program that says that it knows `version` of what is kept, and then does `rest`, a line of sh.
+fn heir_of_version(switch: &Switch, version: u64, rest: &str) -> String {
+    let answer = format!(r#"{{"Reply":{{"id":0,"result":{{"Ok":{{"Knows":{{"version":{version}}}}}}}}}}}"#);
+    // Four bytes of length, four of descriptors, as the channel between the processes has them.
+    let script =
+        format!("#!/bin/sh\nprintf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{answer}' >&0\n{rest}\n", answer.len());
+    let path = switch.base.path().join(format!("heir{version}"));
+    std::fs::write(&path, script).expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("made executable");
+    path.to_str().expect("text").to_owned()
+}
+
+/// The version of what this program keeps, as a refusal tells it.
+fn own_version(switch: &Switch) -> u64 {
+    let said = switch.ask(&["upgrade", &heir_of_version(switch, 0, "cat")]).refused();
+    assert!(
+        said.contains("it knows version 0 of what is kept of guests, and this switch has version "),
+        "{said}"
+    );
+    let digits = said.trim().trim_end_matches('.').rsplit(' ').next().expect("a word");
+    digits.parse().unwrap_or_else(|_| panic!("no number at the end of: {said}"))
+}
+
+#[test]
+fn an_upgrade_to_another_version_of_what_is_kept_is_refused() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let process = switch.switch_pid();
+    let version = own_version(&switch);
+    for other in [version - 1, version + 1] {
+        let said = switch.ask(&["upgrade", &heir_of_version(&switch, other, "cat")]).refused();
+        assert!(said.contains(&format!("it knows version {other}")), "{said}");
+    }
+    assert_eq!(switch.switch_pid(), process);
+    assert!(!switch.log().contains("running again"), "{}", switch.log());
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+#[test]
+fn a_program_that_does_not_answer_is_no_heir() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let process = switch.switch_pid();
+    let path = switch.base.path().join("mute");
+    std::fs::write(&path, "#!/bin/sh\ncat >/dev/null\n").expect("written");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("made executable");
+    let said = switch.ask(&["upgrade", path.to_str().expect("text")]).refused();
+    assert!(said.contains("there was no answer in time"), "{said}");
+    assert_eq!(switch.switch_pid(), process);
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+#[test]
+fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let (process, program) = (switch.switch_pid(), program_of(switch.switch_pid().expect("a process")));
+    let version = own_version(&switch);
+    let heir = heir_of_version(&switch, version, "sleep 0.2; exit 3");
+    let said = switch.ask(&["upgrade", &heir]).refused();
+    assert!(said.contains("the new one died; one of the old program goes on"), "{said}");
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    assert_ne!(switch.switch_pid(), process);
+    assert_eq!(program_of(switch.switch_pid().expect("a process")), program);
+    assert!(switch.log().contains("ended with status 3"), "{}", switch.log());
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+    switch.ask(&["stats", "--check"]).ok();
 }
 
 #[test]

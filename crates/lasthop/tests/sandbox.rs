@@ -329,7 +329,30 @@ fn all_that_the_switch_process_may_is_needed() {
         misbehave(switch);
     };
     if let Some((trace, process)) = traced(switch, process, again, act) {
-        check_lists(&["### Both processes", "### The switch process", "### Refused"], &trace, &process);
+        check_lists(&["### All processes", "### The switch process", "### Refused"], &trace, &process);
+    }
+}
+
+#[test]
+fn all_that_the_controller_process_may_is_needed() {
+    let switch = Switch::start(&["--module", "flow", "--vnic", "a", "--vnic", "b"]);
+    let process = eventually("a controller process", || switch.child_pid("controller-process"));
+    let act = |switch: &Switch| {
+        let (mut one, mut two) = (guest(switch, "a", ONE), guest(switch, "b", TWO));
+        eventually("a flow", || {
+            send(&mut one, &frame(TWO, ONE, 1, 100));
+            receive(&mut two);
+            let list = switch.json(&["switch", "list"]);
+            (list["switches"][0]["counters"]["flows_installed"].as_u64() > Some(0)).then_some(())
+        });
+        for words in [&["fdb", "show"][..], &["fdb", "flush"], &["vnic", "add", "c"], &["vnic", "del", "c"]] {
+            switch.ask(words).ok();
+        }
+    };
+    if let Some((trace, process)) =
+        traced(switch, process, |switch| switch.child_pid("controller-process"), act)
+    {
+        check_lists(&["### The controller process"], &trace, &process);
     }
 }
 
@@ -381,6 +404,6 @@ fn all_that_the_driver_process_may_is_needed() {
         eventually("its end", || (state(switch, "wire") == "no device").then_some(()));
     };
     if let Some((trace, process)) = traced(switch, process, driver, act) {
-        check_lists(&["### Both processes", "### The driver process", "### Refused"], &trace, &process);
+        check_lists(&["### All processes", "### The driver process", "### Refused"], &trace, &process);
     }
 }

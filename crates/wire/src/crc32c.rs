@@ -64,7 +64,7 @@ mod tests {
     /// Bit by bit, as it is defined.
     fn crc32c(bytes: &[u8]) -> u32 {
         let one = |crc: u32, byte: &u8| {
-            (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (crc & 1) * POLYNOMIAL)
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ ((crc & 1) * POLYNOMIAL))
         };
         !bytes.iter().fold(u32::MAX, one)
     }

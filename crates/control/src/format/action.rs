@@ -51,6 +51,7 @@ fn one(action: &Action, style: Style<'_>) -> String {
         Action::AddMpls(tag) => format!("add_mpls({},eth_type=0x{:x})", key::lse(tag.lse), tag.ether_type),
         Action::Ct(conntrack) => self::conntrack(conntrack),
         Action::CtClear => "ct_clear".to_owned(),
+        Action::Drop(_) => "drop".to_owned(),
         Action::Truncate(len) => format!("trunc({len})"),
         Action::PushEthernet(ethernet) => format!("push_eth(src={},dst={})", ethernet.src, ethernet.dst),
         Action::PopEthernet => "pop_eth".to_owned(),

@@ -78,10 +78,21 @@ fn destroy(
     wanted: &DatapathMessage,
 ) -> Result<Outcome, Refusal> {
     let id = find(state, wanted)?;
+    let answer = end(state, datapath, id)?;
+    Ok(Outcome::Changed { answer, command: command::DEL, family: Family::Datapath })
+}
+
+/// A datapath that is no more: what is told of it, if it was there.
+pub(super) fn lose(state: &mut State, datapath: &mut dyn Datapath, name: &str) -> Option<Answer> {
+    let id = state.find(DatapathId(0), Some(name)).ok()?;
+    end(state, datapath, id).ok()
+}
+
+fn end(state: &mut State, datapath: &mut dyn Datapath, id: DatapathId) -> Result<Answer, Refusal> {
     let answer = Answer::Datapath(state.expect(id)?.message(id, datapath));
     datapath.destroyed(id);
     state.remove(id);
-    Ok(Outcome::Changed { answer, command: command::DEL, family: Family::Datapath })
+    Ok(answer)
 }
 
 fn change(

@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use families::Family;
 pub use peer::PeerId;
 pub use state::DatapathRecord;
-pub use upcall::{Upcall, UpcallKind, Upcalled};
+pub use upcall::{Reader, Upcall, UpcallKind, Upcalled};
 
 use crate::bounds::QUEUED_BYTES_MAX;
 use crate::datapath::{Datapath, DatapathId, RemovalId};
@@ -92,6 +92,10 @@ pub struct Server {
     /// Somebody is a member of the flows' group, which OVS never is.
     has_flow_members: bool,
     changes: u64,
+    /// Rises when a client comes or goes.
+    peer_changes: u64,
+    /// The changes that the datapath was told of.
+    told_of: (u64, u64),
 }
 
 impl Server {
@@ -123,7 +127,19 @@ impl Server {
             Ok(()) => self.advance(id, datapath),
             Err(_) => self.disconnected(id),
         }
+        self.tell_who_is_asked(datapath);
         result
+    }
+
+    /// Says of each datapath whether somebody takes its misses, if that may be news: before whoever changed it is answered.
+    pub fn tell_who_is_asked(&mut self, datapath: &mut dyn Datapath) {
+        let now = (self.changes, self.peer_changes);
+        if std::mem::replace(&mut self.told_of, now) == now {
+            return;
+        }
+        for id in self.state.records().keys() {
+            datapath.asked(*id, self.takes_misses(*id));
+        }
     }
 
     /// Whether a client's next request may be read.
@@ -156,6 +172,7 @@ impl Server {
     /// A client is gone. Datapaths, ports and flows stay.
     pub fn disconnected(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.remove(&id) {
+            self.peer_changes += 1;
             self.queued_bytes -= peer.output_bytes();
             self.port_ids.remove(&peer.port_id);
             self.orphans.extend(peer.removals().map(|removal| removal.removal));
@@ -177,6 +194,15 @@ impl Server {
         self.changes += 1;
         if let Ok(bytes) = answer.message(Header::default(), command::DEL, 0) {
             self.notify(None, Family::Vport, &bytes);
+        }
+    }
+
+    /// What a datapath was is gone; members of the datapaths' group are told.
+    pub fn datapath_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
+        let Some(answer) = datapaths::lose(&mut self.state, datapath, name) else { return };
+        self.changes += 1;
+        if let Ok(bytes) = answer.message(Header::default(), command::DEL, 0) {
+            self.notify(None, Family::Datapath, &bytes);
         }
     }
 

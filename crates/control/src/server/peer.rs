@@ -53,6 +53,8 @@ pub(super) struct Peer {
     output: VecDeque<Waiting>,
     output_bytes: usize,
     pub(super) lost: u64,
+    /// Datagrams that were sent.
+    pub(super) taken: u64,
 }
 
 impl Peer {
@@ -67,6 +69,7 @@ impl Peer {
             output: VecDeque::new(),
             output_bytes: 0,
             lost: 0,
+            taken: 0,
         }
     }
 
@@ -109,6 +112,7 @@ impl Peer {
     pub(super) fn pop(&mut self) {
         if let Some(waiting) = self.output.pop_front_if(|waiting| matches!(waiting, Waiting::Datagram(_))) {
             self.output_bytes -= waiting.len_bytes();
+            self.taken += 1;
         }
     }
 

@@ -20,6 +20,7 @@ impl Server {
         }
         let port_id = self.port_id_for(hello.port_id);
         self.port_ids.insert(port_id, id);
+        self.peer_changes += 1;
         self.peers.insert(id, Peer::new(port_id, hello.protocol));
         self.push(id, number(HELLO, message.header.seq, port_id));
         Ok(())

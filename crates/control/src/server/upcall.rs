@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::peer::PeerId;
 use super::{Server, families::Family};
+use crate::bounds::UPCALL_BYTES_READY;
 use crate::datapath::DatapathId;
 use crate::family::PacketMessage;
 use crate::message::Header;
@@ -33,6 +34,17 @@ pub struct Upcall {
     pub message: PacketMessage,
 }
 
+/// A client that packets are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// The client.
+    pub client: PeerId,
+    /// So much waits for it already that more had better wait where others' turns come first.
+    pub is_busy: bool,
+    /// Datagrams that its socket took so far.
+    pub taken: u64,
+}
+
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upcalled {
@@ -54,6 +66,14 @@ impl Server {
             known.lost += 1;
         }
         Upcalled::Lost
+    }
+
+    /// Who a packet is for.
+    #[must_use]
+    pub fn reader_of(&self, upcall: &Upcall) -> Option<Reader> {
+        let client = self.target(DatapathId(upcall.message.datapath), upcall)?;
+        let peer = self.peers.get(&client)?;
+        Some(Reader { client, is_busy: peer.output_bytes() > UPCALL_BYTES_READY, taken: peer.taken })
     }
 
     fn target(&self, id: DatapathId, upcall: &Upcall) -> Option<PeerId> {

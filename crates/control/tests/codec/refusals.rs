@@ -2,6 +2,7 @@
 
 use lasthop_control::attr::{Attrs, Writer};
 use lasthop_control::{Errno, Refusal, action, key};
+use lasthop_flow::Match;
 
 fn written(fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut writer = Writer::default();
@@ -53,6 +54,29 @@ fn tags_that_are_none() {
 }
 
 #[test]
+fn a_tag_of_which_a_mask_looks_at_nothing_has_to_be_there() {
+    let tagged = |tpid: u16, tci: u16| {
+        written(|key| {
+            key.put(4, &[0; 12]);
+            key.put(6, &tpid.to_be_bytes());
+            key.put(5, &tci.to_be_bytes());
+            key.nest(1, |key| key.put(6, &[0x88, 0xb5]));
+        })
+    };
+    let found = |tpid, tci| {
+        let (key, mask) = (tagged(0x8100, 0x1005), tagged(tpid, tci));
+        let key = key::decode(Attrs::new(&key)).expect("a key");
+        let mask = key::decode_mask(Attrs::new(&mask), &key).expect("a mask");
+        let tci = mask.vlans[0].tci;
+        Match { key, mask: Some(mask) }.check().map(|()| tci).ok()
+    };
+    assert_eq!(found(0xffff, 0), Some(0x1000));
+    assert_eq!(found(0xffff, 0x1ffe), Some(0x1ffe));
+    assert_eq!(found(0xffff, 0x0fff), None, "neither there nor not");
+    assert_eq!(found(0, 0), None);
+}
+
+#[test]
 fn label_stacks_of_up_to_three() {
     assert_eq!(key_errno(|key| key.put(21, &[0; 12])), None);
     for len in [0, 3, 16] {
@@ -62,7 +86,8 @@ fn label_stacks_of_up_to_three() {
 
 #[test]
 fn actions_that_the_kernel_does_not_have() {
-    for kind in [0, 23, 24, 25, 26, 99] {
+    assert_eq!(action_error(|list| list.put(24, &[0; 4])), None, "Linux 6.8 has drop");
+    for kind in [0, 23, 25, 26, 99] {
         let refusal = action_error(|list| list.put(kind, &[0; 4])).expect("refused");
         assert_eq!(refusal.errno, Errno::EINVAL, "type {kind}");
     }

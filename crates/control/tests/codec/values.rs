@@ -186,11 +186,11 @@ pub(crate) fn key() -> BoxedStrategy<FlowKey> {
         .boxed()
 }
 
-/// A key and any mask of it.
+/// A key and any mask of it; one of zeros for a tag would not come back as it is.
 pub(crate) fn key_and_mask() -> BoxedStrategy<(FlowKey, FlowKey)> {
     (key(), key(), any::<[(u16, u16); 2]>())
         .prop_map(|(key, mut mask, tags)| {
-            let tags = tags.map(|(tpid, tci)| Vlan { tpid, tci });
+            let tags = tags.map(|(tpid, tci)| Vlan { tpid, tci: tci.max(1) });
             mask.vlans = tags.into_iter().take(key.vlans.len()).collect();
             (key, mask)
         })
@@ -313,6 +313,7 @@ fn plain() -> BoxedStrategy<Action> {
         any::<u16>().prop_map(Action::PopMpls),
         mpls().prop_map(Action::AddMpls),
         Just(Action::CtClear),
+        any::<u32>().prop_map(Action::Drop),
         (14..u32::MAX).prop_map(Action::Truncate),
         group().prop_map(Action::PushEthernet),
         Just(Action::PopEthernet),

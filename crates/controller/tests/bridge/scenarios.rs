@@ -1,5 +1,7 @@
 //! What time and others do: flows age, addresses move, controllers die, users install flows of their own.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use lasthop_control::datapath::{Datapath, DatapathId, FlowInstall, FlowName};
 use lasthop_controller::{Controller, SwitchConfig};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Ufid};
@@ -14,7 +16,8 @@ fn ip(destination: [u8; 6], source: [u8; 6]) -> Vec<u8> {
 }
 
 fn controller(ports: u16) -> Controller {
-    let mut controller = Controller::new();
+    static NONCE: AtomicU32 = AtomicU32::new(0);
+    let mut controller = Controller::new(NONCE.fetch_add(0x100, Ordering::Relaxed));
     controller.set_switch(&SwitchConfig::named(SWITCH));
     for port in 1..=ports {
         controller.set_port(SWITCH, settings(port));
@@ -98,7 +101,7 @@ fn who_comes_after_a_controller_takes_over_what_it_left() {
     to(&mut rig, 2, &ip(mac(1), mac(2)));
     to(&mut rig, 1, &ip(BROADCAST, mac(1)));
     let (flows, misses) = (rig.flow_count(), rig.misses);
-    rig.replace_controller(Controller::new());
+    rig.replace_controller(Controller::new(0x8000_0000));
     assert_eq!(to(&mut rig, 2, &ip(mac(1), mac(2))), [1], "known flows go on");
     let records = rig.server.records().clone();
     rig.replace_controller(controller(3));
@@ -125,7 +128,7 @@ fn who_comes_after_a_controller_takes_over_what_it_left() {
 fn flows_of_a_switch_that_has_changed_meanwhile_are_changed_when_they_are_taken_over() {
     let mut rig = rig(3);
     to(&mut rig, 1, &ip(BROADCAST, mac(1)));
-    rig.replace_controller(Controller::new());
+    rig.replace_controller(Controller::new(0x8000_0000));
     let mut next = controller(3);
     next.set_port(SWITCH, PortSettings { is_isolated: true, ..settings(1) });
     next.set_port(SWITCH, PortSettings { is_isolated: true, ..settings(2) });

@@ -13,7 +13,8 @@ use lasthop_control::{Errno, Refusal};
 use lasthop_controller::{Controller, LINKS};
 use lasthop_flow::{Action, FlowStats};
 use lasthop_flowtable::{self as flowtable, Execution, FlowModule, InstallError, MeterRate, describe};
-use lasthop_verdict::{Batch, Hashes, Header, Module, PortId, Verdicts};
+use lasthop_modules::{Bridge, BridgeSettings};
+use lasthop_verdict::{Batch, DropReason, Hashes, Header, Module, PortId, Verdicts};
 use lasthop_wire::{Metadata, Offload};
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
@@ -51,7 +52,7 @@ fn flow(found: &flowtable::Flow, stats: FlowStats) -> Flow {
 
 impl Tables {
     fn new() -> Self {
-        let module = FlowModule::in_waiting(1, 0, None);
+        let module = FlowModule::in_waiting(1, 0, Box::new(Bridge::new(&BridgeSettings::with_entries(64))));
         let (ports, members, executions) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
         Self { module, ports, members, executions }
     }
@@ -174,13 +175,15 @@ impl Datapath for Tables {
 /// Copies of a frame by port, in the order of ports.
 pub(crate) type Copies = Vec<(u16, Vec<u8>)>;
 
-/// What a module does with a frame: its copies, and packets that the control plane is asked about.
-pub(crate) fn decide(
-    module: &dyn Module,
-    port: u16,
-    frame: &[u8],
-    now_ns: u64,
-) -> (Copies, Vec<(Metadata, u32, Vec<u8>)>) {
+/// What a module does with a frame.
+pub(crate) struct Decided {
+    pub(crate) copies: Copies,
+    pub(crate) asked: Vec<(Metadata, u32, Vec<u8>)>,
+    pub(crate) drops: Vec<DropReason>,
+}
+
+/// Has a module decide about a frame.
+pub(crate) fn decide(module: &dyn Module, port: u16, frame: &[u8], now_ns: u64) -> Decided {
     let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, Offload::default());
     let mut verdicts = Verdicts::default();
     let batch = Batch { port: PortId(port), headers: &[header], hashes: &Hashes::NONE };
@@ -193,7 +196,8 @@ pub(crate) fn decide(
         verdicts.outputs().iter().map(|output| (output.port.0, whole(output.image))).collect();
     copies.sort();
     let asked = verdicts.upcalls().iter().map(|upcall| (upcall.metadata, upcall.ticket, whole(upcall.image)));
-    (copies, asked.collect())
+    let drops = verdicts.drops().iter().map(|(_, reason)| *reason).collect();
+    Decided { copies, asked: asked.collect(), drops }
 }
 
 /// All of it.
@@ -206,13 +210,15 @@ pub(crate) struct Rig {
     pub(crate) now_ns: u64,
     /// Packets that were asked about.
     pub(crate) misses: u64,
+    /// Why the last frame was dropped, if a flow said so.
+    pub(crate) drops: Vec<DropReason>,
 }
 
 impl Rig {
     pub(crate) fn new(controller: Controller) -> Self {
         let (server, tables) = (Server::new(), Tables::new());
         let (peers, now_ns) = ([PeerId(1), PeerId(2)], 1_000 * SECOND_NS);
-        Self { server, tables, controller, peers, now_ns, misses: 0 }
+        Self { server, tables, controller, peers, now_ns, misses: 0, drops: Vec::new() }
     }
 
     /// The controller dies, and another one comes.
@@ -272,7 +278,7 @@ impl Rig {
         let metadata = Metadata { in_port, ..Metadata::default() };
         let execution = Execution::new(metadata, &execute.actions, 0).expect("it can be done");
         self.tables.module.execute_next(execution).expect("there is room");
-        let (copies, asked) = decide(&self.tables.module, 0, &execute.packet, self.now_ns);
+        let Decided { copies, asked, .. } = decide(&self.tables.module, 0, &execute.packet, self.now_ns);
         assert!(asked.is_empty());
         self.tables.module.settle((execute.hash.expect("as it was told") >> 32) as u32);
         copies
@@ -280,7 +286,8 @@ impl Rig {
 
     /// What becomes of a frame, by a flow or by the controller.
     pub(crate) fn send(&mut self, port: u16, frame: &[u8]) -> Copies {
-        let (mut copies, asked) = decide(&self.tables.module, port, frame, self.now_ns);
+        let Decided { mut copies, asked, drops } = decide(&self.tables.module, port, frame, self.now_ns);
+        self.drops = drops;
         for (metadata, ticket, packet) in asked {
             self.misses += 1;
             let key = describe(&packet, &metadata);

@@ -29,6 +29,34 @@ fn two_guests_talk_and_every_packet_is_accounted_for() {
 }
 
 #[test]
+fn nothing_passes_before_the_workers_begin_and_everything_after() {
+    let mut switch = TestSwitch::prepare("bridge", WORKERS);
+    let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());
+    let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
+    for number in 0..16 {
+        send(&mut one, &frame(2, 1, number, 100));
+    }
+    assert_eq!(switch.port(one_port).state, PortState::Running);
+    assert!(!other.wait(Some(std::time::Duration::from_millis(50))).unwrap(), "nobody is at work");
+    assert_eq!(switch.port(one_port).counters.rx_packets, 0);
+    switch.engine.begin().unwrap();
+    for number in 0..16 {
+        assert_eq!(receive(&mut other), frame(2, 1, number, 100));
+    }
+    switch.engine.begin().unwrap();
+    assert_eq!(switch.port(one_port).counters.rx_packets, 16);
+    switch.assert_conserved();
+}
+
+#[test]
+fn an_engine_that_never_begins_ends() {
+    let mut switch = TestSwitch::prepare("bridge", WORKERS);
+    let (_, guest) = switch.attach(config("one"), GuestOptions::default());
+    drop(guest);
+    switch.join_sessions();
+}
+
+#[test]
 fn a_stream_keeps_its_order_and_loses_nothing_that_is_not_counted() {
     let mut switch = TestSwitch::start("dummy", WORKERS);
     let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());

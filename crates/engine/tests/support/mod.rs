@@ -22,15 +22,23 @@ pub struct TestSwitch {
     sessions: Vec<JoinHandle<String>>,
 }
 
+fn named(module: &str) -> Arc<dyn Module> {
+    lasthop_modules::by_name(module, &lasthop_modules::BridgeSettings::default()).unwrap().into()
+}
+
 pub fn config(name: &str) -> PortConfig {
     PortConfig { name: name.into(), ..PortConfig::default() }
 }
 
 impl TestSwitch {
     pub fn start(module: &str, workers: usize) -> Self {
-        let module: Arc<dyn Module> =
-            lasthop_modules::by_name(module, &lasthop_modules::BridgeSettings::default()).unwrap().into();
-        Self::with(module, workers)
+        Self::with(named(module), workers)
+    }
+
+    /// Its workers do not yet work.
+    pub fn prepare(module: &str, workers: usize) -> Self {
+        let settings = EngineSettings { workers, ..EngineSettings::default() };
+        Self { engine: Engine::prepare(named(module), &settings).unwrap(), sessions: Vec::new() }
     }
 
     pub fn with(module: Arc<dyn Module>, workers: usize) -> Self {

@@ -231,3 +231,15 @@ fn meters_let_their_rate_through() {
     let stats = module.table().meter_stats(3).expect("it was set");
     assert_eq!((stats.packets, stats.dropped_packets), (15, 5));
 }
+
+#[test]
+fn a_drop_has_the_name_that_the_control_plane_gave_it() {
+    let drops = |actions| run(actions).drops;
+    assert_eq!(
+        drops(vec![Action::drop_for(DropReason::Isolated), Action::Output(2)]),
+        [DropReason::Isolated]
+    );
+    assert_eq!(drops(vec![Action::Drop(7)]), [DropReason::FlowDrop]);
+    let sent = run(vec![Action::Output(2), Action::drop_for(DropReason::Isolated), Action::Output(3)]);
+    assert_eq!((ports(&sent), sent.drops), (vec![2], vec![]), "what went before went");
+}

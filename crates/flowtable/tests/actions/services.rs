@@ -31,7 +31,7 @@ fn bytes_of(header: &Nsh, next: u8) -> Vec<u8> {
         NshContext::Md2(bytes) => bytes.clone(),
     };
     bits += &format!("{:06b}{:08b}{next:08b}{:032b}", 2 + context.len() / 4, header.md_type, header.path);
-    let number = |byte: &[u8]| byte.iter().fold(0, |byte, bit| byte << 1 | bit - b'0');
+    let number = |byte: &[u8]| byte.iter().fold(0, |byte, bit| (byte << 1) | (bit - b'0'));
     [bits.as_bytes().chunks(8).map(number).collect(), context].concat()
 }
 
@@ -134,7 +134,7 @@ proptest! {
 
 /// Bit by bit, as it is defined (RFC 9260, appendix A).
 fn crc32c(bytes: &[u8]) -> u32 {
-    let bit = |crc: u32| crc >> 1 ^ (crc & 1) * 0x82f6_3b78;
+    let bit = |crc: u32| (crc >> 1) ^ ((crc & 1) * 0x82f6_3b78);
     !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc)))
 }
 

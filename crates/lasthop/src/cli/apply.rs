@@ -11,6 +11,7 @@ use crate::fdb::{check_count, check_vnic_of};
 use crate::output::{print, print_json};
 use crate::plan::{Plan, Step};
 use crate::report::ConfigReport;
+use crate::switches::SwitchChange;
 use crate::vnic::Name;
 use crate::vnic::change::Change;
 use crate::{rundir, show, supervisor, switches};
@@ -124,6 +125,9 @@ impl Asking {
         for step in &plan.steps {
             match step {
                 Step::RemoveSwitch { name } => self.order("switch.del", &json!({"name": name}))?,
+                Step::SetSwitch { switch, .. } => {
+                    self.order("switch.set", &json!(SwitchChange::to(switch)))?
+                }
                 Step::AddSwitch { switch } => self.order("switch.add", &json!(switch))?,
                 Step::Forget { entry } => self.order("fdb.del", &json!(entry))?,
                 _ => {}

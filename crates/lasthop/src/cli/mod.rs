@@ -263,9 +263,19 @@ enum SwitchCommand {
     /// Make a switch
     Add {
         /// Its name, and options: module=bridge, dummy or flow [default: bridge], fdb-entries=N [default: 16384],
-        /// controller=embedded, external or none (of module flow; default: embedded)
+        /// controller=embedded, external or none [default: embedded], fail-mode=standalone or secure [default: standalone] (both of
+        /// module flow)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         switch: SwitchSpec,
+    },
+    /// Change a switch while guests are attached to it
+    Set {
+        /// The switch
+        name: SwitchName,
+        /// What to change: module=bridge, dummy or flow, fdb-entries=N, controller=embedded, external or none,
+        /// fail-mode=standalone or secure. What another module had learned, or was told by its controller, goes with it
+        #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
+        keys: String,
     },
     /// Remove a switch that has no vnics
     Del {

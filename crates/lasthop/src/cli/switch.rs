@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::fault::Fault;
 use crate::report::{SwitchList, SwitchReport};
 use crate::show;
+use crate::switches::SwitchChange;
 
 use super::SwitchCommand;
 use super::ask::Asking;
@@ -18,6 +19,11 @@ impl Asking {
             SwitchCommand::Add { switch } => {
                 let made: SwitchReport = ask(&self.dir, "switch.add", &switch)?;
                 self.show(&made, show::switch_added)
+            }
+            SwitchCommand::Set { name, keys } => {
+                let change = SwitchChange::parse(name, &keys)?;
+                let set: SwitchReport = ask(&self.dir, "switch.set", &change)?;
+                self.show(&set, |set| format!("switch {} is of module {}", set.name, set.module))
             }
             SwitchCommand::Del { name } => {
                 let done: Value = ask(&self.dir, "switch.del", &json!({"name": name}))?;

@@ -29,8 +29,11 @@ mod tests {
         format!("[[vnic]]\n{name}{key} = {value}\n")
     }
 
+    /// Of module flow for keys that are of that.
     fn in_switch(key: &str, value: &str) -> String {
-        in_vnic(key, value).replace("[[vnic]]", "[[switch]]")
+        let is_of_flow = matches!(key, "controller" | "fail-mode");
+        let module = if is_of_flow { "module = \"flow\"\n" } else { "" };
+        in_vnic(key, value).replace("[[vnic]]\n", &format!("[[switch]]\n{module}"))
     }
 
     /// A device port, or a tap for keys of taps.

@@ -55,7 +55,7 @@ pub(crate) fn run(mode: sandbox::Mode) -> Result<(), Fault> {
         channel,
         is_channel_full: false,
         poller,
-        controller: Controller::new(),
+        controller: Controller::new(nonce()),
         switches: BTreeMap::new(),
         sockets: Vec::new(),
         buffer: vec![0; DATAGRAM_BYTES_MAX],
@@ -88,6 +88,11 @@ fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // Neither is ever negative.
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// Another number each time.
+fn nonce() -> u32 {
+    (now_ns() >> 10) as u32 // a microsecond, about; wraps around after an hour
 }
 
 impl Process {
@@ -154,7 +159,7 @@ impl Process {
                 "no file descriptors are left for connections to the switch; raise the limit (ulimit -n)";
             return self.tell(&ControllerReport::Said(why.to_owned()));
         }
-        self.controller.reconnected();
+        self.controller.reconnected(nonce());
         for (number, fd) in (1..).zip(fds) {
             // What is not watched is never heard of, and the supervisor connects anew.
             if self.poller.add(&fd, number, Interest::READ).is_ok() {

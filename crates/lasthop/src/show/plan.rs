@@ -15,6 +15,7 @@ fn step(step: &Step) -> String {
         Step::Add { vnic } => format!("+ vnic {}\n", vnic.name),
         Step::RemoveSwitch { name } => format!("- switch {name}\n"),
         Step::AddSwitch { switch } => format!("+ switch {}\n", switch.name),
+        Step::SetSwitch { switch, from, to } => format!("~ switch {}: {from} -> {to}\n", switch.name),
         Step::Change { name, changes } => changes
             .iter()
             .map(|change| format!("~ vnic {name} {}{}\n", change.text(), effect(change)))
@@ -63,7 +64,11 @@ pub(crate) fn plan_sum(plan: &Plan) -> String {
             Step::Remove { .. } | Step::RemovePort { .. } | Step::RemoveSwitch { .. } | Step::Forget { .. }
         )
     });
-    let changed =
-        count(|step| matches!(step, Step::Change { .. } | Step::Anew { .. } | Step::AnewPort { .. }));
+    let changed = count(|step| {
+        matches!(
+            step,
+            Step::Change { .. } | Step::SetSwitch { .. } | Step::Anew { .. } | Step::AnewPort { .. }
+        )
+    });
     format!("{added} added, {removed} removed, {changed} changed")
 }

@@ -57,6 +57,9 @@ impl Role {
         if let Some(entries) = &settings.fdb_entries {
             words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
         }
+        if let Some(mode) = settings.fail_mode {
+            words.extend(["--fail-mode".to_owned(), mode.to_string()]);
+        }
         words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
@@ -244,6 +247,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// The sandbox of the process that runs now.
     pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
         self.current.as_ref()?.sandbox.as_deref()
+    }
+
+    /// The next process is started in this way.
+    pub(crate) fn set_role(&mut self, role: Role) {
+        self.role = role;
     }
 
     /// Times that it was started; no two of its processes have the same.

@@ -143,7 +143,8 @@ impl Supervisor {
         let told = self.plane.told.iter().flatten().flat_map(|switch| &switch.ports);
         let told: BTreeSet<&Name> = told.map(|port| &port.vnic.name).collect();
         let controlled = |switch: &SwitchSpec| {
-            let is_there = |port: &Port| port.is_known() || told.contains(&port.spec.name);
+            let is_known = |port: &Port| port.is_known() || told.contains(&port.spec.name);
+            let is_there = |port: &Port| is_known(port) && !port.is_requested();
             let own = self.ports.values().filter(|port| port.spec.switch == switch.name && is_there(port));
             let ports: Vec<_> = own.map(|port| port.as_told(&port.spec)).collect();
             let is_own = |vnic: &Name| ports.iter().any(|port| port.vnic.name == *vnic);

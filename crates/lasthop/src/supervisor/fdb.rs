@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, STATIC_ENTRIES_MAX, StaticEntry, too_many};
 use crate::orders::Order;
+use crate::switches::SwitchName;
 
 use super::Supervisor;
 use super::controller::PlaneQuestion;
@@ -72,6 +73,19 @@ impl Supervisor {
     /// Tells a new switch, which has its ports, of all entries.
     pub(super) fn restore_entries(&mut self) {
         for entry in self.static_entries.clone() {
+            self.order(Order::FdbAdd(entry), What::Restored, None);
+        }
+    }
+
+    /// Enters the static addresses of one switch again, whose table is another one.
+    pub(super) fn restore_entries_of(&mut self, switch: &SwitchName) {
+        let is_own = |entry: &StaticEntry| {
+            let mut ports = self.ports.values().filter(|port| port.spec.switch == *switch);
+            ports.any(|port| port.spec.name == entry.vnic)
+        };
+        let own: Vec<StaticEntry> =
+            self.static_entries.iter().filter(|entry| is_own(entry)).cloned().collect();
+        for entry in own {
             self.order(Order::FdbAdd(entry), What::Restored, None);
         }
     }

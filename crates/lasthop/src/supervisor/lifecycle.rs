@@ -68,6 +68,7 @@ impl Supervisor {
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
         self.restore_entries();
+        self.restore_datapaths();
         self.hand_over();
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
@@ -95,6 +96,7 @@ impl Supervisor {
             say!("the switch process is running again, as process {pid}");
         }
         self.upgraded();
+        self.bury_orphans();
     }
 
     /// The switch has given up what it could.

@@ -22,6 +22,7 @@ mod legacy;
 mod lifecycle;
 mod opening;
 mod orders;
+mod orphans;
 mod placeholder;
 mod port;
 mod ports;
@@ -44,6 +45,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::fs::Mode;
+use serde_json::Value;
 
 use crate::clock::earlier;
 use crate::descriptors;
@@ -162,6 +164,8 @@ struct Supervisor {
     next_attachment: u64,
     control: Option<Control>,
     entrance: Option<Entrance>,
+    /// What a switch process told of datapaths last.
+    datapaths: Option<Value>,
     control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
@@ -210,6 +214,7 @@ impl Supervisor {
             next_attachment: 0,
             control: Some(control),
             entrance: Some(entrance),
+            datapaths: None,
             control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),

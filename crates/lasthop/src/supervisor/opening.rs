@@ -49,10 +49,13 @@ pub(super) fn internal(name: &str) -> Result<Opening, OpenError> {
 
 /// A device that a controller asked for, kept from the host's stack if this kernel can do that, as with its own datapath.
 pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
-    match open(&PortSpec { host: Host::Off, ..spec.clone() }) {
-        Ok(opening) => Ok(opening),
-        Err(_) => open(spec),
-    }
+    let why_shared = match open(&PortSpec { host: Host::Off, ..spec.clone() }) {
+        Ok(opening) => return Ok(opening),
+        Err(why) => why,
+    };
+    let mut opening = open(spec)?;
+    opening.why += &format!("; the host's stack hears the device, too: {why_shared}");
+    Ok(opening)
 }
 
 fn tap(name: &str, spec: &PortSpec) -> Result<Opening, OpenError> {

@@ -41,6 +41,10 @@ pub(super) enum What {
         name: SwitchName,
         is_new: bool,
     },
+    /// The switch is as it is to be.
+    SwitchSet {
+        spec: SwitchSpec,
+    },
     /// The switch process has let a switch go. One that it does not let go is there again.
     SwitchRemoved {
         spec: SwitchSpec,
@@ -161,6 +165,7 @@ impl Supervisor {
             }
             Report::Wanted(wanted) => self.device_wanted(wanted),
             Report::Released { name } => self.device_released(&name),
+            Report::Datapaths(told) => self.datapaths = Some(told),
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => {
@@ -187,6 +192,7 @@ impl Supervisor {
         let answer = match what {
             What::Added { port, is_new } => self.added(port, is_new, result.map(drop)),
             What::SwitchAdded { name, is_new } => self.switch_added(&name, is_new, result.map(drop)),
+            What::SwitchSet { spec } => self.switch_is_set(spec, result.map(drop)),
             What::SwitchRemoved { spec } => self.switch_removed(spec, result.map(drop)),
             What::Changed(changing) => self.changed(changing, result),
             What::Removed => result.map(|_| Value::Bool(true)),

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use crate::log::say_of_others;
 use crate::orders::{HostDevice, Order};
+use crate::switches::SwitchName;
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
@@ -86,6 +87,25 @@ impl Supervisor {
         }
         if let Err(fault) = watched {
             say_of_others!("vnic {}: {fault}", port.spec.name);
+        }
+    }
+
+    /// Vnics of a switch that was changed get placeholders, or have theirs taken away.
+    pub(super) fn settle_placeholders(&mut self, switch: &SwitchName) {
+        let own = self.ports.iter().filter(|(_, port)| port.spec.switch == *switch);
+        let own: Vec<u32> = own.map(|(number, _)| *number).collect();
+        for number in own {
+            let Some(port) = self.ports.get(&number) else { continue };
+            match (self.has_outside_controller(&port.spec), port.placeholder.is_some()) {
+                (true, false) => self.make_placeholder(number),
+                (false, true) => {
+                    if let Some(port) = self.ports.get_mut(&number) {
+                        port.placeholder = None;
+                    }
+                }
+                _ => continue,
+            }
+            self.tell_of_placeholder(number);
         }
     }
 

@@ -25,6 +25,7 @@ use super::orders::What;
 use super::port::Port;
 
 /// Why there is no port.
+#[derive(Debug)]
 struct Denial {
     errno: Errno,
     why: String,
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_wanted_device_is_a_port_of_its_name() {
-        let spec = |kind| spec_of(&wanted("ovs-p0", kind)).map_err(|denial| denial.why).expect("a port");
+        let spec = |kind| spec_of(&wanted("ovs-p0", kind)).expect("a port");
         let (netdev, internal) = (spec(WantedKind::Netdev), spec(WantedKind::Internal));
         assert_eq!((netdev.device_name(), netdev.is_tap()), ("ovs-p0", false));
         assert_eq!((internal.device_name(), internal.is_tap()), ("ovs-p0", true));
@@ -193,7 +194,7 @@ mod tests {
     #[test]
     fn names_that_cannot_be_ports_are_invalid() {
         for name in ["", "a b", "internal", "sixteen-bytes-xx"] {
-            let denial = spec_of(&wanted(name, WantedKind::Internal)).err().expect(name);
+            let denial = spec_of(&wanted(name, WantedKind::Internal)).expect_err(name);
             assert_eq!(denial.errno, Errno::INVAL, "{name}");
         }
     }

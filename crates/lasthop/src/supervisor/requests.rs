@@ -4,7 +4,7 @@ use lasthop_modules::FDB_ENTRIES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::FdbEntries;
+use crate::config::{FLOW, FdbEntries};
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
@@ -27,6 +27,7 @@ use super::warnings::Warner;
 /// All methods.
 const METHODS: &[&str] = &[
     "switch.add",
+    "switch.set",
     "switch.del",
     "switch.list",
     "vnic.add",
@@ -138,6 +139,7 @@ impl Supervisor {
     /// Does what a request wants. None: the answer comes later.
     fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         match method {
+            "switch.set" => self.switch_set(&rpc::params(params)?, asker),
             "switch.add" => self.switch_add(rpc::params(params)?, asker).map(|()| None),
             "switch.del" => self.switch_del(&rpc::params::<Named>(params)?.name, asker),
             "switch.list" => rpc::params(params).and_then(|Nothing {}| self.switch_list(asker)),
@@ -244,11 +246,13 @@ impl Supervisor {
 
     fn config(&self) -> Result<Value, Fault> {
         let settings = &self.settings;
+        let is_flow = settings.module.as_str() == FLOW;
         let settings = Settings {
             module: Some(settings.module.clone()),
             cpus: settings.cpus.clone(),
             fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
-            controller: settings.controller,
+            controller: is_flow.then(|| settings.controller.unwrap_or_default()),
+            fail_mode: settings.fail_mode.filter(|_| is_flow),
             workers: Some(settings.workers),
             hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),

@@ -7,10 +7,11 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
 use crate::report::{SwitchInside, SwitchList, SwitchReport};
-use crate::switches::{self, SwitchName, SwitchSpec};
+use crate::switches::{self, SwitchChange, SwitchName, SwitchSpec};
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
+use super::child::Role;
 use super::controller::PlaneQuestion;
 use super::orders::{Asker, What, switch_down};
 use super::requests::{Question, to_json};
@@ -72,6 +73,50 @@ impl Supervisor {
             say!("switch {name}: module {}", spec.module.as_str());
         }
         to_json(&SwitchReport { addresses: Some(0), ..self.describe_switch(spec, &[]) })
+    }
+
+    /// Changes a switch while it runs. None: the answer comes later.
+    pub(super) fn switch_set(
+        &mut self,
+        change: &SwitchChange,
+        asker: &Asker,
+    ) -> Result<Option<Value>, Fault> {
+        let old = switches::find(&self.switches, change.name.as_str(), SEE_LIST)?.clone();
+        let spec = change.of(&old)?;
+        if spec == old {
+            return to_json(&self.describe_switch(&spec, &[])).map(Some);
+        }
+        let as_new = |switch: &SwitchSpec| if switch.name == spec.name { &spec } else { switch }.clone();
+        switches::check_all(&self.switches.iter().map(as_new).collect::<Vec<_>>())?;
+        if !self.lives.is_up() {
+            return Err(switch_down());
+        }
+        self.order(Order::SetSwitch(spec.clone()), What::SwitchSet { spec }, Some(asker.clone()));
+        Ok(None)
+    }
+
+    /// The switch process has changed a switch, or has not, and then it is as it was.
+    pub(super) fn switch_is_set(
+        &mut self,
+        spec: SwitchSpec,
+        result: Result<(), Fault>,
+    ) -> Result<Value, Fault> {
+        result?;
+        let Some(own) = self.switches.iter_mut().find(|switch| switch.name == spec.name) else {
+            return Err(Fault::new(Kind::NoSuchSwitch, "the switch was deleted while it was changed"));
+        };
+        let is_other_module = own.module != spec.module;
+        *own = spec.clone();
+        if spec.name.is_default() {
+            self.settings.set_default_switch(&spec);
+            self.lives.set_role(Role::switch(&self.settings));
+        }
+        say!("switch {}: {}", spec.name, spec.options_text());
+        if is_other_module {
+            self.restore_entries_of(&spec.name);
+        }
+        self.settle_placeholders(&spec.name);
+        to_json(&self.describe_switch(&spec, &[]))
     }
 
     pub(super) fn forget_switch(&mut self, name: &SwitchName) {

@@ -56,15 +56,20 @@ impl NamedPort {
 }
 
 impl Datapath {
-    /// Starts the workers, which sleep until there is a port with a guest.
-    pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
+    /// Without workers at work: whoever is told first what all have to know need not wait for any of them.
+    pub(super) fn prepare(settings: &SwitchSettings) -> Result<Self, Fault> {
         let mut switches = NamedSwitches::new(&settings.default_switch(), settings.workers.0)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
         let settings =
             EngineSettings { cpus, workers: settings.workers.0, hysteresis_us: settings.hysteresis.0 };
-        let engine = Engine::start(switches.module(), &settings).map_err(refused)?;
+        let engine = Engine::prepare(switches.module(), &settings).map_err(refused)?;
         switches.set_clock_origin(engine.clock_origin_ns());
         Ok(Self { engine, switches, ports: BTreeMap::new() })
+    }
+
+    /// Starts the workers, if they were not; they sleep until there is a port with a guest.
+    pub(super) fn begin(&mut self) -> Result<(), Fault> {
+        self.engine.begin().map_err(refused)
     }
 
     pub(super) fn add_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
@@ -74,6 +79,16 @@ impl Datapath {
             self.switches.remove(spec.name.as_str())?;
         }
         told.map_err(refused)
+    }
+
+    /// Changes a switch; it keeps its ports.
+    pub(super) fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
+        let number = self.switches.find(spec.name.as_str())?;
+        let ports = self.engine.ports_of(number);
+        if self.switches.replace(spec, &ports)? {
+            self.engine.set_module(&self.switches.module()).map_err(refused)?;
+        }
+        Ok(())
     }
 
     pub(super) fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
@@ -133,14 +148,20 @@ impl Datapath {
         self.ports.get(name).cloned()
     }
 
+    /// Ports that are there since a controller asked for them.
+    pub(super) fn requested(&self) -> impl Iterator<Item = (&str, PortId)> {
+        let requested = self.ports.iter().filter(|(_, port)| port.is_requested());
+        requested.map(|(name, port)| (name.as_str(), port.number))
+    }
+
     /// Whether a datapath may have a port: its switch has a flow table, or it is there for that.
     pub(super) fn is_for_datapaths(&self, port: &NamedPort) -> bool {
         port.is_requested() || self.switches.flow_table(port.at).is_some()
     }
 
-    /// Whether there is a switch of this name.
-    pub(super) fn has_switch(&self, name: &str) -> bool {
-        self.switches.find(name).is_ok()
+    /// Whether a datapath of this name is for controllers outside.
+    pub(super) fn is_for_outside(&self, name: &str) -> bool {
+        self.switches.is_for_outside(name)
     }
 
     /// The switch of this name and its flow table; whether it was made for this.

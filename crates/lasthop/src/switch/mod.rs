@@ -7,16 +7,19 @@ mod captures;
 mod datapath;
 mod inspection;
 mod interface;
+mod keeper;
 mod sessions;
 mod succession;
 mod switches;
+mod sys;
 mod wishes;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
 use crate::capture::CaptureSpec;
+use crate::config::FLOW;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
@@ -25,10 +28,12 @@ use crate::poller::{Happening, Interest, Poller};
 use crate::sandbox::{self, Kept, Role};
 use crate::settings::SwitchSettings;
 use crate::signals;
+use crate::switches::SwitchSpec;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
 use interface::{Interface, Numbers};
+use keeper::Keeper;
 use sessions::{Arrival, Served, Sessions};
 use succession::Brought;
 
@@ -47,11 +52,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     let mut channel = take_channel()?;
     let datapath = match begin(settings, &mut channel) {
         Ok(datapath) => datapath,
-        Err(fault) => {
-            let _ = channel.send(&Report::Failed { why: fault.message }, None);
-            // Said by the supervisor.
-            std::process::exit(1);
-        }
+        Err(fault) => fail(&mut channel, fault),
     };
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
@@ -70,12 +71,23 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     .serve()
 }
 
-/// Gives up what is not needed, then starts the workers, which get no more than is left.
+/// Ends the process, which cannot be what it is to be. The supervisor says why.
+fn fail(channel: &mut Channel<Report, Request>, fault: Fault) -> ! {
+    let _ = channel.send(&Report::Failed { why: fault.message }, None);
+    std::process::exit(1);
+}
+
+/// Gives up what is not needed, then makes the workers, which get no more than is left.
 fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> Result<Datapath, Fault> {
     let kept = Kept { channel: channel.as_fd() };
+    let keeper = Keeper::prepare();
     let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
+    // Without it guests wait longer when this process dies, and nothing else.
+    if let Ok(held) = keeper.and_then(Keeper::start) {
+        let _ = held.into_raw_fd();
+    }
     let _ = channel.send(&Report::Sandbox(layers), None);
-    Datapath::start(settings)
+    Datapath::prepare(settings)
 }
 
 /// Why a connection did not arrive.
@@ -122,7 +134,7 @@ impl Switch {
                 }
             }
             if self.stage == Stage::Serving {
-                self.interface.finish(&self.poller, &mut self.datapath);
+                self.interface.finish(&mut self.datapath);
             }
             for report in self.interface.take_reports() {
                 self.report(&report);
@@ -155,6 +167,9 @@ impl Switch {
     }
 
     fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<OwnedFd>>) {
+        if !order.is_preparation() {
+            self.begin_work();
+        }
         let result = match order {
             Order::Attach { name, attachment } => return self.attach(name, attachment, fds),
             Order::Bring { attachment, numbers } => return self.bring(attachment, numbers, fds),
@@ -178,8 +193,10 @@ impl Switch {
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
+            Order::Restore(told) => self.interface.restore(told, &mut self.datapath).map(|()| Answer::Done),
             Order::Connect => self.connect(fds).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
+            Order::SetSwitch(spec) => self.set_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
             Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
             Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
@@ -204,6 +221,13 @@ impl Switch {
             }
         };
         self.reply(id, result);
+    }
+
+    /// From here on packets pass.
+    fn begin_work(&mut self) {
+        if let Err(fault) = self.datapath.begin() {
+            fail(&mut self.channel, fault);
+        }
     }
 
     fn reply(&mut self, id: u64, result: Result<Answer, Fault>) {
@@ -231,10 +255,18 @@ impl Switch {
         }
     }
 
+    /// Changes a switch; one that has no flow table any more is no datapath.
+    fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
+        if spec.module.as_str() != FLOW {
+            self.interface.datapath_lost(spec.name.as_str(), &mut self.datapath);
+        }
+        self.datapath.set_switch(spec)
+    }
+
     /// A client of the control interface.
     fn connect(&mut self, fds: Option<Vec<OwnedFd>>) -> Result<(), Fault> {
         let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
-        self.interface.add(client);
+        self.interface.add(&self.poller, client, &self.datapath);
         Ok(())
     }
 

@@ -63,7 +63,9 @@ impl Switch {
     /// Goes on, or begins.
     pub(super) fn wake(&mut self) -> Result<(), Fault> {
         self.stage = Stage::Serving;
-        self.datapath.wake()
+        self.datapath.wake()?;
+        self.begin_work();
+        Ok(())
     }
 
     /// Descriptors of a session that will be taken over arrived; without all of them it will not be.

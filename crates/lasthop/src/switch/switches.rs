@@ -1,11 +1,11 @@
 //! The switches of this process by name, and the modules that decide for them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lasthop_flowtable::{Executions, FlowModule};
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX, Nowhere, Switches, by_name};
-use lasthop_verdict::{Module, PortId, SwitchId};
+use lasthop_verdict::{Module, PortId, PortSettings, SwitchId};
 
 use crate::config::FLOW;
 use crate::fault::{Fault, Kind};
@@ -21,6 +21,8 @@ pub(super) struct NamedSwitches {
     /// What the port `internal` sends.
     executions: Arc<Executions>,
     workers: usize,
+    /// Those whose controller is outside.
+    outside: BTreeSet<SwitchName>,
     /// Where ports wait to be given to a switch, once there is one that does.
     nowhere: Option<SwitchId>,
     /// CLOCK_MONOTONIC when the workers' clock began, in nanoseconds.
@@ -37,6 +39,7 @@ impl NamedSwitches {
             flow_tables: BTreeMap::new(),
             executions: Arc::clone(&executions),
             workers,
+            outside: BTreeSet::new(),
             nowhere: None,
             clock_origin_ns: 0,
         };
@@ -63,14 +66,18 @@ impl NamedSwitches {
 
     /// A switch's module.
     fn make(&mut self, spec: &SwitchSpec, number: SwitchId) -> Result<Arc<dyn Module>, Fault> {
+        if spec.has_outside_controller() {
+            self.outside.insert(spec.name.clone());
+        }
         let name = spec.module.as_str();
         let bridge = BridgeSettings::with_entries(spec.table().unwrap_or(FDB_ENTRIES_MAX));
         if name != FLOW {
             let unknown = || Fault::params(format!("there is no module \"{name}\""));
             return by_name(name, &bridge).map(Arc::from).ok_or_else(unknown);
         }
-        let standby = spec.stands_alone().then(|| Box::new(Bridge::new(&bridge)) as Box<dyn Module>);
-        let module = Arc::new(FlowModule::in_waiting(self.workers, number.0, standby));
+        let module = FlowModule::in_waiting(self.workers, number.0, Box::new(Bridge::new(&bridge)));
+        let module = Arc::new(module);
+        module.set_stands_alone(spec.stands_alone());
         module.table().set_clock_origin(self.clock_origin_ns);
         self.flow_tables.insert(number, Arc::clone(&module));
         Ok(module)
@@ -98,6 +105,11 @@ impl NamedSwitches {
         self.table.vacancy().ok_or_else(full)
     }
 
+    /// Whether the control interface may look for a device that is named as the switch is, which need not be there yet.
+    pub(super) fn is_for_outside(&self, name: &str) -> bool {
+        self.find(name).is_err() || self.outside.iter().any(|known| known.as_str() == name)
+    }
+
     /// A switch without a name, where nothing passes; and whether it is there only now.
     pub(super) fn nowhere(&mut self) -> Result<(SwitchId, bool), Fault> {
         if let Some(number) = self.nowhere {
@@ -109,12 +121,39 @@ impl NamedSwitches {
         Ok((number, true))
     }
 
+    /// Changes a switch that has these ports; whether workers are to be told.
+    pub(super) fn replace(
+        &mut self,
+        spec: &SwitchSpec,
+        ports: &[(PortId, PortSettings)],
+    ) -> Result<bool, Fault> {
+        let number = self.find(spec.name.as_str())?;
+        let old = self.flow_tables.get(&number).map(Arc::clone);
+        if let Some(table) = old.as_ref().filter(|_| spec.module.as_str() == FLOW) {
+            table.set_stands_alone(spec.stands_alone());
+            return Ok(false);
+        }
+        let module = self.make(spec, number)?;
+        let told = ports.iter().try_for_each(|(port, settings)| module.port_added(*port, settings));
+        if let Err(why) = told {
+            self.flow_tables.remove(&number);
+            self.flow_tables.extend(old.map(|table| (number, table)));
+            return Err(Fault::refused(why));
+        }
+        if spec.module.as_str() != FLOW {
+            self.flow_tables.remove(&number);
+        }
+        self.table = Arc::new(self.table.with(number, module));
+        Ok(true)
+    }
+
     pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {
         let number = self.find(name)?;
         if number == SwitchId::DEFAULT || self.table.ports(number).next().is_some() {
             return Err(Fault::refused(format!("switch \"{name}\" is in use; delete its vnics first")));
         }
         self.numbers.retain(|_, other| *other != number);
+        self.outside.retain(|known| known.as_str() != name);
         self.flow_tables.remove(&number);
         self.table = Arc::new(self.table.without(number));
         Ok(())

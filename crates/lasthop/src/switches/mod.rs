@@ -2,11 +2,15 @@
 //!
 //! There is always the switch `default`, which vnics belong to that name no other.
 
+mod change;
 mod controller;
+mod fail_mode;
 mod name;
 mod parse;
 
+pub(crate) use change::SwitchChange;
 pub(crate) use controller::ControllerKind;
+pub(crate) use fail_mode::FailMode;
 pub(crate) use name::SwitchName;
 
 use lasthop_modules::FDB_ENTRIES_MAX;
@@ -36,31 +40,37 @@ pub(crate) struct SwitchSpec {
     /// Whom it asks, if its module is flow.
     #[serde(default, skip_serializing_if = "ControllerKind::is_default")]
     pub(crate) controller: ControllerKind,
+    /// What it does while nobody is to be asked, if its module is flow and this is not as usual.
+    #[serde(default, alias = "fail-mode", skip_serializing_if = "Option::is_none")]
+    pub(crate) fail_mode: Option<FailMode>,
 }
 
 impl SwitchSpec {
     /// The keys, as on the command line.
-    pub(crate) const KEYS: &[&str] = &["module", "fdb-entries", "controller"];
+    pub(crate) const KEYS: &[&str] = &["module", "fdb-entries", "controller", "fail-mode"];
 
-    /// The switch that is always there. A table is not meant for a module that has none.
+    /// The switch that is always there. A table is not meant for a module that has none, nor a controller for one that asks nobody.
     pub(crate) fn default_of(
         module: ModuleName,
         fdb_entries: Option<FdbEntries>,
         controller: Option<ControllerKind>,
+        fail_mode: Option<FailMode>,
     ) -> Self {
-        let controller = controller.unwrap_or_default();
-        let spec = Self { name: SwitchName::default(), module, fdb_entries, controller };
+        let controller = controller.filter(|_| module.as_str() == FLOW).unwrap_or_default();
+        let spec = Self { name: SwitchName::default(), module, fdb_entries, controller, fail_mode };
         let fdb_entries = fdb_entries.filter(|_| spec.table().is_some());
         Self { fdb_entries, ..spec }
     }
 
-    /// One that a client of the control interface makes.
+    /// One that a client of the control interface makes. Of what its client wants to keep apart nobody else knows, so nothing
+    /// passes without it.
     pub(crate) fn of_datapath(name: &str) -> Result<Self, Fault> {
         Ok(Self {
             name: name.parse()?,
             module: FLOW.parse()?,
             fdb_entries: None,
             controller: ControllerKind::External,
+            fail_mode: None,
         })
     }
 
@@ -72,12 +82,27 @@ impl SwitchSpec {
             ControllerKind::Embedded => String::new(),
             other => format!(",controller={other}"),
         };
-        format!("{module}{table}{controller}")
+        let fail_mode = match self.fail_mode() {
+            mode if mode == self.usual_fail_mode() => String::new(),
+            other => format!(",fail-mode={other}"),
+        };
+        format!("{module}{table}{controller}{fail_mode}")
     }
 
-    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow.
+    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow. One that somebody outside controls may
+    /// have several networks in it, which are to stay apart.
     pub(crate) fn stands_alone(&self) -> bool {
-        true
+        self.fail_mode() == FailMode::Standalone
+    }
+
+    /// What it does while nobody is to be asked. A controller outside may have several networks in it, which would come together
+    /// while it is away: so a bridge takes its place only where that is said.
+    pub(crate) fn fail_mode(&self) -> FailMode {
+        self.fail_mode.unwrap_or(self.usual_fail_mode())
+    }
+
+    fn usual_fail_mode(&self) -> FailMode {
+        if self.has_outside_controller() { FailMode::Secure } else { FailMode::Standalone }
     }
 
     /// Slots of its forwarding table; none if its module has no table.
@@ -88,7 +113,7 @@ impl SwitchSpec {
 
     /// Whether somebody decides about its flows whom the supervisor does not start.
     pub(crate) fn has_outside_controller(&self) -> bool {
-        false
+        self.module.as_str() == FLOW && self.controller == ControllerKind::External
     }
 
     /// Refuses keys that do not go together.
@@ -99,13 +124,16 @@ impl SwitchSpec {
                 "switch \"{name}\": module \"{module}\" has no forwarding table; leave fdb-entries out"
             )));
         }
-        if self.module.as_str() != FLOW && !self.controller.is_default() {
-            let (name, module) = (&self.name, self.module.as_str());
-            return Err(Fault::params(format!(
-                "switch \"{name}\": module \"{module}\" asks nobody; leave controller out, or set module to flow"
-            )));
+        let asked = [("controller", self.controller.is_default()), ("fail-mode", self.fail_mode.is_none())];
+        match asked.iter().find(|(_, is_default)| !is_default) {
+            Some((key, _)) if self.module.as_str() != FLOW => {
+                let (name, module) = (&self.name, self.module.as_str());
+                Err(Fault::params(format!(
+                    "switch \"{name}\": module \"{module}\" asks nobody; leave {key} out, or set module to flow"
+                )))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -197,6 +225,15 @@ mod tests {
         assert_eq!(check_all(&specs(&many[1..])), Ok(()));
         let large = ["default", "b", "c", "d", "e"].map(|name| format!("{name},fdb-entries=1048576"));
         assert!(refusal(&large.each_ref().map(String::as_str)).contains("fewer fdb-entries"));
+    }
+
+    #[test]
+    fn networks_of_a_controller_outside_do_not_come_together_without_it() {
+        let mode = |text: &str| specs(&[text])[0].fail_mode();
+        assert_eq!(mode("a,module=flow"), FailMode::Standalone);
+        assert_eq!(mode("a,module=flow,controller=external"), FailMode::Secure);
+        assert_eq!(mode("a,module=flow,controller=external,fail-mode=standalone"), FailMode::Standalone);
+        assert_eq!(mode("a,module=flow,fail-mode=secure"), FailMode::Secure);
     }
 
     #[test]

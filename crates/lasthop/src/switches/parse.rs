@@ -1,4 +1,5 @@
-//! `NAME[,module=bridge|dummy|flow][,fdb-entries=N][,controller=embedded|external|none]`.
+//! `NAME[,module=bridge|dummy|flow][,fdb-entries=N][,controller=embedded|external|none]
+//! [,fail-mode=standalone|secure]`.
 
 use std::str::FromStr;
 
@@ -7,20 +8,26 @@ use crate::fault::Fault;
 use crate::names;
 use crate::vnic::options;
 
-use super::{ControllerKind, SwitchSpec};
+use super::SwitchSpec;
 
 impl FromStr for SwitchSpec {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
         let (name, options) = options(text)?;
-        let controller = ControllerKind::default();
-        let mut spec =
-            Self { name: name.parse()?, module: ModuleName::default(), fdb_entries: None, controller };
+        let (controller, fail_mode) = Default::default();
+        let mut spec = Self {
+            name: name.parse()?,
+            module: ModuleName::default(),
+            fdb_entries: None,
+            controller,
+            fail_mode,
+        };
         for (key, value) in options {
             match key {
                 "module" => spec.module = value.parse()?,
                 "controller" => spec.controller = value.parse()?,
+                "fail-mode" => spec.fail_mode = Some(value.parse()?),
                 "fdb-entries" => spec.fdb_entries = Some(value.parse()?),
                 _ => return Err(unknown(key)),
             }
@@ -30,7 +37,7 @@ impl FromStr for SwitchSpec {
     }
 }
 
-fn unknown(key: &str) -> Fault {
+pub(super) fn unknown(key: &str) -> Fault {
     let hint = names::hint(key, SwitchSpec::KEYS.iter().copied());
     let known = SwitchSpec::KEYS.join(", ");
     Fault::params(format!("a switch has no option \"{key}\"{hint} (there are {known})"))
@@ -69,6 +76,8 @@ mod tests {
             ("a,module=dummy,fdb-entries=64", "leave fdb-entries out"),
             ("a,module=flow,controller=extern", "did you mean \"external\""),
             ("a,controller=external", "set module to flow"),
+            ("a,fail-mode=secure", "leave fail-mode out"),
+            ("a,module=flow,fail-mode=secur", "did you mean \"secure\""),
         ] {
             let message = parse(text).expect_err(text);
             assert!(message.contains(words), "{text}: {message}");

@@ -1,36 +1,192 @@
-//! Datapaths and ports that come and go.
+//! Datapaths and ports that come and go, and switch processes.
+
+use std::time::Duration;
+
+use lasthop_guest::Guest;
+use rustix::process::Signal;
 
 use crate::plane::Plane;
-use crate::support::Switch;
 use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use crate::support::{Switch, eventually, signal};
 
-const TWO_VNICS: [&str; 6] = ["--module", "flow", "--vnic", "one", "--vnic", "two"];
+const TWO_VNICS: [&str; 8] = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
+
+fn hello(number: u32) -> Vec<u8> {
+    frame(TWO, ONE, number, 60)
+}
 
 #[test]
-fn a_datapath_that_nothing_is_named_after_takes_ports_and_gives_them_back() {
-    let switch = Switch::start(&TWO_VNICS);
+fn a_port_is_in_one_datapath_at_a_time_and_goes_home() {
+    let red = ["--switch", "red,module=flow,controller=none"];
+    let switch = Switch::start(&[&TWO_VNICS[..], &red].concat());
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    let hello = |number| frame(TWO, ONE, number, 60);
     send(&mut one, &hello(1));
     assert_eq!(receive(&mut two), hello(1), "without a control plane the switch is a bridge");
-    let mut plane = Plane::new(&switch, "ovs-system");
+    let mut plane = Plane::new(&switch, "red");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    plane.join(first, second);
+    send(&mut one, &hello(2));
+    assert_eq!(receive(&mut two), hello(2));
+    let refused = plane.try_add_port("one").expect_err("it is there");
+    assert!(refused.to_string().contains("File exists"), "{refused}");
+    let mut other = Plane::new(&switch, "default");
+    let refused = other.try_add_port("one").expect_err("in two datapaths");
+    assert!(refused.to_string().contains("there is a port of that name"), "{refused}");
+    plane.remove_port(first);
+    assert_eq!(other.add_port("one"), 1, "it is at home");
+    send(&mut one, &hello(3));
+    eventually("a frame to nobody", || (switch.port("one")["rx_drops"]["no_destination"] == 1).then_some(()));
+    check_balance(&switch);
+}
+
+#[test]
+fn a_vnic_that_is_deleted_leaves_its_datapath() {
+    let switch = Switch::start(&TWO_VNICS);
+    let mut plane = Plane::new(&switch, "default");
+    let (_, second) = (plane.add_port("one"), plane.add_port("two"));
+    switch.ask(&["vnic", "del", "two"]).ok();
+    let ports = plane.client.ports(plane.datapath).expect("listed");
+    let names: Vec<_> = ports.iter().filter_map(|port| port.name.as_deref()).collect();
+    assert_eq!(names, ["default", "one"]);
+    switch.ask(&["vnic", "add", "two"]).ok();
+    assert_eq!(plane.add_port("two"), second, "the lowest number");
+}
+
+#[test]
+fn ports_of_a_switch_without_flows_are_not_to_be_had() {
+    let switch = Switch::start(&["--switch", "red,module=flow,controller=none", "--vnic", "one"]);
+    let mut plane = Plane::new(&switch, "red");
+    let refused = plane.try_add_port("one").expect_err("it is a bridge's");
+    assert!(refused.to_string().contains("module flow"), "{refused}");
+    let refused = Plane::try_new(&switch, "default").err().expect("a bridge");
+    assert!(refused.to_string().contains("no flow table"), "{refused}");
+    eventually("a line in the log", || switch.log().contains("its switch has no flow table").then_some(()));
+}
+
+#[test]
+fn datapaths_and_numbers_outlive_a_switch_process() {
+    let switch = Switch::start(&TWO_VNICS);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut plane = Plane::new(&switch, "default");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    plane.listen(&switch);
+    plane.join(first, second);
+    send(&mut one, &hello(1));
+    assert_eq!(receive(&mut two), hello(1));
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    // It waits at the socket until there is one again.
+    let mut again = Plane::of_existing(&switch, "default");
+    assert_eq!(again.datapath, plane.datapath);
+    let numbers: Vec<_> = again.client.ports(again.datapath).expect("listed");
+    let numbers: Vec<_> = numbers.iter().map(|port| (port.name.as_deref(), port.number)).collect();
+    assert_eq!(
+        numbers,
+        [(Some("default"), Some(0)), (Some("one"), Some(first)), (Some("two"), Some(second))]
+    );
+    assert!(again.client.flows(again.datapath).expect("listed").is_empty(), "flows are asked for again");
+    send(&mut one, &hello(2));
+    assert_eq!(receive(&mut two), hello(2), "while nobody is asked the switch is a bridge");
+    again.listen(&switch);
+    send(&mut one, &hello(3));
+    let asked = again.next(crate::support::guests::WAIT).expect("a packet of no flow");
+    assert_eq!((&asked.packet, asked.key.in_port), (&hello(3), Some(first)));
+    again.place(TWO, second);
+    again.answer(asked);
+    assert_eq!(receive(&mut two), hello(3));
+    send(&mut one, &hello(4));
+    // It may go up behind the other one.
+    again.serve_once(Duration::from_millis(50));
+    assert_eq!(receive(&mut two), hello(4));
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn datapaths_outlive_an_upgrade() {
+    let switch = Switch::start(&TWO_VNICS);
+    let mut plane = Plane::new(&switch, "default");
+    plane.add_port("one");
+    let second = plane.add_port("two");
+    switch.ask(&["upgrade"]).ok();
+    let mut again = Plane::of_existing(&switch, "default");
+    let ports = again.client.ports(again.datapath).expect("listed");
+    assert_eq!(ports.last().and_then(|port| port.number), Some(second));
+}
+
+#[test]
+fn a_secure_switch_without_a_controller_passes_what_has_a_flow_and_nothing_else() {
+    let switch = Switch::start(&[&TWO_VNICS[..], &["--fail-mode", "secure"]].concat());
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut one, &hello(1));
+    eventually("a drop", || (switch.port("one")["rx_drops"]["no_flow"] == 1).then_some(()));
+    let mut plane = Plane::new(&switch, "default");
     let (first, second) = (plane.add_port("one"), plane.add_port("two"));
     plane.join(first, second);
     send(&mut one, &hello(2));
     assert_eq!(receive(&mut two), hello(2));
     send(&mut two, &frame(ONE, TWO, 3, 60));
-    let refused = plane.try_add_port("one").expect_err("it is there");
-    assert!(refused.to_string().contains("File exists"), "{refused}");
-    let unknown = plane.try_add_port("three").expect_err("there is none");
-    assert!(unknown.to_string().contains("No such device"), "{unknown}");
-    let mut other = Plane::new(&switch, "default");
-    assert!(other.try_add_port("one").is_err(), "in two datapaths");
-    switch.ask(&["vnic", "del", "two"]).ok();
-    let ports = plane.client.ports(plane.datapath).expect("listed");
-    let names: Vec<_> = ports.iter().filter_map(|port| port.name.as_deref()).collect();
-    assert_eq!(names, ["ovs-system", "one"], "a vnic that is deleted leaves its datapath");
-    switch.ask(&["stats", "--check"]).ok();
-    switch.ask(&["vnic", "add", "two"]).ok();
-    assert_eq!(plane.add_port("two"), second, "the lowest number");
+    eventually("a drop", || (switch.port("two")["rx_drops"]["no_flow"] == 1).then_some(()));
     check_balance(&switch);
+}
+
+#[test]
+fn a_controller_that_goes_leaves_its_flows_and_the_bridge_takes_the_rest() {
+    let switch = Switch::start(&TWO_VNICS);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut plane = Plane::new(&switch, "default");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    plane.listen(&switch);
+    plane.join(first, second);
+    send(&mut two, &frame(ONE, TWO, 1, 60));
+    let asked = plane.next(crate::support::guests::WAIT).expect("it is asked");
+    assert_eq!((asked.packet, asked.key.in_port), (frame(ONE, TWO, 1, 60), Some(second)));
+    drop(plane);
+    send(&mut one, &hello(2));
+    assert_eq!(receive(&mut two), hello(2), "by its flow");
+    eventually("a bridge", || {
+        send(&mut two, &frame(ONE, TWO, 3, 60));
+        one.wait(Some(Duration::from_millis(100))).expect("connected").then_some(())
+    });
+    let again = &mut Plane::of_existing(&switch, "default").client;
+    let flows = again.flows(1).expect("listed");
+    assert_eq!(flows.len(), 1, "nothing is twice: {flows:?}");
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn a_switch_changes_its_module_and_keeps_ports_and_guests() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut number = 0;
+    let mut pass = |one: &mut Guest, two: &mut Guest| {
+        number += 1;
+        send(one, &hello(number));
+        assert_eq!(receive(two), hello(number));
+    };
+    pass(&mut one, &mut two);
+    switch.ask(&["switch", "set", "default", "module=flow,controller=none"]).ok();
+    pass(&mut one, &mut two);
+    let mut plane = Plane::new(&switch, "default");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    plane.join(first, second);
+    pass(&mut one, &mut two);
+    assert_eq!(
+        plane.client.flows(plane.datapath).expect("listed")[0].stats.map(|stats| stats.packets),
+        Some(1)
+    );
+    switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
+    pass(&mut one, &mut two);
+    switch.ask(&["switch", "set", "default", "module=bridge"]).ok();
+    assert!(plane.client.datapaths().expect("listed").is_empty(), "it is none any more");
+    pass(&mut one, &mut two);
+    switch.ask(&["switch", "set", "default", "module=flow"]).ok();
+    eventually("the controller", || {
+        (Plane::connect(&switch).datapaths().expect("listed").len() == 1).then_some(())
+    });
+    pass(&mut one, &mut two);
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let module = &switch.json(&["switch", "list"])["switches"][0]["module"];
+    assert_eq!(module, "flow", "the next one has it, too");
+    pass(&mut one, &mut two);
+    switch.ask(&["stats", "--check"]).ok();
 }

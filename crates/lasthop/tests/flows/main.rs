@@ -3,6 +3,9 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod dpctl;
+mod fairness;
 mod lifecycle;
 mod plane;
+mod requested;
 mod traffic;

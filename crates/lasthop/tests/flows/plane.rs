@@ -11,10 +11,19 @@ use lasthop_flow::{Action, Ethernet, FlowKey, Ufid};
 use lasthop_verdict::Mac;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::support::Switch;
+use crate::support::{Switch, eventually};
 
 /// Misses go by worker, packets need no alignment (`OVS_DP_F_*`).
 const PER_WORKER: u32 = 9;
+
+/// Set when dropped, also by a panic: who waits for it ends then.
+pub(crate) struct Ends<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 pub(crate) struct Plane {
     pub(crate) client: Client,
@@ -25,27 +34,32 @@ pub(crate) struct Plane {
     places: BTreeMap<[u8; 6], u32>,
 }
 
-fn connect(switch: &Switch) -> Client {
-    Client::connect(&switch.path("datapath.sock")).expect("connected")
-}
-
 impl Plane {
+    /// A connection that the switch process of a moment ago was given goes with it.
+    pub(crate) fn connect(switch: &Switch) -> Client {
+        eventually("a connection", || Client::connect(&switch.path("datapath.sock")).ok())
+    }
+
     /// The control plane of datapath `name`, which it makes.
     pub(crate) fn new(switch: &Switch, name: &str) -> Self {
-        let mut client = connect(switch);
+        Self::try_new(switch, name).expect("made")
+    }
+
+    pub(crate) fn try_new(switch: &Switch, name: &str) -> Result<Self, ClientError> {
+        let mut client = Self::connect(switch);
         let wanted = DatapathMessage {
             name: Some(name.to_owned()),
             upcall_port_id: Some(0),
             user_features: Some(PER_WORKER),
             ..DatapathMessage::default()
         };
-        let datapath = client.datapath_put(&wanted, true).expect("made").datapath;
-        Self { client, asked: None, datapath, places: BTreeMap::new() }
+        let datapath = client.datapath_put(&wanted, true)?.datapath;
+        Ok(Self { client, asked: None, datapath, places: BTreeMap::new() })
     }
 
     /// Comes to a datapath that is there.
     pub(crate) fn of_existing(switch: &Switch, name: &str) -> Self {
-        let mut client = connect(switch);
+        let mut client = Self::connect(switch);
         let all = client.datapaths().expect("listed");
         let found = all.iter().find(|datapath| datapath.name.as_deref() == Some(name)).expect("there");
         Self { client, asked: None, datapath: found.datapath, places: BTreeMap::new() }
@@ -65,6 +79,12 @@ impl Plane {
             ..VportMessage::default()
         };
         Ok(self.client.port_add(&wanted)?.number.expect("a number"))
+    }
+
+    pub(crate) fn remove_port(&mut self, number: u32) {
+        let wanted =
+            VportMessage { datapath: self.datapath, number: Some(number), ..VportMessage::default() };
+        self.client.port_remove(&wanted).expect("removed");
     }
 
     /// Frames to `mac` are for port `number`, once this is asked.
@@ -94,7 +114,7 @@ impl Plane {
 
     /// Is asked from now on.
     pub(crate) fn listen(&mut self, switch: &Switch) {
-        let asked = connect(switch);
+        let asked = Self::connect(switch);
         let wanted = DatapathMessage {
             datapath: self.datapath,
             user_features: Some(PER_WORKER),
@@ -126,14 +146,14 @@ impl Plane {
         Some(PacketMessage::decode(datapath, attrs).expect("a packet"))
     }
 
-    fn serve_once(&mut self, patience: Duration) {
+    pub(crate) fn serve_once(&mut self, patience: Duration) {
         if let Some(packet) = self.next(patience) {
             self.answer(packet);
         }
     }
 
     /// Sends the packet on and has a flow do so from then on.
-    fn answer(&mut self, packet: PacketMessage) {
+    pub(crate) fn answer(&mut self, packet: PacketMessage) {
         let ethernet = packet.key.ethernet.expect("a frame");
         let to = self.places.get(&ethernet.dst.0).copied();
         let actions: Vec<Action> = to.into_iter().map(Action::Output).collect();

@@ -1,21 +1,12 @@
 //! Packets by flows, and packets of none.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
-use crate::plane::Plane;
+use crate::plane::{Ends, Plane};
 use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
 use crate::support::{Switch, eventually};
 
-const TWO_VNICS: [&str; 6] = ["--module", "flow", "--vnic", "one", "--vnic", "two"];
-
-/// Set when dropped, also by a panic: who waits for it ends then.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
+const TWO_VNICS: [&str; 8] = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
 
 fn number_of(frame: &[u8]) -> u32 {
     u32::from_be_bytes([frame[14], frame[15], frame[16], frame[17]])

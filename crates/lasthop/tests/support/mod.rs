@@ -144,9 +144,18 @@ impl Switch {
 
     /// The switch process, if there is one.
     pub(crate) fn switch_pid(&self) -> Option<u32> {
+        self.child_pid("switch-process")
+    }
+
+    /// The inner process with this role, if there is one.
+    pub(crate) fn child_pid(&self, role: &str) -> Option<u32> {
         let pid = self.pid();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-        children.split_whitespace().next()?.parse().ok()
+        let has_role = |pid: &u32| {
+            let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            words.split(|byte| *byte == 0).any(|word| word == role.as_bytes())
+        };
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(has_role)
     }
 
     /// Sends SIGTERM and waits for the end.

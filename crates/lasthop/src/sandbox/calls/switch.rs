@@ -19,6 +19,8 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         &[&[OWN, int(2, libc::SIGURG)]],
         "the watchdog interrupts a worker that is stuck",
     ),
+    Call::with(call!(SYS_clone), &[&[int(0, libc::CLONE_VM)]], "the keeper of this memory starts"),
+    Call::any(call!(SYS_read), "it waits for the end of this process"),
     Call::any(call!(SYS_shutdown), "a session ends, of whose connection the supervisor has a copy"),
     Call::any(call!(SYS_clock_nanosleep), "what is under way comes to its end before an upgrade").kept(),
     Call::with(call!(SYS_sched_setaffinity), &[&[int(0, 0)]], "a worker stays on its CPUs"),

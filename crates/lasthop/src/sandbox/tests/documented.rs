@@ -1,6 +1,6 @@
 //! docs/sandbox.md has the lists as they are.
 
-use crate::sandbox::calls::{Call, Refusal, common, driver, switch};
+use crate::sandbox::calls::{Call, Refusal, common, controller, driver, switch};
 
 const DOCUMENT: &str = include_str!("../../../../../docs/sandbox.md");
 
@@ -25,9 +25,10 @@ fn table(heading: &str) -> String {
 #[test]
 fn the_document_has_each_call_with_its_reason() {
     for (heading, rows) in [
-        ("### Both processes", rows(common::CALLS.iter())),
+        ("### All processes", rows(common::CALLS.iter())),
         ("### The switch process", rows(switch::CALLS.iter())),
         ("### The driver process", rows(driver::CALLS.iter())),
+        ("### The controller process", rows(controller::CALLS.iter())),
         ("### Refused", rows(common::REFUSALS.iter().map(|Refusal(call)| call))),
     ] {
         assert!(table(heading) == rows, "below {heading} docs/sandbox.md should have:\n{rows}");

@@ -73,10 +73,11 @@ impl<'a> Adapter<'a> {
         }
     }
 
-    /// Whether a datapath's own port is to have a device: OVS looks for it. Where the configuration knows the switch there may be no
-    /// other controller than our own, which does not.
-    fn wants_own_device(&self, wanted: WantedPort<'_>) -> bool {
-        !self.inside.has_switch(wanted.datapath)
+    /// Ports that were asked for and are in no datapath are nobody's.
+    pub(super) fn release_orphans(&mut self) {
+        let orphans = self.inside.requested().filter(|(_, port)| !self.places.has(*port));
+        let orphans: Vec<String> = orphans.map(|(name, _)| name.to_owned()).collect();
+        orphans.iter().for_each(|name| self.wishes.release(name, true));
     }
 
     fn view(&self, member: &Member) -> PortView {
@@ -141,6 +142,12 @@ impl Interface for Adapter<'_> {
         Ok(())
     }
 
+    fn asked(&mut self, id: DatapathId, is_asked: bool) {
+        if let Some(place) = self.places.get(id) {
+            place.module.set_asked(is_asked && self.places.can_ask);
+        }
+    }
+
     fn destroyed(&mut self, id: DatapathId) {
         let numbers: Vec<u32> =
             self.places.get(id).into_iter().flat_map(|place| place.members.keys().copied()).collect();
@@ -175,7 +182,8 @@ impl Interface for Adapter<'_> {
             return Ok(Readiness::Ready);
         }
         let is_own = wanted.name == wanted.datapath;
-        if is_own && !self.wants_own_device(wanted) {
+        // OVS looks for the device of a datapath's own port; our own controller does not.
+        if is_own && !self.inside.is_for_outside(wanted.datapath) {
             return Ok(Readiness::Ready);
         }
         match self.wishes.want(wanted) {
@@ -279,6 +287,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn meter_set(&mut self, id: DatapathId, meter: u32, what: Meter) -> Result<Option<Meter>, Refusal> {
+        self.places.meter_changes += 1;
         meters::set(self.place_mut(id)?, meter, what)
     }
 
@@ -287,6 +296,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn meter_remove(&mut self, id: DatapathId, meter: u32) -> Option<Meter> {
+        self.places.meter_changes += 1;
         meters::remove(self.places.get_mut(id)?, meter)
     }
 }

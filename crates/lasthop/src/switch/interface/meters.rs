@@ -41,13 +41,13 @@ pub(super) fn get(place: &Place, id: u32) -> Option<Meter> {
 pub(super) fn remove(place: &mut Place, id: u32) -> Option<Meter> {
     let last = get(place, id)?;
     place.meters.remove(&id);
-    let _ = place.module.table().set_meter(id, NO_RATE);
+    place.module.table().remove_meter(id);
     Some(last)
 }
 
 /// Takes all of them out.
 pub(super) fn clear(place: &Place) {
     for id in place.meters.keys() {
-        let _ = place.module.table().set_meter(*id, NO_RATE);
+        place.module.table().remove_meter(*id);
     }
 }

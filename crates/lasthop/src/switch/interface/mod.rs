@@ -12,25 +12,33 @@
 
 mod adapter;
 mod flows;
+mod kept;
 mod meters;
 mod packets;
 mod places;
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_control::server::{Server, Upcalled};
+use lasthop_control::datapath::{Datapath as _, DatapathId};
+use lasthop_control::server::{PeerId, Reader, Server, Upcall, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, Upcalls};
+use lasthop_flowtable::FlowModule;
+use serde_json::Value;
 
-use crate::fault::Fault;
-use crate::log::say_of_others;
-use crate::orders::Report;
+use crate::clock::earlier;
+use crate::fault::{Fault, Kind};
+use crate::log::{say, say_of_others};
+use crate::orders::{Report, STATE_VERSION};
 use crate::poller::{Interest, Poller};
 
 use super::datapath::Datapath;
 use super::wishes::Wishes;
 use adapter::Adapter;
+use kept::KeptDatapaths;
 use places::Places;
 
 /// What one port may have on the way to the control plane: as much as a control plane does in some milliseconds, so that what a
@@ -38,6 +46,9 @@ use places::Places;
 const LIMITS: UpcallLimits = UpcallLimits { packets: 256, bytes: 256 << 10, rate: 20_000 };
 /// Packets that are handed to the control plane in a row; then guests and clients are looked after.
 const UPCALLS_PER_TURN: usize = 256;
+/// How long others' packets wait for a client that does not read. It loses its own from then on. A slow one reads for some time
+/// what its socket has before that takes more.
+const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// How soon it is looked whether workers are done with flows that were taken out.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -48,18 +59,34 @@ pub(super) struct Numbers {
     pub(super) packets: u64,
 }
 
+/// A packet for the control plane.
+struct Held {
+    upcall: Upcall,
+    module: Arc<FlowModule>,
+    ticket: u32,
+    /// When its client last took anything, and how much it had taken by then.
+    since: Instant,
+    taken: u64,
+}
+
 pub(super) struct Interface {
     connections: Connections,
     places: Places,
     wishes: Wishes,
-    /// Once there is a datapath.
+    /// Once there is a client.
     upcalls: Option<Upcalls>,
     numbers: Numbers,
     frame: Vec<u8>,
     /// Packets may be left that nobody was told of.
     is_behind: bool,
+    /// The next one, whose client has enough to read.
+    held: Option<Held>,
+    /// Clients that were waited for in vain.
+    stalled: BTreeSet<PeerId>,
     /// Clients wait for flows that were taken out.
     is_settling: bool,
+    /// Changes to datapaths and to meters that the supervisor knows of.
+    told: (u64, u64),
 }
 
 impl Interface {
@@ -75,12 +102,16 @@ impl Interface {
             numbers,
             frame: Vec::new(),
             is_behind: false,
+            held: None,
+            stalled: BTreeSet::new(),
             is_settling: false,
+            told: (0, 0),
         })
     }
 
     /// A client, whom the supervisor let in.
-    pub(super) fn add(&mut self, socket: OwnedFd) {
+    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, inside: &Datapath) {
+        self.listen(poller, inside);
         if let Err(why) = self.connections.add(socket) {
             say_of_others!("refused a control connection: {why}");
         }
@@ -90,48 +121,75 @@ impl Interface {
     pub(super) fn serve(&mut self, inside: &mut Datapath) {
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         match self.connections.turn(&mut adapter) {
-            Ok(closed) => closed.into_iter().for_each(|(_, why)| complain(&why)),
+            Ok(closed) => closed.into_iter().for_each(|(client, why)| {
+                self.stalled.remove(&client);
+                complain(&why);
+            }),
             Err(error) => say_of_others!("cannot wait for control clients: {error}"),
         }
     }
 
-    /// Hands packets to the control plane.
+    /// Hands packets to the control plane, as fast as that takes them: those that wait do so where ports have turns.
     pub(super) fn ask(&mut self, inside: &mut Datapath) {
         let Some(upcalls) = &mut self.upcalls else { return };
         upcalls.hear();
+        self.is_behind = false;
         for _ in 0..UPCALLS_PER_TURN {
-            let Some(record) = upcalls.pop(&mut self.frame) else {
-                self.is_behind = false;
+            let Some(mut held) = self.held.take().or_else(|| self.next()) else { return };
+            if self.has_to_wait(&mut held) {
+                self.held = Some(held);
                 return;
-            };
-            let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) else { continue };
+            }
             let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
-            if self.connections.upcall(upcall, &mut adapter) == Upcalled::Lost {
-                module.settle(record.ticket);
+            if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
+                held.module.settle(held.ticket);
             }
         }
         self.is_behind = true;
     }
 
-    /// The end of a turn: what waits for workers, and who is asked from now on.
-    pub(super) fn finish(&mut self, poller: &Poller, inside: &mut Datapath) {
+    /// The next packet of a datapath that there is.
+    fn next(&mut self) -> Option<Held> {
+        let upcalls = self.upcalls.as_mut()?;
+        while let Some(record) = upcalls.pop(&mut self.frame) {
+            if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
+                return Some(Held { upcall, module, ticket: record.ticket, since: Instant::now(), taken: 0 });
+            }
+        }
+        None
+    }
+
+    /// Whether a packet's client has enough to read already. For one that does not read nobody has to wait.
+    fn has_to_wait(&mut self, held: &mut Held) -> bool {
+        let Some(Reader { client, is_busy, taken }) = self.connections.server().reader_of(&held.upcall)
+        else {
+            return false;
+        };
+        if !is_busy {
+            self.stalled.remove(&client);
+        } else if held.taken != taken {
+            (held.taken, held.since) = (taken, Instant::now());
+        } else if held.since.elapsed() >= READ_PATIENCE {
+            self.stalled.insert(client);
+        }
+        is_busy && !self.stalled.contains(&client)
+    }
+
+    /// The end of a turn: what waits for workers.
+    pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
-        if self.is_behind {
+        if self.is_behind || self.held.is_some() {
             self.ask(inside);
         }
         if self.is_settling || self.connections.server().is_settling() {
             self.is_settling =
                 self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
         }
-        self.listen(poller, inside);
-        for (id, module) in self.places.modules() {
-            module.set_asked(self.upcalls.is_some() && self.connections.server().takes_misses(id));
-        }
     }
 
-    /// Has workers hand packets over, once there is anything that they could be about.
+    /// Has workers hand packets over, once there is anybody who could be asked.
     fn listen(&mut self, poller: &Poller, inside: &Datapath) {
-        if self.upcalls.is_some() || self.places.modules().next().is_none() {
+        if self.upcalls.is_some() {
             return;
         }
         let made = inside.engine().upcalls(LIMITS).map_err(|error| Fault::refused(error.to_string()));
@@ -140,7 +198,9 @@ impl Interface {
             Ok(upcalls)
         });
         match watched {
-            Ok(upcalls) => self.upcalls = Some(upcalls),
+            Ok(upcalls) => {
+                (self.upcalls, self.places.can_ask) = (Some(upcalls), true);
+            }
             Err(fault) => say_of_others!("the control plane cannot be asked about packets: {fault}"),
         }
     }
@@ -150,13 +210,20 @@ impl Interface {
         if self.is_behind {
             return Some(Instant::now());
         }
-        self.is_settling.then(|| Instant::now() + SETTLE_PAUSE)
+        let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
+        earlier(settling, self.held.as_ref().map(|held| held.since + READ_PATIENCE))
     }
 
     /// A port goes away, and out of its datapath.
     pub(super) fn port_lost(&mut self, name: &str, inside: &mut Datapath) {
         self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.wishes));
         self.wishes.left(name);
+    }
+
+    /// A switch has no flow table any more, and is no datapath.
+    pub(super) fn datapath_lost(&mut self, name: &str, inside: &mut Datapath) {
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        self.connections.datapath_lost(name, &mut adapter);
     }
 
     /// A port that was asked for is there.
@@ -171,7 +238,45 @@ impl Interface {
 
     /// What the supervisor is to be told.
     pub(super) fn take_reports(&mut self) -> Vec<Report> {
-        self.wishes.take_reports()
+        let mut reports = self.wishes.take_reports();
+        reports.extend(self.news().map(Report::Datapaths));
+        reports
+    }
+
+    /// Datapaths, ports and meters, for the next process, if there is anything new about them.
+    fn news(&mut self) -> Option<Value> {
+        let server = self.connections.server();
+        let now = (server.changes(), self.places.meter_changes);
+        if std::mem::replace(&mut self.told, now) == now {
+            return None;
+        }
+        let meters = |id| self.places.get(id).map(|place| &place.meters);
+        serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), meters)).ok()
+    }
+
+    /// Makes again what another process told last; all ports are there.
+    pub(super) fn restore(&mut self, told: Value, inside: &mut Datapath) -> Result<(), Fault> {
+        let unknown = |why: &dyn std::fmt::Display| {
+            Fault::new(Kind::Internal, format!("datapaths of another version are not known: {why}"))
+        };
+        let nothing = || KeptDatapaths { version: STATE_VERSION, ..KeptDatapaths::default() };
+        let kept: Option<KeptDatapaths> = serde_json::from_value(told).map_err(|error| unknown(&error))?;
+        let kept = kept.unwrap_or_else(nothing);
+        if kept.version != STATE_VERSION {
+            return Err(unknown(&kept.version));
+        }
+        let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        for name in self.connections.server_mut().restore(records, &mut adapter) {
+            say!("{name} is not in its datapath any more: it was deleted while the switch process began");
+        }
+        for (id, kept) in &kept.datapaths {
+            for (meter, kept) in &kept.meters {
+                let _ = adapter.meter_set(DatapathId(*id), *meter, kept.meter());
+            }
+        }
+        adapter.release_orphans();
+        Ok(())
     }
 }
 

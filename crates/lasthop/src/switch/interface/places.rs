@@ -41,6 +41,10 @@ pub(super) struct Places {
     pub(super) executed: VecDeque<(u32, Vec<Userspace>)>,
     pub(super) last_execution: u32,
     pub(super) under_way: Arc<UnderWay>,
+    /// Workers hand over packets of no flow.
+    pub(super) can_ask: bool,
+    /// Rises when a meter is set or taken out.
+    pub(super) meter_changes: u64,
     /// Counters, as of this turn.
     stats: RefCell<Option<Stats>>,
 }
@@ -60,11 +64,6 @@ impl Places {
 
     pub(super) fn get_mut(&mut self, id: DatapathId) -> Option<&mut Place> {
         self.all.get_mut(&id)
-    }
-
-    /// All datapaths' flow tables.
-    pub(super) fn modules(&self) -> impl Iterator<Item = (DatapathId, &Arc<FlowModule>)> {
-        self.all.iter().map(|(id, place)| (*id, &place.module))
     }
 
     /// The datapath that a switch is.

@@ -1,0 +1,31 @@
+//! Processes that nobody waits for, where the supervisor is the first process of a container.
+//!
+//! What holds a dead switch process's memory ends a moment after it (`switch/keeper.rs`), as nobody's child: that is the first
+//! process's then, which has to wait for it, or it stays as a zombie.
+
+use rustix::process::{Pid, WaitOptions, waitpid};
+
+use super::Supervisor;
+
+impl Supervisor {
+    /// Buries orphans that have ended, if they are ours to bury.
+    pub(super) fn bury_orphans(&self) {
+        // An heir is a child that is in no list yet.
+        if std::process::id() != 1 || self.upgrade.is_some() {
+            return;
+        }
+        let own = [self.lives.pid(), self.driver.lives.pid()];
+        for pid in children().filter(|pid| !own.contains(&Some(*pid))) {
+            let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+            // Whoever runs still is looked at again after the next restart.
+            let _ = waitpid(pid, WaitOptions::NOHANG);
+        }
+    }
+}
+
+/// All children of this process, whose threads but the first start none.
+fn children() -> impl Iterator<Item = u32> {
+    let listed = std::fs::read_to_string("/proc/self/task/1/children").unwrap_or_default();
+    let pids: Vec<u32> = listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    pids.into_iter()
+}

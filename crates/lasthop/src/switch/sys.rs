@@ -1,0 +1,56 @@
+//! A process that shares this one's memory, for which there is no safe call: clone(2).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
+
+/// Bytes of its stack: two calls deep.
+const STACK_BYTES: usize = 32 << 10;
+/// Descriptors below this number are not kept there: more than there are before the first guest.
+const FDS_MAX: RawFd = 64;
+
+/// What the process is told: the descriptor that it waits for, and others, which are open and which it closes.
+struct Told {
+    end: RawFd,
+    others: Vec<RawFd>,
+}
+
+/// Starts a process that shares this one's memory and has no descriptors but `end`, which it reads from until there is nothing
+/// more; then it ends.
+///
+/// # Errors
+/// When the system grants no process.
+pub(super) fn keep_memory(end: OwnedFd) -> io::Result<()> {
+    let stack = Box::leak(vec![0_u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
+    let others = (0..FDS_MAX).filter(|fd| *fd != end.as_raw_fd() && is_open(*fd)).collect();
+    let told = Box::leak(Box::new(Told { end: end.as_raw_fd(), others }));
+    // SAFETY: the stack and what it is told live for ever, and nobody else has them. The process shares memory and
+    // thread-local storage with this thread; what it runs uses neither, and ends as a process, without destructors.
+    let child = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len()).cast();
+        libc::clone(wait_for_the_end, top, libc::CLONE_VM, (&raw mut *told).cast())
+    };
+    if child < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn is_open(fd: RawFd) -> bool {
+    // SAFETY: the number is asked about, and nothing is done to what it may stand for.
+    rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()
+}
+
+/// All that the process does. System calls by rustix touch no `errno`, which is the other process's, and none of them fails,
+/// about which debug builds would complain.
+extern "C" fn wait_for_the_end(told: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: what `keep_memory` gave, which nobody changes.
+    let told = unsafe { &*told.cast::<Told>() };
+    for fd in &told.others {
+        // SAFETY: nothing here uses any of them, and the other process has its own.
+        unsafe { rustix::io::close(*fd) };
+    }
+    // SAFETY: it is open here until this process ends.
+    let end = unsafe { BorrowedFd::borrow_raw(told.end) };
+    while let Ok(1..) | Err(Errno::INTR) = rustix::io::read(end, &mut [0_u8; 1]) {}
+    0
+}

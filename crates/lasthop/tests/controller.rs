@@ -1,0 +1,188 @@
+//! A switch of module flow with the controller that comes with it, on the built binary.
+
+mod support;
+
+use lasthop_control::client::Client;
+use rustix::process::Signal;
+use serde_json::Value;
+use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use support::{Switch, eventually, signal};
+
+const FLOW: [&str; 2] = ["--module", "flow"];
+
+/// What happened in the switch "default", by name.
+fn count(switch: &Switch, name: &str) -> u64 {
+    let list = switch.json(&["switch", "list"]);
+    list["switches"][0]["counters"][name].as_u64().unwrap_or(0)
+}
+
+/// A switch whose ports are all served.
+fn start(vnics: &[&str]) -> Switch {
+    let words: Vec<&str> = vnics.iter().flat_map(|vnic| ["--vnic", vnic]).collect();
+    let switch = Switch::start(&[&FLOW[..], &words].concat());
+    served(&switch, vnics.len());
+    switch
+}
+
+fn served(switch: &Switch, ports: usize) {
+    eventually("the controller", || (count(switch, "ports_served") == ports as u64).then_some(()));
+}
+
+fn controller_pid(switch: &Switch) -> Option<u32> {
+    switch.child_pid("controller-process")
+}
+
+#[test]
+fn guests_talk_by_flows_that_the_controller_installs() {
+    let switch = start(&["one", "two", "three"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    for number in 0..50 {
+        let there = frame(TWO, ONE, number, 60);
+        send(&mut one, &there);
+        assert_eq!(receive(&mut two), there);
+        let back = frame(ONE, TWO, number, 1000);
+        send(&mut two, &back);
+        assert_eq!(receive(&mut one), back);
+    }
+    let misses = count(&switch, "misses_answered");
+    assert!((2..50).contains(&misses), "{misses} of 100 frames were asked about");
+    assert!(count(&switch, "flows_installed") >= 2);
+    let fdb = switch.ask(&["fdb", "show"]).ok();
+    assert!(fdb.contains("02:00:00:00:00:01 dev one") && fdb.contains("02:00:00:00:00:02 dev two"), "{fdb}");
+    check_balance(&switch);
+}
+
+#[test]
+fn known_flows_go_on_without_the_controller_and_the_next_one_takes_them_over() {
+    let switch = start(&["one", "two", "three"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut number = 0;
+    let mut talk = || {
+        number += 1;
+        let there = frame(TWO, ONE, number, 60);
+        send(&mut one, &there);
+        assert_eq!(receive(&mut two), there);
+        send(&mut two, &frame(ONE, TWO, number, 60));
+        assert_eq!(receive(&mut one), frame(ONE, TWO, number, 60));
+    };
+    (0..20).for_each(|_| talk());
+    let pid = controller_pid(&switch).expect("a controller process");
+    signal(pid, Signal::KILL);
+    (0..20).for_each(|_| talk());
+    eventually("the next one", || controller_pid(&switch).filter(|next| *next != pid));
+    served(&switch, 3);
+    (0..20).for_each(|_| talk());
+    assert!(count(&switch, "flows_adopted") >= 2, "{}", switch.log());
+    let misses = count(&switch, "misses_answered");
+    assert!(misses < 10, "{misses}: who takes flows over is not asked about their packets");
+    let mut client = Client::connect(&switch.path("datapath.sock")).expect("connected");
+    let datapaths = client.datapaths().expect("listed");
+    assert_eq!(datapaths.len(), 1);
+    let ports = client.ports(datapaths[0].datapath).expect("listed");
+    assert_eq!(ports.len(), 4, "its own, and each vnic once");
+    check_balance(&switch);
+}
+
+#[test]
+fn the_controller_finds_the_next_switch_process() {
+    let switch = start(&["one", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+    let (pid, controller) = (switch.switch_pid().expect("a switch process"), controller_pid(&switch));
+    signal(pid, Signal::KILL);
+    eventually("the next one", || switch.switch_pid().filter(|next| *next != pid));
+    let installed = count(&switch, "flows_installed");
+    let mut number = 1;
+    eventually("a flow", || {
+        number += 1;
+        send(&mut two, &frame(ONE, TWO, number, 60));
+        assert_eq!(receive(&mut one), frame(ONE, TWO, number, 60));
+        (count(&switch, "flows_installed") > installed).then_some(())
+    });
+    assert_eq!(controller_pid(&switch), controller, "it is the same one");
+    check_balance(&switch);
+}
+
+#[test]
+fn what_a_user_changes_reaches_flows_that_are_there() {
+    let switch = start(&["one", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    for number in 0..3 {
+        send(&mut one, &frame(TWO, ONE, number, 60));
+        assert_eq!(receive(&mut two), frame(TWO, ONE, number, 60));
+    }
+    switch.ask(&["vnic", "set", "one", "mac=02:00:00:00:00:09"]).ok();
+    let spoofed = |switch: &Switch| switch.port("one")["rx_drops"]["source_spoofed"].as_u64().unwrap_or(0);
+    let mut number = 10;
+    eventually("the drop", || {
+        number += 1;
+        send(&mut one, &frame(TWO, ONE, number, 60));
+        (spoofed(&switch) > 0).then_some(())
+    });
+    switch.ask(&["vnic", "set", "one", "mac=none"]).ok();
+    eventually("a frame", || {
+        number += 1;
+        send(&mut one, &frame(TWO, ONE, number, 60));
+        two.wait(Some(std::time::Duration::from_millis(100))).expect("connected").then_some(())
+    });
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn the_forwarding_table_is_the_controller_s() {
+    let switch = start(&["one", "two,vlan=5"]);
+    let mut one = guest(&switch, "one", ONE);
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    let shown = || switch.ask(&["fdb", "show"]).ok();
+    eventually("an address", || shown().contains("02:00:00:00:00:01 dev one").then_some(()));
+    switch.ask(&["fdb", "add", "02:00:00:00:00:07", "two"]).ok();
+    eventually("the entry", || shown().contains("02:00:00:00:00:07 dev two vlan 5 static").then_some(()));
+    switch.ask(&["fdb", "del", "02:00:00:00:00:07", "two"]).ok();
+    eventually("its end", || (!shown().contains("02:00:00:00:00:07")).then_some(()));
+    let flushed = switch.json(&["fdb", "flush"]);
+    assert_eq!(flushed["flushed"], 1);
+    assert!(!shown().contains("02:00:00:00:00:01"));
+}
+
+#[test]
+fn vnics_and_switches_come_and_go_under_it() {
+    let switch = start(&["one"]);
+    switch.ask(&["vnic", "add", "two"]).ok();
+    served(&switch, 2);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+    switch.ask(&["switch", "add", "red,module=flow"]).ok();
+    switch.ask(&["vnic", "add", "three,switch=red"]).ok();
+    let red = |list: &Value| list["switches"][1]["counters"]["ports_served"] == 1;
+    eventually("the second switch", || red(&switch.json(&["switch", "list"])).then_some(()));
+    switch.ask(&["vnic", "del", "three"]).ok();
+    switch.ask(&["switch", "del", "red"]).ok();
+    switch.ask(&["vnic", "del", "two"]).ok();
+    served(&switch, 1);
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn a_bridge_becomes_a_switch_of_flows_under_its_guests_and_one_again() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut number = 0;
+    let mut talk = || {
+        for _ in 0..5 {
+            number += 1;
+            send(&mut one, &frame(TWO, ONE, number, 60));
+            assert_eq!(receive(&mut two), frame(TWO, ONE, number, 60));
+        }
+    };
+    talk();
+    switch.ask(&["switch", "set", "default", "module=flow"]).ok();
+    talk();
+    served(&switch, 2);
+    talk();
+    assert!(count(&switch, "flows_installed") > 0);
+    switch.ask(&["switch", "set", "default", "module=bridge"]).ok();
+    talk();
+    check_balance(&switch);
+}

@@ -1,0 +1,75 @@
+//! A guest that makes up headers: others' flows go on, and so do others' first packets.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lasthop_guest::Guest;
+use lasthop_wire::Offload;
+
+use crate::plane::{Ends, Plane};
+use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use crate::support::{Switch, eventually};
+
+const THREE: [u8; 6] = [2, 0, 0, 0, 0, 3];
+
+/// Sends frames to addresses that nobody has, as many as the ring takes, until told to stop; how many.
+fn flood(guest: &mut Guest, stop: &AtomicBool) -> u32 {
+    let mut number = 0_u32;
+    while !stop.load(Ordering::Relaxed) {
+        let [_, b, c, d] = number.to_be_bytes();
+        guest.reclaim(0).expect("a sound ring");
+        let frame = frame([2, 9, 9, b, c, d], THREE, number, 60);
+        match guest.send(0, &frame, Offload::default()).expect("connected") {
+            true => number += 1,
+            false => {
+                guest.flush(0).expect("connected");
+                guest.wait_sent(0, Some(Duration::from_millis(10))).expect("connected");
+            }
+        }
+    }
+    number
+}
+
+#[test]
+fn made_up_headers_of_one_guest_leave_others_flows_and_first_packets_alone() {
+    let words =
+        ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two", "--vnic", "three"];
+    let switch = Switch::start(&words);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut three = guest(&switch, "three", THREE);
+    let mut plane = Plane::new(&switch, "default");
+    let numbers = ["one", "two", "three"].map(|name| plane.add_port(name));
+    plane.place(TWO, numbers[1]);
+    plane.place(ONE, numbers[0]);
+    plane.join(numbers[1], numbers[0]);
+    plane.listen(&switch);
+    let stop = AtomicBool::new(false);
+    let flooded = std::thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        scope.spawn(|| plane.serve(&stop));
+        let flooding = scope.spawn(|| flood(&mut three, &stop));
+        eventually("a flood that is cut", || {
+            switch.port("three")["rx_drops"]["no_flow"].as_u64().filter(|count| *count > 1000)
+        });
+        for number in 0..200 {
+            let known = frame(ONE, TWO, number, 60);
+            send(&mut two, &known);
+            assert_eq!(receive(&mut one), known, "by its flow");
+        }
+        // The first packet of a flow, each time: a source of its own.
+        for number in 0..50 {
+            let from = [2, 0, 0, 0, 1, number];
+            let first = frame(TWO, from, number.into(), 60);
+            send(&mut one, &first);
+            assert_eq!(receive(&mut two), first, "its turn comes");
+        }
+        stop.store(true, Ordering::Relaxed);
+        flooding.join().expect("a sound guest")
+    });
+    let [one, two] = ["one", "two"].map(|name| switch.port(name));
+    assert_eq!((one["rx_packets"].as_u64(), two["rx_packets"].as_u64()), (Some(50), Some(200)));
+    assert_eq!((&one["rx_drops"], &two["rx_drops"]), (&serde_json::json!({}), &serde_json::json!({})));
+    let taken = || switch.port("three")["rx_packets"].as_u64() == Some(flooded.into());
+    eventually("all that was sent", || taken().then_some(()));
+    check_balance(&switch);
+}

@@ -1,0 +1,171 @@
+//! Ports that nobody configured: devices that a control plane names, and taps that are made for it.
+
+use lasthop_control::client::ClientError;
+use lasthop_control::family::{VportKind, VportMessage};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::plane::Plane;
+use crate::support::guests::{ONE, guest};
+use crate::support::namespaces::{Namespace, may};
+use crate::support::{Switch, eventually, signal};
+
+const EEXIST: i32 = 17;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
+
+/// A switch in a namespace of its own, and a control plane with a datapath that nothing is named after.
+struct Lab {
+    switch: Switch,
+    plane: Plane,
+    host: Namespace,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let host = Namespace::new();
+        let switch = Switch::start_in(host.name(), &[]);
+        Self { plane: Plane::new(&switch, "dp7"), switch, host }
+    }
+
+    fn add(&mut self, name: &str, kind: VportKind) -> Result<VportMessage, ClientError> {
+        self.plane.client.port_add(&VportMessage {
+            datapath: self.plane.datapath,
+            name: Some(name.to_owned()),
+            kind: Some(kind),
+            upcall_port_ids: Some(vec![0]),
+            ..VportMessage::default()
+        })
+    }
+
+    fn refusal(&mut self, name: &str, kind: VportKind) -> i32 {
+        match self.add(name, kind).expect_err(name) {
+            ClientError::Refused { errno, .. } => errno,
+            other => panic!("{other}"),
+        }
+    }
+
+    /// The device of this name as `ip` tells of it.
+    fn link(&self, name: &str) -> Option<Value> {
+        let links: Value = serde_json::from_str(&self.host.ip("-j link")).expect("JSON");
+        links.as_array().expect("a list").iter().find(|link| link["ifname"] == name).cloned()
+    }
+
+    fn gone(&self, name: &str) {
+        eventually("the device to go", || self.link(name).is_none().then_some(()));
+        let listed = || self.switch.json(&["port", "list"])["ports"].as_array().map(Vec::len);
+        eventually("only the datapath's own port", || (listed() == Some(1)).then_some(()));
+    }
+}
+
+#[test]
+fn internal_ports_are_taps_that_come_and_go_with_them() {
+    if !may() {
+        return;
+    }
+    let mut lab = Lab::new();
+    assert!(lab.link("dp7").is_some(), "the datapath's own");
+    for _ in 0..3 {
+        let port = lab.add("in1", VportKind::Internal).expect("a port");
+        let link = lab.link("in1").expect("a device");
+        assert_eq!(port.ifindex.map(u64::from), link["ifindex"].as_u64());
+        assert_eq!(link["operstate"], "DOWN", "who wants it sets it up");
+        assert_eq!(lab.refusal("in1", VportKind::Internal), EEXIST);
+        lab.plane.remove_port(port.number.expect("a number"));
+    }
+    lab.gone("in1");
+    assert!(lab.switch.ask(&["config", "show"]).ok().find("dp7").is_none(), "nobody configured it");
+    let refused = lab.switch.ask(&["port", "del", "dp7"]).refused();
+    assert!(refused.contains("ovs-vsctl del-port dp7"), "{refused}");
+}
+
+#[test]
+fn devices_are_ports_while_they_are_wanted_and_there() {
+    if !may() {
+        return;
+    }
+    let mut lab = Lab::new();
+    assert_eq!(lab.refusal("wire", VportKind::Netdev), ENODEV);
+    assert_eq!(lab.refusal("lo", VportKind::Netdev), EINVAL);
+    let outside = Namespace::new();
+    lab.host.wire("wire", &outside, "eth0");
+    assert_eq!(lab.refusal("wire", VportKind::Internal), EEXIST, "it is another one's");
+    let port = lab.add("wire", VportKind::Netdev).expect("a port");
+    let index = lab.link("wire").expect("a device")["ifindex"].as_u64();
+    assert_eq!(port.ifindex.map(u64::from).or(index), index);
+    let state = || lab.switch.json(&["port", "show", "wire"])["state"] == "up";
+    eventually("the wire", || state().then_some(()));
+    lab.plane.remove_port(port.number.expect("a number"));
+    let listed = |lab: &Lab| lab.switch.json(&["port", "list"])["ports"].as_array().map(Vec::len);
+    eventually("the port to go", || (listed(&lab) == Some(1)).then_some(()));
+    assert!(lab.link("wire").is_some(), "the wire is not ours to delete");
+    lab.add("wire", VportKind::Netdev).expect("a port");
+    lab.host.ip("link del wire");
+    lab.gone("wire");
+    let ports = lab.plane.client.ports(lab.plane.datapath).expect("a datapath");
+    assert_eq!(ports.len(), 1, "it is out of the datapath");
+}
+
+#[test]
+fn what_was_asked_for_outlives_both_inner_processes() {
+    if !may() {
+        return;
+    }
+    let mut lab = Lab::new();
+    let before = lab.add("in1", VportKind::Internal).expect("a port");
+    let driver = || lab.switch.json(&["port", "show", "in1"])["driver"]["pid"].as_u64();
+    let pid = eventually("a driver process", driver);
+    signal(u32::try_from(pid).expect("a number"), Signal::KILL);
+    eventually("another one", || driver().filter(|other| *other != pid));
+    signal(lab.switch.switch_pid().expect("a process"), Signal::KILL);
+    let mut again = Plane::of_existing(&lab.switch, "dp7");
+    let ports = again.client.ports(again.datapath).expect("a datapath");
+    let after = ports.iter().find(|port| port.name == before.name).expect("the port");
+    assert_eq!((after.number, after.ifindex), (before.number, before.ifindex));
+    again.remove_port(before.number.expect("a number"));
+    lab.gone("in1");
+}
+
+#[test]
+fn a_vnic_for_controllers_outside_has_a_device_that_shows_its_guest() {
+    if !may() {
+        return;
+    }
+    let host = Namespace::new();
+    let words =
+        ["--switch", "red,module=flow,controller=external", "--switch", "blue,module=flow,controller=none"];
+    let vnics = ["--vnic", "vm1,switch=red,mtu=1400,mac=02:00:00:00:00:01", "--vnic", "vm2,switch=blue"];
+    let switch = Switch::start_in(host.name(), &[words, vnics].concat());
+    let mut lab = Lab { plane: Plane::new(&switch, "dp7"), switch, host };
+    assert!(lab.link("vm2").is_none(), "nobody looks for it");
+    let link = lab.link("vm1").expect("a device");
+    assert_eq!((&link["mtu"], &link["address"]), (&json!(1400), &json!("02:00:00:00:00:01")));
+    let has_link = |lab: &Lab| {
+        let flags = lab.link("vm1").expect("a device")["flags"].clone();
+        assert!(flags.as_array().expect("flags").contains(&json!("UP")), "{flags}");
+        flags.as_array().expect("flags").contains(&json!("LOWER_UP"))
+    };
+    assert!(!has_link(&lab));
+    let first = guest(&lab.switch, "vm1", ONE);
+    eventually("a link", || has_link(&lab).then_some(()));
+    lab.switch.ask(&["vnic", "set", "vm1", "link=down"]).ok();
+    eventually("no link", || (!has_link(&lab)).then_some(()));
+    lab.switch.ask(&["vnic", "set", "vm1", "link=up"]).ok();
+    eventually("a link", || has_link(&lab).then_some(()));
+    drop(first);
+    eventually("no link", || (!has_link(&lab)).then_some(()));
+    lab.switch.ask(&["vnic", "set", "vm1", "mac=02:00:00:00:00:07"]).ok();
+    assert_eq!(lab.link("vm1").expect("a device")["address"], "02:00:00:00:00:07");
+    lab.host.ip("link del vm1");
+    let again = eventually("another one", || lab.link("vm1"));
+    let port = lab.add("vm1", VportKind::Netdev).expect("a port");
+    eventually("its index", || {
+        let ports = lab.plane.client.ports(lab.plane.datapath).expect("a datapath");
+        let index = ports.iter().find(|other| other.number == port.number).and_then(|port| port.ifindex);
+        (index.map(u64::from) == again["ifindex"].as_u64()).then_some(())
+    });
+    lab.plane.remove_port(port.number.expect("a number"));
+    assert!(lab.link("vm1").is_some(), "it was configured");
+    lab.switch.ask(&["vnic", "del", "vm1"]).ok();
+    assert!(lab.link("vm1").is_none());
+}
