@@ -33,6 +33,7 @@ mod device;
 mod driver;
 mod ledger;
 mod memory;
+mod patience;
 mod rendezvous;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub use device::DeviceRing;
 pub use driver::*;
 pub use ledger::{Ledger, LedgerError};
 pub use memory::{Descriptor, RingAddresses, RingMemory};
+pub use patience::Patience;
 pub use rendezvous::arm_and_recheck;
 
 use thiserror::Error;
