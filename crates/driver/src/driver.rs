@@ -39,8 +39,9 @@ impl fmt::Display for PortId {
 pub struct DriverSettings {
     /// I/O threads; queues are spread over them.
     pub threads: usize,
-    /// How long a queue without frames is looked at before its thread sleeps, in us, and up to four times as long while
-    /// sleeps turn out to be short. As the switch's own: the answer to what was delivered comes within it, or late.
+    /// How long a queue without frames is looked at before its thread sleeps, in us, at most; how long it is depends on what
+    /// that has been worth lately ([`lasthop_ring::Patience`]). As the switch's own: the answer to what was delivered comes
+    /// within it, or late.
     pub hysteresis_us: u32,
     /// CPUs that the threads may run on; empty: any.
     pub cpus: Vec<usize>,
@@ -48,7 +49,7 @@ pub struct DriverSettings {
 
 impl Default for DriverSettings {
     fn default() -> Self {
-        Self { threads: 1, hysteresis_us: 50, cpus: Vec::new() }
+        Self { threads: 1, hysteresis_us: 200, cpus: Vec::new() }
     }
 }
 

@@ -32,10 +32,12 @@ mod capture;
 mod control;
 mod crew;
 mod device;
+mod duty;
 mod events;
 mod features;
 mod homes;
 mod inspect;
+mod load;
 mod mailbox;
 mod offences;
 mod port;
@@ -67,6 +69,7 @@ use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSet
 use thiserror::Error;
 
 use crew::Crew;
+use duty::Duty;
 use port::{PortRecord, PortTable};
 use stats::PortShare;
 use watchdog::Watchdog;
@@ -124,12 +127,13 @@ pub struct EngineSettings {
     pub cpus: Vec<usize>,
     /// Worker threads, 1 to `WORKERS_MAX`; beyond the number of CPUs they only get in each other's way.
     pub workers: usize,
-    /// How long a worker looks for more work after the last packet, in microseconds.
+    /// How long a thread looks for more work after the last packet at most, in microseconds; how long it does depends on what
+    /// that has been worth lately ([`lasthop_ring::Patience`]).
     pub hysteresis_us: u32,
 }
 
-/// Default of `hysteresis_us`: about what a sleep and a wake-up cost together.
-pub const HYSTERESIS_US_DEFAULT: u32 = 50;
+/// Default of `hysteresis_us`: most guests have answered by then. A quarter of it is about what a sleep and a wake-up cost together.
+pub const HYSTERESIS_US_DEFAULT: u32 = 200;
 
 impl Default for EngineSettings {
     fn default() -> Self {
@@ -164,13 +168,19 @@ impl Engine {
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
         let mut engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog, captures };
-        for (number, mut fabric) in fabrics.into_iter().enumerate() {
+        let worker = |mut fabric: Fabric| {
             fabric.set_flow_key(flow_key);
-            let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)
-                .map_err(|error| EngineError::System("set up a worker", error))?;
+            Worker::new(fabric, Arc::clone(&engine.crew), started)
+        };
+        let look_ns = u64::from(settings.hysteresis_us) * 1000;
+        let duties = fabrics.into_iter().map(worker).collect::<Result<_, _>>();
+        let duties =
+            duties.and_then(|workers| duty::duties(workers, &engine.crew, (&settings.cpus, look_ns), started));
+        let duties = duties.map_err(|error| EngineError::System("set up a worker", error))?;
+        for (number, duty) in duties.into_iter().enumerate() {
             let thread = std::thread::Builder::new()
                 .name(format!("worker{number}"))
-                .spawn(move || run_or_abort(worker))
+                .spawn(move || run_or_abort(duty))
                 .map_err(|error| EngineError::System("start a worker thread", error))?;
             engine.workers.push(thread);
         }
@@ -362,9 +372,9 @@ fn settings(config: PortConfig) -> PortSettings {
     PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated, kind }
 }
 
-/// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
+/// Runs a worker's thread. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
 /// would hold up every guest for ever, one that has died is started again.
-fn run_or_abort(worker: Worker) {
+fn run_or_abort(duty: Duty) {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -374,7 +384,7 @@ fn run_or_abort(worker: Worker) {
         }
     }
     let _bomb = Bomb;
-    worker.run();
+    duty.run();
 }
 
 impl Drop for Engine {

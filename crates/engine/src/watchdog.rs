@@ -12,7 +12,7 @@
 //! A write that does not wait is not interrupted by a signal, so it does no harm to interrupt a worker that would have come
 //! back anyway; and a write that was interrupted has waited.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
@@ -31,7 +31,8 @@ const TICK: Duration = Duration::from_millis(100);
 struct Watch {
     /// Begun and ended, each counted: odd inside a write.
     moves: AtomicU64,
-    thread: OnceLock<Pid>,
+    /// Number of the thread that serves it (gettid(2)); 0: none yet.
+    thread: AtomicI32,
 }
 
 /// What workers and the watchdog's thread share.
@@ -68,17 +69,18 @@ impl Watchdog {
         Ok(thread)
     }
 
-    /// The calling thread is `worker`'s.
+    /// The calling thread serves `worker` from now on.
     pub(crate) fn watch_me(&self, worker: usize) {
         sys::unblock();
-        let _ = self.watches[worker].thread.set(rustix::thread::gettid());
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        self.watches[worker].thread.store(thread, Ordering::Relaxed);
     }
 
     /// Does `write`, on the thread of `worker`; a write that waits is interrupted.
     #[inline]
     pub(crate) fn over<R>(&self, worker: usize, write: impl FnOnce() -> R) -> R {
         let moves = &self.watches[worker].moves;
-        let count = moves.load(Ordering::Relaxed); // changed by this thread only
+        let count = moves.load(Ordering::Relaxed); // changed by the thread that serves it only
         // Either the watchdog sees this when it looks for the last time, or this thread sees that it has gone to sleep.
         moves.store(count + 1, Ordering::SeqCst);
         if !self.is_awake.load(Ordering::SeqCst) {
@@ -131,7 +133,7 @@ impl Watchdog {
             let moves = watch.moves.load(Ordering::SeqCst);
             let inside = moves % 2 == 1;
             if inside {
-                watch.thread.get().into_iter().for_each(|thread| sys::interrupt(*thread));
+                Pid::from_raw(watch.thread.load(Ordering::Relaxed)).into_iter().for_each(sys::interrupt);
             }
             any |= inside || moves != *seen;
             *seen = moves;

@@ -196,11 +196,11 @@ struct RunArgs {
     /// [default: 16384]
     #[arg(long, value_name = "N")]
     fdb_entries: Option<FdbEntries>,
-    /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
+    /// Threads that move packets, 1 to 16, of which only the first is used while there is little to do [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     workers: Option<Workers>,
-    /// Microseconds for which a thread that moves packets looks for more before it sleeps, 0 to 10000: more saves wake-ups of
-    /// requests that follow each other, and takes that much of a core [default: 50]
+    /// Microseconds for which a thread that moves packets looks for more before it sleeps, at most, 0 to 10000: it does so while
+    /// that has been paying lately; more saves wake-ups of requests whose answers take long [default: 200]
     #[arg(long = "hysteresis-us", value_name = "N")]
     hysteresis: Option<Hysteresis>,
     /// What the switch process gives up before it meets a guest, so that who takes it over is nowhere: as much as this kernel
