@@ -289,9 +289,12 @@ impl Duty {
         let sleep_ns = self.workers.iter_mut().map(|worker| worker.lie_down(now)).min().unwrap_or(0);
         let wanted = gate.wait(sleep_ns);
         for worker in &mut self.workers {
-            worker.count_rest(sleep_ns);
-            if wanted.contains(&worker.number()) {
-                worker.hear(0);
+            let is_wanted = wanted.contains(&worker.number());
+            if is_wanted || wanted.is_empty() {
+                worker.count_rest(sleep_ns);
+            }
+            if is_wanted {
+                worker.take_events(Some(0));
             }
             worker.get_up(now);
         }

@@ -246,7 +246,8 @@ impl Worker {
         self.fabric.waiting_rings().iter().any(is_polled)
     }
 
-    fn take_events(&mut self, timeout_ns: Option<u64>) {
+    /// Takes kicks and errands, waiting for one up to `timeout_ns` (`None`: as long as it takes).
+    pub(crate) fn take_events(&mut self, timeout_ns: Option<u64>) {
         let events = self.events.wait(timeout_ns);
         let now = now_ns(self.started);
         for event in events {
