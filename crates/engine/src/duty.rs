@@ -21,9 +21,10 @@ use std::time::Instant;
 
 use lasthop_ring::Patience;
 
+use crate::EngineSettings;
 use crate::crew::Crew;
 use crate::events::Gate;
-use crate::load::leaver;
+use crate::load::Gathering;
 use crate::worker::{Worker, now_ns};
 
 /// How often a busy worker looks for kicks and errands: a ring that wakes meanwhile waits so long at most.
@@ -37,6 +38,8 @@ const WANTED_NS: u64 = 10_000;
 
 /// A thread and the workers that it serves.
 pub(crate) struct Duty {
+    number: usize,
+    gathering: Gathering,
     crew: Arc<Crew>,
     started: Instant,
     cpus: Vec<usize>,
@@ -67,11 +70,11 @@ enum Role {
     },
 }
 
-/// A duty for each worker, to be run by a thread of its own. Threads use `cpus` and look around for `look_ns` at most.
+/// A duty for each worker, to be run by a thread of its own.
 pub(crate) fn duties(
     workers: Vec<Worker>,
     crew: &Arc<Crew>,
-    (cpus, look_ns): (&[usize], u64),
+    settings: &EngineSettings,
     started: Instant,
 ) -> std::io::Result<Vec<Duty>> {
     let load = Arc::new(AtomicU64::new(0));
@@ -84,19 +87,19 @@ pub(crate) fn duties(
     let gate = Gate::new()?;
     workers.first().map_or(Ok(()), |first| gate.open(first.events(), first.number()))?;
     let first = Role::First { homes, gate, load: Arc::clone(&load) };
-    let others = std::iter::repeat_with(|| Role::Other {
-        first: to_first.clone(),
-        load_of_first: Arc::clone(&load),
-    });
+    let others =
+        std::iter::repeat_with(|| Role::Other { first: to_first.clone(), load_of_first: Arc::clone(&load) });
     let roles = std::iter::once(first).chain(others);
-    let duty = |((worker, arrivals), role)| Duty {
+    let duty = |((worker, arrivals), role): ((Worker, _), _)| Duty {
+        number: worker.number(),
+        gathering: settings.gathering,
         crew: Arc::clone(crew),
         started,
-        cpus: cpus.to_vec(),
+        cpus: settings.cpus.clone(),
         workers: vec![worker],
         arrivals,
         role,
-        patience: Patience::new(look_ns),
+        patience: Patience::new(u64::from(settings.hysteresis_us) * 1000),
         busy_since_ns: None,
         worked_ns: 0,
         yielded_ns: 0,
@@ -152,14 +155,16 @@ impl Duty {
     /// A worker comes here.
     fn take(&mut self, mut worker: Worker) {
         self.crew.watchdog().watch_me(worker.number());
+        worker.set_thread(self.number);
         worker.load.begin(now_ns(self.started));
         self.workers.push(worker);
     }
 
-    /// Takes in workers that were sent. Who sends one rings the first worker's bell afterwards.
+    /// The first thread takes in workers that were sent. Who sends one rings the first worker's bell afterwards.
     fn welcome(&mut self) {
-        while let Ok(mut worker) = self.arrivals.try_recv() {
-            let Role::First { homes, gate, .. } = &self.role else { return };
+        while let Role::First { homes, gate, .. } = &self.role
+            && let Ok(mut worker) = self.arrivals.try_recv()
+        {
             if gate.open(worker.events(), worker.number()).is_ok() {
                 worker.stay.come_back(now_ns(self.started));
                 self.take(worker);
@@ -208,8 +213,9 @@ impl Duty {
             (homes[number].is_some().then_some(number), worker.load.percent())
         });
         load.store(loads.clone().map(|(_, percent)| percent).sum(), Ordering::Relaxed);
-        let leaver = leaver(loads);
-        let Some(at) = leaver.and_then(|number| self.workers.iter().position(|worker| worker.number() == number))
+        let leaver = self.gathering.leaver(loads);
+        let Some(at) =
+            leaver.and_then(|number| self.workers.iter().position(|worker| worker.number() == number))
         else {
             return;
         };
@@ -266,7 +272,7 @@ impl Duty {
         let Role::Other { first, load_of_first } = &self.role else { return false };
         let Some(worker) = self.workers.pop() else { return false };
         let load_of_first = load_of_first.load(Ordering::Relaxed);
-        if !worker.stay.may_come_back(now, worker.load.percent(), load_of_first) {
+        if !self.gathering.may_come_back(worker.stay, now, worker.load.percent(), load_of_first) {
             self.workers.push(worker);
             return false;
         }

@@ -11,7 +11,8 @@
 //!
 //! **Not checked.** That kick and call descriptors are eventfds: the session does that before it hands them over.
 //!
-//! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. The watchdog is a thread that
+//! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. There is a thread for each worker, and
+//! the first one serves all workers as long as they have little to do. The watchdog is a thread that
 //! sleeps unless guests are signalled. Whatever all of them have to
 //! know is an errand to each; when all have answered, nobody uses what was there before. The control side may be any number
 //! of threads, one to a port at a time.
@@ -52,6 +53,7 @@ pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
 pub use lasthop_fabric::{Direction, Sight, UpcallLimits, UpcallRecord, Watch};
+pub use load::Gathering;
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 pub use sys::{peer_process, peer_user};
@@ -130,6 +132,8 @@ pub struct EngineSettings {
     /// How long a thread looks for more work after the last packet at most, in microseconds; how long it does depends on what
     /// that has been worth lately ([`lasthop_ring::Patience`]).
     pub hysteresis_us: u32,
+    /// Which thread serves which worker.
+    pub gathering: Gathering,
 }
 
 /// Default of `hysteresis_us`: most guests have answered by then. A quarter of it is about what a sleep and a wake-up cost together.
@@ -137,7 +141,12 @@ pub const HYSTERESIS_US_DEFAULT: u32 = 200;
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { cpus: Vec::new(), workers: 1, hysteresis_us: HYSTERESIS_US_DEFAULT }
+        Self {
+            cpus: Vec::new(),
+            workers: 1,
+            hysteresis_us: HYSTERESIS_US_DEFAULT,
+            gathering: Gathering::default(),
+        }
     }
 }
 
@@ -172,10 +181,8 @@ impl Engine {
             fabric.set_flow_key(flow_key);
             Worker::new(fabric, Arc::clone(&engine.crew), started)
         };
-        let look_ns = u64::from(settings.hysteresis_us) * 1000;
         let duties = fabrics.into_iter().map(worker).collect::<Result<_, _>>();
-        let duties =
-            duties.and_then(|workers| duty::duties(workers, &engine.crew, (&settings.cpus, look_ns), started));
+        let duties = duties.and_then(|workers| duty::duties(workers, &engine.crew, settings, started));
         let duties = duties.map_err(|error| EngineError::System("set up a worker", error))?;
         for (number, duty) in duties.into_iter().enumerate() {
             let thread = std::thread::Builder::new()

@@ -13,6 +13,22 @@ const STAY_NS: u64 = 10_000_000;
 /// And at most.
 const STAY_NS_MAX: u64 = 1_280_000_000;
 
+/// No round takes longer than this, in ns, unless its core was taken away.
+const ROUND_NS_MAX: u64 = 1_000_000;
+
+/// Which thread serves which worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gathering {
+    /// The first thread serves all that have little to do.
+    #[default]
+    ByLoad,
+    /// Each worker has its own.
+    Never,
+    /// Workers go to and fro as often as they can, to show that it does no harm.
+    #[doc(hidden)]
+    Restless,
+}
+
 /// How much of the time work takes, by the last window that is over.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
@@ -23,7 +39,7 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn add(&mut self, busy_ns: u64) {
-        self.busy_ns += busy_ns;
+        self.busy_ns += busy_ns.min(ROUND_NS_MAX);
     }
 
     pub(crate) fn percent(&self) -> u64 {
@@ -44,15 +60,30 @@ impl Load {
     }
 }
 
-/// Which of the workers of one thread goes to its own: the busiest, if together they have more to do than is good. Loads are in
-/// percent; `None`: that one stays.
-pub(crate) fn leaver(loads: impl Iterator<Item = (Option<usize>, u64)> + Clone) -> Option<usize> {
-    let total: u64 = loads.clone().map(|(_, percent)| percent).sum();
-    if total <= CROWDED {
-        return None;
+impl Gathering {
+    /// Which of the workers of the first thread goes to its own: the busiest, if together they have more to do than is good.
+    /// Loads are in percent; `None`: that one stays.
+    pub(crate) fn leaver(self, loads: impl Iterator<Item = (Option<usize>, u64)> + Clone) -> Option<usize> {
+        let total: u64 = loads.clone().map(|(_, percent)| percent).sum();
+        let (crowded, worth) = match self {
+            Self::ByLoad => (total > CROWDED, WORTH_A_THREAD),
+            Self::Never | Self::Restless => (true, 0),
+        };
+        if !crowded {
+            return None;
+        }
+        let movable = loads.filter(|(_, percent)| *percent >= worth);
+        movable.filter_map(|(number, percent)| Some((percent, number?))).max().map(|(_, number)| number)
     }
-    let movable = loads.filter(|(_, percent)| *percent >= WORTH_A_THREAD);
-    movable.filter_map(|(number, percent)| Some((percent, number?))).max().map(|(_, number)| number)
+
+    /// Whether a worker may come back to the first thread, with loads of its own and of that one, in percent.
+    pub(crate) fn may_come_back(self, stay: Stay, now_ns: u64, own: u64, first: u64) -> bool {
+        match self {
+            Self::ByLoad => stay.is_over(now_ns) && own + first < ROOM,
+            Self::Never => false,
+            Self::Restless => true,
+        }
+    }
 }
 
 /// How long a worker stays where it is: who is sent to and fro goes more and more rarely.
@@ -76,9 +107,8 @@ impl Stay {
         self.came_ns = now_ns;
     }
 
-    /// Whether it may come back to the first thread, with loads of its own and of that one, in percent.
-    pub(crate) fn may_come_back(&self, now_ns: u64, own: u64, first: u64) -> bool {
-        now_ns.saturating_sub(self.came_ns) >= self.stay_ns && own + first < ROOM
+    fn is_over(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.came_ns) >= self.stay_ns
     }
 
     /// It comes back.
@@ -106,15 +136,20 @@ mod tests {
         load.begin(2 * MS + MS / 4);
         assert_eq!(load.percent(), 10, "too short to tell");
         load.add(MS);
-        load.begin(12 * MS + MS / 4);
+        load.add(MS);
+        load.add(MS);
+        load.begin(32 * MS + MS / 4);
         assert_eq!(load.percent(), 10, "sleep counts");
         load.begin(100 * MS);
         assert_eq!(load.percent(), 0);
+        load.add(5 * MS);
+        load.begin(105 * MS);
+        assert_eq!(load.percent(), 20, "it had no core for most of the time");
     }
 
     #[test]
     fn the_busiest_leaves_a_crowd() {
-        let leaves = |loads: &[(Option<usize>, u64)]| leaver(loads.iter().copied());
+        let leaves = |loads: &[(Option<usize>, u64)]| Gathering::ByLoad.leaver(loads.iter().copied());
         assert_eq!(leaves(&[(None, 30), (Some(1), 30)]), None, "no crowd");
         assert_eq!(leaves(&[(None, 20), (Some(1), 15), (Some(2), 30)]), Some(2));
         assert_eq!(leaves(&[(None, 95), (Some(1), 4)]), None, "it would gain nothing");
@@ -125,11 +160,13 @@ mod tests {
     #[test]
     fn who_is_sent_to_and_fro_goes_ever_more_rarely() {
         let (mut stay, mut now_ns, mut stays) = (Stay::default(), 10_000 * MS, Vec::new());
+        let may_come_back =
+            |stay: Stay, now_ns, own, first| Gathering::ByLoad.may_come_back(stay, now_ns, own, first);
         for _ in 0..12 {
             stay.leave(now_ns);
             let since = now_ns;
-            while !stay.may_come_back(now_ns, 5, 20) {
-                assert!(!stay.may_come_back(now_ns + 100_000 * MS, 10, 20), "too busy");
+            while !may_come_back(stay, now_ns, 5, 20) {
+                assert!(!may_come_back(stay, now_ns + 100_000 * MS, 10, 20), "too busy");
                 now_ns += MS;
             }
             stays.push((now_ns - since) / MS);
@@ -138,6 +175,6 @@ mod tests {
         }
         assert_eq!(stays, [10, 20, 40, 80, 160, 320, 640, 1280, 1280, 1280, 1280, 1280]);
         stay.leave(now_ns + 20_000 * MS);
-        assert!(stay.may_come_back(now_ns + 20_010 * MS, 0, 0), "it had been quiet for long");
+        assert!(may_come_back(stay, now_ns + 20_010 * MS, 0, 0), "it had been quiet for long");
     }
 }

@@ -50,6 +50,8 @@ pub struct RingStats {
 pub struct WorkerStats {
     /// Number of the worker.
     pub index: usize,
+    /// The number of the worker whose thread serves it: the first one's, or its own.
+    pub thread: usize,
     /// Times it went to sleep.
     pub sleeps: u64,
     /// Times it looked for events without sleeping.

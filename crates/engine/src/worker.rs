@@ -67,11 +67,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(
-        fabric: Fabric,
-        crew: Arc<Crew>,
-        started: Instant,
-    ) -> std::io::Result<Self> {
+    pub(crate) fn new(fabric: Fabric, crew: Arc<Crew>, started: Instant) -> std::io::Result<Self> {
         let events = Events::new()?;
         events.listen(crew.mailbox(fabric.worker()).bell(), Event::Bell)?;
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
@@ -100,6 +96,11 @@ impl Worker {
     /// Its number in the crew.
     pub(crate) fn number(&self) -> usize {
         self.stats.index
+    }
+
+    /// Thread number `thread` serves it from now on.
+    pub(crate) fn set_thread(&mut self, thread: usize) {
+        self.stats.thread = thread;
     }
 
     /// Readable when it is wanted.

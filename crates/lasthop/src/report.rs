@@ -86,6 +86,9 @@ pub(crate) struct RingReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkerReport {
     pub(crate) index: usize,
+    /// The worker whose thread serves it: the first one, or itself.
+    #[serde(default)]
+    pub(crate) thread: usize,
     /// Times it went to sleep.
     pub(crate) sleeps: u64,
     /// Times it looked for events without sleeping.

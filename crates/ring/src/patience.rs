@@ -99,7 +99,8 @@ impl Patience {
         // Who slept meanwhile hears of it late: a sleep and a wake-up take about as long as a short look.
         let reach_ns = if habit.expects_an_answer() { long_ns } else { long_ns + short_ns };
         habit.soon = habit.soon.saturating_sub(1);
-        habit.answer = if is_answer && gap_ns < reach_ns { grown(habit.answer) } else { habit.answer.saturating_sub(2) };
+        habit.answer =
+            if is_answer && gap_ns < reach_ns { grown(habit.answer) } else { habit.answer.saturating_sub(2) };
     }
 }
 
@@ -140,7 +141,8 @@ mod tests {
 
         /// Sleeps for a round of `steps` once it knows them, and the time that it looks in a round.
         fn steady(mut self, steps: &[(usize, u64)]) -> (usize, u64) {
-            let round = |thread: &mut Self| steps.iter().for_each(|(source, gap_ns)| thread.meet(*source, *gap_ns));
+            let round =
+                |thread: &mut Self| steps.iter().for_each(|(source, gap_ns)| thread.meet(*source, *gap_ns));
             (0..10).for_each(|_| round(&mut self));
             let (sleeps, looked_ns) = (self.sleeps, self.looked_ns);
             round(&mut self);
@@ -157,7 +159,11 @@ mod tests {
         assert_eq!(steady(&[(1, 150_000), (2, 30_000)]), (0, 180_000), "back to back");
         assert_eq!(steady(&[(1, 1_000_000), (2, 150_000)]), (1, 150_000), "with a pause after the answer");
         assert_eq!(steady(&[(1, 1_000_000), (2, 30_000)]), (1, 30_000), "answered at once");
-        assert_eq!(steady(&[(1, 150_000), (2, 150_000), (3, 150_000), (4, 150_000)]), (0, 600_000), "by way of others");
+        assert_eq!(
+            steady(&[(1, 150_000), (2, 150_000), (3, 150_000), (4, 150_000)]),
+            (0, 600_000),
+            "by way of others"
+        );
         assert_eq!(steady(&[(1, 300_000), (2, 300_000)]), (2, 0), "too late");
     }
 

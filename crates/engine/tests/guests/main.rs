@@ -1,5 +1,5 @@
 //! Guests in user space talk through a running engine, over real vhost-user sessions: all of it with one worker and with
-//! three.
+//! three, which have a thread each, share one while there is little to do, or go to and fro all the time.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -11,5 +11,17 @@ mod one_worker {
 
 mod three_workers {
     const WORKERS: usize = 3;
+    include!("cases.rs");
+}
+
+mod gathered_workers {
+    use crate::support::TestCrew;
+    const WORKERS: TestCrew = TestCrew { workers: 3, gathering: lasthop_engine::Gathering::ByLoad };
+    include!("cases.rs");
+}
+
+mod restless_workers {
+    use crate::support::TestCrew;
+    const WORKERS: TestCrew = TestCrew { workers: 3, gathering: lasthop_engine::Gathering::Restless };
     include!("cases.rs");
 }

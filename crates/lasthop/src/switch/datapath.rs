@@ -41,8 +41,12 @@ impl Datapath {
     pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
         let switches = NamedSwitches::new(&settings.default_switch())?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
-        let settings =
-            EngineSettings { cpus, workers: settings.workers.0, hysteresis_us: settings.hysteresis.0 };
+        let settings = EngineSettings {
+            cpus,
+            workers: settings.workers.0,
+            hysteresis_us: settings.hysteresis.0,
+            ..EngineSettings::default()
+        };
         let engine = Engine::start(switches.module(), &settings).map_err(refused)?;
         Ok(Self { engine, switches, ports: BTreeMap::new() })
     }
@@ -259,6 +263,7 @@ fn ring_report(ring: RingStats) -> RingReport {
 fn worker_report(worker: WorkerStats) -> WorkerReport {
     WorkerReport {
         index: worker.index,
+        thread: worker.thread,
         sleeps: worker.sleeps,
         polls: worker.polls,
         visits: worker.visits,
