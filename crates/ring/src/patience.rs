@@ -17,7 +17,7 @@ const TRUST_MAX: u8 = 4;
 /// ```
 ///
 /// A stream in one direction is no reason for a long look, whatever its pace: nobody waits for the one who moves it. For each
-/// long look in vain there were two answers within the time, for each short one there was something within its time, but for
+/// long look in vain there were two answers within the time, for each two short ones there was something within its time, but for
 /// the first few; so what is spent on looking has been worth it, and even traffic that is too sparse costs nothing.
 ///
 /// Time is a number of ns of any clock that does not go back.
@@ -49,8 +49,8 @@ impl Habit {
     }
 }
 
-fn grown(trust: u8) -> u8 {
-    TRUST_MAX.min(trust + 1)
+fn grown(trust: u8, by: u8) -> u8 {
+    TRUST_MAX.min(trust + by)
 }
 
 impl Patience {
@@ -93,14 +93,17 @@ impl Patience {
         let (short_ns, long_ns) = (self.short_ns, self.long_ns);
         let habit = &mut self.habits[self.last_source];
         if gap_ns < short_ns {
-            habit.soon = grown(habit.soon);
+            habit.soon = grown(habit.soon, 2);
             return;
         }
         // Who slept meanwhile hears of it late: a sleep and a wake-up take about as long as a short look.
         let reach_ns = if habit.expects_an_answer() { long_ns } else { long_ns + short_ns };
         habit.soon = habit.soon.saturating_sub(1);
-        habit.answer =
-            if is_answer && gap_ns < reach_ns { grown(habit.answer) } else { habit.answer.saturating_sub(2) };
+        habit.answer = if is_answer && gap_ns < reach_ns {
+            grown(habit.answer, 1)
+        } else {
+            habit.answer.saturating_sub(2)
+        };
     }
 }
 
@@ -172,6 +175,7 @@ mod tests {
         assert_eq!(steady(&[(1, 1_000_000)]), (1, 0));
         assert_eq!(steady(&[(1, 100_000)]), (1, 0));
         assert_eq!(steady(&[(1, 40_000)]), (0, 40_000));
+        assert_eq!(steady(&[(1, 40_000), (1, 100_000)]), (1, 90_000), "in pairs");
     }
 
     #[test]
@@ -205,7 +209,7 @@ mod tests {
             }
             let [long, short] = thread.in_vain;
             prop_assert!(2 * long <= answers, "{long} long looks in vain, {answers} answers");
-            prop_assert!(short <= soon + 4 * u64::from(TRUST_MAX), "{short} short looks in vain, {soon} soon");
+            prop_assert!(short <= 2 * soon + 4 * u64::from(TRUST_MAX), "{short} short looks in vain, {soon} soon");
         }
 
         /// A clock that stands still, jumps or goes back does no harm.
