@@ -66,6 +66,9 @@ pub struct ThreadStats {
     pub sleeps: u64,
     /// Times that it looked for events without sleeping.
     pub polls: u64,
+    /// Times that it let others have its core, which they wanted, while it looked for more in vain.
+    #[serde(default)]
+    pub crowded: u64,
     /// Times that it looked at a queue.
     pub visits: u64,
     /// Times that it found something there.

@@ -211,6 +211,7 @@ impl Io {
             self.yielded_ns = self.now_ns();
             if self.yielded_ns - offered_ns > WANTED_NS {
                 look_ns = 0;
+                self.stats.crowded += 1;
             }
         }
         self.leave_idle(now, look_ns);

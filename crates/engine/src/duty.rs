@@ -248,6 +248,7 @@ impl Duty {
             self.yielded_ns = now_ns(self.started);
             if self.yielded_ns - offered_ns > WANTED_NS {
                 look_ns = 0;
+                self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
             }
         }
         self.workers.iter_mut().for_each(|worker| worker.leave_idle(now, look_ns));

@@ -56,6 +56,9 @@ pub struct WorkerStats {
     pub sleeps: u64,
     /// Times it looked for events without sleeping.
     pub polls: u64,
+    /// Times its thread, looking for more in vain, offered its core and did not get it back at once: others wanted it, and it
+    /// went to sleep. Counted for the first of the thread's workers.
+    pub crowded: u64,
     /// Visits to rings.
     pub visits: u64,
     /// Visits that found packets.

@@ -143,6 +143,11 @@ impl Worker {
         self.take_events((sleep_ns < u64::MAX).then_some(sleep_ns));
     }
 
+    /// Others wanted its thread's core.
+    pub(crate) fn count_crowd(&mut self) {
+        self.stats.crowded += 1;
+    }
+
     /// It sleeps for up to `sleep_ns`, or looks for events if that is 0.
     pub(crate) fn count_rest(&mut self, sleep_ns: u64) {
         self.stats.sleeps += u64::from(sleep_ns > 0);

@@ -93,6 +93,9 @@ pub(crate) struct WorkerReport {
     pub(crate) sleeps: u64,
     /// Times it looked for events without sleeping.
     pub(crate) polls: u64,
+    /// Times its thread went to sleep since others wanted its core.
+    #[serde(default)]
+    pub(crate) crowded: u64,
     /// Visits to rings.
     pub(crate) visits: u64,
     /// Visits that found packets.

@@ -266,6 +266,7 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         thread: worker.thread,
         sleeps: worker.sleeps,
         polls: worker.polls,
+        crowded: worker.crowded,
         visits: worker.visits,
         batches: worker.batches,
         contended: worker.crew.contended,
