@@ -25,7 +25,6 @@ pub enum Gathering {
     /// Each worker has its own.
     Never,
     /// Workers go to and fro as often as they can, to show that it does no harm.
-    #[doc(hidden)]
     Restless,
 }
 
