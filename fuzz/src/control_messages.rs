@@ -1,6 +1,8 @@
 //! Clients of the control interface that say anything: each request datagram ends, what they are told can be read, what is kept
 //! of what they said is said again as it was, and no miss is neither told nor counted.
 
+use std::time::Instant;
+
 use lasthop_control::attr::{Attrs, Writer};
 use lasthop_control::datapath::DatapathId;
 use lasthop_control::family::{FlowMessage, PacketMessage};
@@ -60,7 +62,7 @@ impl World {
             2 => self.read(client, usize::from(input.u8())),
             3 => {
                 self.datapath.is_counting = client == 0;
-                self.server.settle(&mut self.datapath);
+                self.server.settle(Instant::now(), &mut self.datapath);
             }
             _ => {
                 let len = usize::from(input.u16());
@@ -101,7 +103,7 @@ impl World {
 
     fn check(&mut self) {
         self.datapath.is_counting = false;
-        self.server.settle(&mut self.datapath);
+        self.server.settle(Instant::now(), &mut self.datapath);
         assert!(!self.server.is_settling() && self.datapath.removed_count() == 0, "a removal is not told");
         let records = self.server.records();
         if let Some(record) = records.get(&FIRST).filter(|record| record.name == "dp0") {

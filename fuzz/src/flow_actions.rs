@@ -4,7 +4,7 @@
 
 use lasthop_flow::{
     Action, Arp, CheckLength, Ethernet, FlowKey, Group, Hash, HashAlgorithm, Icmp, Ipv4, Ipv6, Lse, Masked,
-    Match, MplsTag, Ports, Rewrite, Sample, Userspace, Vlan,
+    Match, MplsTag, NeighbourDiscovery, Nsh, NshContext, Ports, Rewrite, Sample, Userspace, Vlan,
 };
 use lasthop_flowtable::{Flow, FlowModule, MeterRate};
 use lasthop_verdict::{Batch, Hashes, Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, Module, PortId, Verdicts};
@@ -28,7 +28,7 @@ fn masked<T: Group>(input: &mut Input<'_>) -> Masked<T> {
 }
 
 fn rewrite(input: &mut Input<'_>) -> Rewrite {
-    match input.u8() % 11 {
+    match input.u8() % 14 {
         0 => Rewrite::Priority(masked::<u32>(input)),
         1 => Rewrite::Mark(masked::<u32>(input)),
         2 => Rewrite::Ethernet(masked::<Ethernet>(input)),
@@ -39,12 +39,25 @@ fn rewrite(input: &mut Input<'_>) -> Rewrite {
         7 => Rewrite::Icmp(masked::<Icmp>(input)),
         8 => Rewrite::Icmpv6(masked::<Icmp>(input)),
         9 => Rewrite::Arp(masked::<Arp>(input)),
-        _ => Rewrite::Mpls(masked::<Lse>(input)),
+        10 => Rewrite::Mpls(masked::<Lse>(input)),
+        11 => Rewrite::Sctp(masked::<Ports>(input)),
+        12 => Rewrite::Nd(masked::<NeighbourDiscovery>(input)),
+        _ => Rewrite::Nsh(Box::new((nsh(input), nsh(input)))),
     }
 }
 
+fn nsh(input: &mut Input<'_>) -> Nsh {
+    let [flags, ttl, md_type, next_proto] = [0; 4].map(|_: u8| input.u8());
+    let context = match md_type % 3 {
+        0 => NshContext::None,
+        1 => NshContext::Md1([0; 4].map(|_: u32| input.u32())),
+        _ => NshContext::Md2((0..input.u8() % 80).map(|_| input.u8()).collect()),
+    };
+    Nsh { flags, ttl, md_type, next_proto, path: input.u32(), context }
+}
+
 fn action(input: &mut Input<'_>, depth: usize) -> Action {
-    match input.u8() % 17 {
+    match input.u8() % 20 {
         0 => Action::Output(u32::from(input.u16())),
         1 => Action::Userspace(Userspace::default()),
         2 | 3 => Action::Set(rewrite(input)),
@@ -63,6 +76,9 @@ fn action(input: &mut Input<'_>, depth: usize) -> Action {
         13 => Action::PopEthernet,
         14 => Action::Meter(u32::from(input.u8() % 2)),
         15 => Action::Clone(list(input, depth)),
+        17 => Action::PushNsh(Box::new(nsh(input))),
+        18 => Action::PopNsh,
+        19 => Action::AddMpls(MplsTag { lse: input.u32(), ether_type: input.u16(), is_l3: input.bool() }),
         _ => Action::CheckLength(CheckLength {
             len_bytes: input.u16(),
             greater: list(input, depth),
@@ -163,6 +179,8 @@ fn seed(actions: &[&[u8]], offload: Offload, frame: &[u8]) -> Vec<u8> {
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
     use lasthop_wire::Network::{Ipv4 as V4, Ipv6 as V6};
     let output: &[u8] = &[0, 0, 2];
+    let push_ethernet = [&[12][..], &[3; 24]].concat();
+    let push_nsh = [&[17, 0, 63, 1, 0][..], &[7; 20]].concat();
     let rewrite_ipv4 = [&[2, 3][..], &[9; 24]].concat();
     let rewrite_ipv6 = [&[2, 4][..], &[9; 80]].concat();
     let v4 = (tcp_frame(V4, 0, 300), tcp_offload(V4, 0, 0));
@@ -171,11 +189,13 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("output", &[output][..], &v4),
         ("tags", &[&[4, 0x81, 0, 0x10, 5], output, &[5], output], &v4),
         ("labels", &[&[9, 0, 0, 1, 0], output, &[10, 8, 0], output], &v4),
-        ("without-ethernet", &[&[13], &[12, 1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 5, 6], output], &v4),
+        ("without-ethernet", &[&[13], &push_ethernet, output], &v4),
         ("rewrite-ipv4", &[&rewrite_ipv4, output], &v4),
         ("rewrite-ipv6", &[&rewrite_ipv6, output], &v6),
         ("recirculate", &[&[8, 1, 0, 0, 0, 7], &[7, 1], output], &v4),
         ("userspace", &[&[11, 0, 0, 0, 40], &[1], &[14, 1], output], &v6),
+        ("service-header", &[&push_nsh, &push_ethernet, output, &[13], &[18], output], &v4),
+        ("outermost-label", &[&[19, 0, 0, 1, 0, 0x47, 0x88, 0], &push_ethernet, output], &v4),
         ("nested", &[&[15, 1, 0, 0, 2], &[16, 0, 200, 1, 0, 0, 2, 1, 0, 0, 2]], &v4),
     ]
     .map(|(name, actions, (frame, offload))| (name.to_owned(), seed(actions, *offload, frame)))

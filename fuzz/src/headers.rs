@@ -2,7 +2,7 @@
 
 use etherparse::{InternetSlice, Ipv6ExtensionSlice, NetSlice, SlicedPacket, TransportSlice};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, PROTO_TCP, PROTO_UDP, ethertype};
-use lasthop_wire::key::{Link, extract, field};
+use lasthop_wire::key::{extract, field};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES};
 use lasthop_wire::{
     HeaderError, Key, Layers, Metadata, Network, Offload, Segmentation, Sum, check_partial, flow_hash,
@@ -73,7 +73,7 @@ fn find_headers(case: &Case) {
 fn make_key(case: &Case) {
     let head = &case.frame[..case.cut];
     let mut key = Key::default();
-    let offsets = extract(head, Link::Ethernet, &Metadata::default(), &mut key);
+    let offsets = extract(head, &Metadata::default(), &mut key);
     assert!(usize::from(offsets.network) <= head.len() && usize::from(offsets.transport) <= head.len());
     let Ok(layers) = Layers::parse(head) else { return };
     assert_eq!(offsets.network, layers.l3_offset);

@@ -119,9 +119,10 @@ class Switch(Process):
     """`lasthop run` in a directory of its own.  Ports are --vnic values.
 
     With `default_dir`, where the switch should go by itself, it is not told a directory.
+    LASTHOP_TEST_MODULE names another module for tests that name none.
     """
 
-    def __init__(self, directory, ports, module="bridge", default_dir=None, program=None, prefix=(), env=None, words=()):
+    def __init__(self, directory, ports, module=os.environ.get("LASTHOP_TEST_MODULE", "bridge"), default_dir=None, program=None, prefix=(), env=None, words=()):
         self.directory = pathlib.Path(directory)
         self.run_dir = pathlib.Path(default_dir or self.directory / "run")
         self.ports = ports
@@ -179,6 +180,15 @@ class Switch(Process):
             for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
                 pids += [int(child) for child in (task / "children").read_text().split()]
         return pids
+
+
+def cpu_seconds(pids):
+    """Processor time that these processes took so far."""
+    ticks = 0
+    for pid in pids:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Linux(Process):

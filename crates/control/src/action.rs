@@ -3,6 +3,7 @@
 use lasthop_flow::{
     Action, CheckLength, Ethernet, Group, Hash, HashAlgorithm, MplsTag, Sample, Userspace, VLAN_PRESENT, Vlan,
 };
+use lasthop_wire::headers::{ETHERTYPES_MPLS, ETHERTYPES_VLAN};
 
 use crate::attr::{Attr, Attrs, Writer};
 use crate::bounds::{ACTION_BYTES_MAX, ACTION_DEPTH_MAX, PORTS_MAX};
@@ -11,8 +12,6 @@ use crate::refusal::{Errno, Refusal};
 use crate::uapi::action as uapi;
 use crate::{conntrack, nsh, rewrite, uapi::key as key_uapi};
 
-const TPIDS: [u16; 2] = [0x8100, 0x88a8];
-const MPLS_TYPES: [u16; 2] = [0x8847, 0x8848];
 /// Bytes of an Ethernet header, of which a truncated packet keeps all.
 const TRUNCATED_BYTES_MIN: u32 = 14;
 
@@ -105,7 +104,7 @@ fn decode_userspace(attrs: Attrs<'_>) -> Result<Userspace, Refusal> {
 
 fn decode_vlan([a, b, c, d]: [u8; 4]) -> Result<Vlan, Refusal> {
     let vlan = Vlan { tpid: u16::from_be_bytes([a, b]), tci: u16::from_be_bytes([c, d]) };
-    let is_tag = TPIDS.contains(&vlan.tpid) && vlan.tci & VLAN_PRESENT != 0;
+    let is_tag = ETHERTYPES_VLAN.contains(&vlan.tpid) && vlan.tci & VLAN_PRESENT != 0;
     is_tag
         .then_some(vlan)
         .ok_or(Refusal::invalid("a VLAN tag to push needs TPID 0x8100 or 0x88a8, and TCI bit 0x1000"))
@@ -151,7 +150,7 @@ fn decode_push_mpls(attr: &Attr<'_>) -> Result<MplsTag, Refusal> {
 fn decode_add_mpls([a, b, c, d, e, f, g, h]: [u8; 8]) -> Result<MplsTag, Refusal> {
     let ether_type = u16::from_be_bytes([e, f]);
     let is_l3 = u16::from_ne_bytes([g, h]) & uapi::MPLS_L3 != 0;
-    if !MPLS_TYPES.contains(&ether_type) {
+    if !ETHERTYPES_MPLS.contains(&ether_type) {
         return Err(Refusal::invalid("an MPLS label needs EtherType 0x8847 or 0x8848"));
     }
     Ok(MplsTag { lse: u32::from_be_bytes([a, b, c, d]), ether_type, is_l3 })

@@ -6,8 +6,9 @@ pub const PORTS_MAX: u32 = 65_536;
 pub const ACTION_BYTES_MAX: usize = 32 * 1024;
 /// How deep lists of actions may be nested (the kernel's limit): each level is a frame of our stack.
 pub const ACTION_DEPTH_MAX: usize = 16;
-/// Bytes of a device's name, final NUL excluded (IFNAMSIZ - 1).
-pub const NAME_BYTES_MAX: usize = 15;
+/// Bytes of a datapath's or port's name, final NUL excluded: what vnics and switches may have. The kernel's devices have
+/// 15 (IFNAMSIZ - 1).
+pub const NAME_BYTES_MAX: usize = 32;
 /// Bytes of a generic family's or group's name (GENL_NAMSIZ - 1).
 pub const FAMILY_BYTES_MAX: usize = 15;
 /// Port ids in one list: one for each CPU of the largest machines.
@@ -30,6 +31,9 @@ pub const ANSWER_BYTES_MAX: usize = 128 * 1024;
 pub const UPCALL_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes that may wait for all clients together: beyond, only answers are taken, of which each client has but a few.
 pub const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How long a client may wait for a port's device, in milliseconds; then it is refused. Devices take some 10 ms, and as
+/// long as a restart of the process that makes them.
+pub const PARKED_MS_MAX: u64 = 5000;
 /// Bytes of one datagram of a dump; OVS takes 64 KiB.
 pub const DUMP_BYTES: usize = 16 * 1024;
 /// Datapaths: OVS has one for all its bridges.

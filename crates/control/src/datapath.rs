@@ -28,6 +28,26 @@ pub struct Port {
     pub upcall_port_ids: Vec<u32>,
 }
 
+/// A port that is to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedPort<'a> {
+    /// Its datapath's name; of port 0 of a datapath that is to begin itself, its own.
+    pub datapath: &'a str,
+    /// Name.
+    pub name: &'a str,
+    /// What it is to be.
+    pub kind: VportKind,
+}
+
+/// Whether what a port stands for is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It is: the port can begin.
+    Ready,
+    /// Somebody is at it.
+    NotYet,
+}
+
 /// What the switch knows of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortView {
@@ -162,6 +182,20 @@ pub trait Datapath {
     /// Its counters, `lost` excepted.
     fn stats(&self, id: DatapathId) -> (DatapathStats, MegaflowStats);
 
+    /// A port is about to begin, port 0 of a datapath included, before the datapath does. While its device is being made its client waits,
+    /// and others are served; this is asked again with every [`Server::settle`](crate::server::Server::settle), until it is
+    /// ready or refused, or [`Datapath::port_unwanted`] says that it is not wanted any more.
+    ///
+    /// # Errors
+    /// ENODEV if there is no such device, and whatever keeps it from being made.
+    fn port_wanted(&mut self, wanted: WantedPort<'_>) -> Result<Readiness, Refusal> {
+        let _ = wanted;
+        Ok(Readiness::Ready)
+    }
+    /// A port of which it was said that it is not ready yet will not begin: nobody waits for it any more.
+    fn port_unwanted(&mut self, name: &str) {
+        let _ = name;
+    }
     /// A port begins.
     ///
     /// # Errors

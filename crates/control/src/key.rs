@@ -7,7 +7,8 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Match, Nsh, VLANS_MAX, Vlan};
+use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Nsh, VLANS_MAX, Vlan};
+use lasthop_wire::headers::ETHERTYPES_VLAN;
 
 use crate::attr::{Attr, Attrs, Writer};
 use crate::nsh;
@@ -16,8 +17,6 @@ use crate::tunnel;
 use crate::uapi::key as uapi;
 
 const KINDS: usize = uapi::LAST as usize + 1;
-/// EtherTypes of VLAN tags.
-const TPIDS: [u16; 2] = [0x8100, 0x88a8];
 /// What a mask looks at of a tag's control word when it says nothing: all of it.
 const TCI_EXACT: u16 = 0xffff;
 
@@ -92,19 +91,22 @@ fn group<G: Group>(attr: &Attr<'_>) -> Result<G, Refusal> {
 ///
 /// # Errors
 /// EINVAL for attributes that are unknown, come twice, have a wrong length, or are no VLAN header where they should be.
-/// Whether the key is complete is for [`Match::check`] to say.
+/// Whether the key is complete is for [`lasthop_flow::Match::check`] to say.
 pub fn decode(attrs: Attrs<'_>) -> Result<FlowKey, Refusal> {
     let mut raw = Raw([None; KINDS]);
     raw.fill(attrs)?;
-    let vlans = raw.tags(|raw, _| is_tag(raw))?;
+    let vlans = raw.tags(is_tag)?;
     decode_rest(raw, vlans)
 }
 
-fn is_tag(raw: &Raw<'_>) -> Result<bool, Refusal> {
+fn is_tag(raw: &Raw<'_>, level: usize) -> Result<bool, Refusal> {
     let attr = raw.0.get(usize::from(uapi::ETHERTYPE)).copied().flatten();
     let ether_type = attr.map(|attr| array(&attr).map(u16::from_be_bytes)).transpose()?;
-    let is_tag = ether_type.is_some_and(|kind| TPIDS.contains(&kind));
+    let is_tag = ether_type.is_some_and(|kind| ETHERTYPES_VLAN.contains(&kind));
     let parts = [raw.has(uapi::VLAN), raw.has(uapi::ENCAP)];
+    if level == VLANS_MAX && parts == [false, false] {
+        return Ok(false); // beyond the tags that are matched, it is an EtherType like others
+    }
     if parts == [is_tag, is_tag] {
         Ok(is_tag)
     } else {
@@ -171,18 +173,6 @@ fn decode_mpls(attr: &Attr<'_>) -> Result<ArrayVec<u32, MPLS_MAX>, Refusal> {
         return Err(wrong);
     }
     Ok(entries.iter().map(|entry| u32::from_be_bytes(*entry)).collect())
-}
-
-/// Key and mask of a request, checked against each other.
-///
-/// # Errors
-/// As [`decode`], [`decode_mask`] and [`Match::check`].
-pub fn decode_match(key: Attrs<'_>, mask: Option<Attrs<'_>>) -> Result<Match, Refusal> {
-    let key = decode(key)?;
-    let mask = mask.map(|mask| decode_mask(mask, &key)).transpose()?;
-    let found = Match { key, mask };
-    found.check()?;
-    Ok(found)
 }
 
 /// A key, or a mask, in the order of the kernel's.

@@ -4,7 +4,7 @@
 //! in the messages that the kernel's datapath takes: generic netlink, families `ovs_datapath`, `ovs_vport`, `ovs_flow`,
 //! `ovs_packet`, `ovs_meter` and `ovs_ct_limit`. They go over a UNIX SEQPACKET socket, since netlink needs a kernel module.
 //! [`message`], [`family`], [`key`] and [`action`] are the codec; [`server`] answers requests by what a [`datapath::Datapath`] has, and
-//! [`socket`] gives it clients; [`client`] is the other side, and [`mod@format`] prints flows as ovs-dpctl does.
+//! [`socket`] gives it clients; [`client`] is the other side, [`talk`] the same for who cannot wait, and [`mod@format`] prints flows as ovs-dpctl does.
 //!
 //! **Contract.** Bytes from a socket are checked before they mean anything; what makes no sense is refused with the number
 //! that the kernel would refuse it with. Attributes of a message that have no meaning here are passed over, unknown keys and
@@ -48,6 +48,7 @@ mod rewrite;
 pub mod server;
 pub mod socket;
 mod sys;
+pub mod talk;
 mod tunnel;
 mod uapi;
 

@@ -8,7 +8,7 @@ use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
 
 use crate::datapath::{
     Datapath, DatapathId, Execute, Flow, FlowInstall, FlowName, FlowView, Meter, MeterFeatures, Port,
-    PortView, RemovalId,
+    PortView, Readiness, RemovalId, WantedPort,
 };
 use crate::family::{DatapathStats, MegaflowStats};
 use crate::refusal::{Errno, Refusal};
@@ -24,6 +24,10 @@ pub struct MemoryDatapath {
     tables: BTreeMap<DatapathId, Table>,
     /// Devices and guests that there are; `None` is all that one may think of.
     pub devices: Option<BTreeSet<String>>,
+    /// Devices that are being made: their ports are not ready yet.
+    pub being_made: BTreeSet<String>,
+    /// Ports that were not ready, and are not wanted any more.
+    pub unwanted: Vec<String>,
     /// Packets that were to be executed, the last ones.
     pub executed: VecDeque<(DatapathId, Execute)>,
     /// Flows that are taken out have packets under way until this is false again.
@@ -118,6 +122,14 @@ impl Datapath for MemoryDatapath {
         let stats = DatapathStats { flows: table.flows.len() as u64, ..DatapathStats::default() };
         let masks = u32::try_from(masks.len()).unwrap_or(u32::MAX);
         (stats, MegaflowStats { masks, ..MegaflowStats::default() })
+    }
+
+    fn port_wanted(&mut self, wanted: WantedPort<'_>) -> Result<Readiness, Refusal> {
+        Ok(if self.being_made.contains(wanted.name) { Readiness::NotYet } else { Readiness::Ready })
+    }
+
+    fn port_unwanted(&mut self, name: &str) {
+        self.unwanted.push(name.to_owned());
     }
 
     fn port_added(&mut self, id: DatapathId, port: &Port) -> Result<(), Refusal> {

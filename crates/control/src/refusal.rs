@@ -43,6 +43,8 @@ errnos! {
     EMSGSIZE = 90;
     /// Not implemented, on purpose.
     EOPNOTSUPP = 95;
+    /// Waited for in vain.
+    ETIMEDOUT = 110;
 }
 
 impl fmt::Display for Errno {

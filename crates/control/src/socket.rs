@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno as SystemErrno;
@@ -17,15 +18,26 @@ use crate::server::{PeerId, Server, Upcall, Upcalled};
 use crate::sys::peer_user;
 
 /// Which users may connect.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Access {
-    /// User numbers, besides root and the one that the switch runs as.
-    pub users: Vec<u32>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Root, the user that the switch runs as, and those with these numbers.
+    Users(Vec<u32>),
+    /// Whoever handed the connection over has asked already.
+    Asked,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self::Users(Vec::new())
+    }
 }
 
 impl Access {
-    fn admits(&self, user: u32) -> bool {
-        user == 0 || user == rustix::process::geteuid().as_raw() || self.users.contains(&user)
+    fn check(&self, socket: &OwnedFd) -> Result<(), Closed> {
+        let Self::Users(users) = self else { return Ok(()) };
+        let user = peer_user(socket.as_fd())?;
+        let own = rustix::process::geteuid().as_raw();
+        if user == 0 || user == own || users.contains(&user) { Ok(()) } else { Err(Closed::User(user)) }
     }
 }
 
@@ -118,10 +130,7 @@ impl Connections {
     /// # Errors
     /// When it may not, or cannot be served.
     pub fn add(&mut self, socket: OwnedFd) -> Result<PeerId, Closed> {
-        let user = peer_user(socket.as_fd())?;
-        if !self.access.admits(user) {
-            return Err(Closed::User(user));
-        }
+        self.access.check(&socket)?;
         if self.connections.len() >= PEERS_MAX {
             return Err(Closed::TooMany);
         }
@@ -160,19 +169,27 @@ impl Connections {
         Ok(closed)
     }
 
-    /// Tells of flows that were taken out, once workers have finished what they were at; returns whether somebody waits for
-    /// more of them.
+    /// Tells of flows that were taken out, once workers have finished what they were at, and goes on with ports whose devices
+    /// are there; returns whether somebody waits for more of either.
     pub fn settle(&mut self, datapath: &mut dyn Datapath) -> bool {
-        self.server.settle(datapath);
+        self.server.settle(Instant::now(), datapath);
         self.flush(datapath);
         self.server.is_settling()
     }
 
     /// Tells the control plane of a packet, or counts that it could not be told.
-    pub fn upcall(&mut self, upcall: Upcall, datapath: &mut dyn Datapath) {
-        if self.server.upcall(upcall) == Upcalled::Queued {
+    pub fn upcall(&mut self, upcall: Upcall, datapath: &mut dyn Datapath) -> Upcalled {
+        let upcalled = self.server.upcall(upcall);
+        if upcalled == Upcalled::Queued {
             self.flush(datapath);
         }
+        upcalled
+    }
+
+    /// The device or guest of a port is gone, and the port with it: clients are told.
+    pub fn port_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
+        self.server.port_lost(name, datapath);
+        self.flush(datapath);
     }
 
     /// Sends what the server has for its clients for other reasons than a request of their own: notifications.

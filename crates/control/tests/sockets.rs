@@ -86,7 +86,9 @@ fn serve(errands: &Receiver<Errand>, woken: &OwnedFd, closes: &Sender<String>) -
             match errands.recv() {
                 Ok(Errand::Add(socket)) => drop(connections.add(socket).expect("it may")),
                 Ok(Errand::Upcalls(upcall, count)) => {
-                    (0..count).for_each(|_| connections.upcall((*upcall).clone(), &mut datapath));
+                    for _ in 0..count {
+                        let _ = connections.upcall((*upcall).clone(), &mut datapath);
+                    }
                 }
                 Err(_) => {}
             }
@@ -111,6 +113,16 @@ fn make_datapath(client: &mut Client, port_ids: Vec<u32>) -> i32 {
     client.datapath_put(&wanted, true).expect("it is new").datapath
 }
 
+fn vport(datapath: i32, name: &str) -> VportMessage {
+    VportMessage {
+        datapath,
+        kind: Some(VportKind::Netdev),
+        name: Some(name.to_owned()),
+        upcall_port_ids: Some(vec![0]),
+        ..VportMessage::default()
+    }
+}
+
 fn flow(datapath: i32, number: u32) -> FlowMessage {
     let mut ufid = [0; 16];
     ufid[..4].copy_from_slice(&number.to_ne_bytes());
@@ -130,13 +142,7 @@ fn a_client_does_what_a_controller_does() {
     let served = Served::new();
     let mut client = served.client();
     let datapath = make_datapath(&mut client, Vec::new());
-    let port = VportMessage {
-        datapath,
-        kind: Some(VportKind::Netdev),
-        name: Some("vm1".to_owned()),
-        upcall_port_ids: Some(vec![0]),
-        ..VportMessage::default()
-    };
+    let port = vport(datapath, "vm1");
     assert_eq!(client.port_add(&port).expect("it is new").number, Some(1));
     let refused = client.port_add(&port).expect_err("it is there");
     assert!(matches!(refused, ClientError::Refused { errno: 17, .. }), "{refused}");
@@ -166,9 +172,7 @@ fn others_ports_are_heard_of() {
     let (mut watcher, mut actor) = (served.client(), served.client());
     watcher.watch_ports().expect("a group");
     let datapath = make_datapath(&mut actor, Vec::new());
-    let name = Some("vm1".to_owned());
-    let port = VportMessage { datapath, kind: Some(VportKind::Netdev), name, ..VportMessage::default() };
-    actor.port_add(&VportMessage { upcall_port_ids: Some(vec![0]), ..port }).expect("it is new");
+    actor.port_add(&vport(datapath, "vm1")).expect("it is new");
     let told = watcher.receive().expect("a notification");
     let message = Messages::new(&told).next().expect("a message");
     let (_, attrs) = message.generic().expect("generic").datapath().expect("of a datapath");

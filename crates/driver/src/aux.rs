@@ -1,14 +1,13 @@
 //! What the kernel says beside a frame that a packet socket received (packet(7), `PACKET_AUXDATA`), and the VLAN tag that is
 //! put back by it.
 
+use lasthop_wire::headers::ETHERTYPE_VLAN;
 use lasthop_wire::vnet::{GSO_NONE, HEADER_BYTES, Offload};
 
 /// `TP_STATUS_VLAN_VALID`: the frame had a tag, which was taken out.
 const STATUS_VLAN_VALID: u32 = 1 << 4;
 /// `TP_STATUS_VLAN_TPID_VALID`: its first half is told, too.
 const STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
-/// Its first half where it is not told: 802.1Q.
-const TPID_8021Q: u16 = 0x8100;
 /// `struct cmsghdr` on 64-bit machines: a length, a level, a type.
 const CONTROL_HEADER_BYTES: usize = 16;
 /// `struct tpacket_auxdata`.
@@ -33,7 +32,8 @@ pub(crate) fn stripped_tag(control: &[u8]) -> Option<[u8; TAG_BYTES]> {
         return None;
     }
     let (tci, tpid) = (half(CONTROL_HEADER_BYTES + 16)?, half(CONTROL_HEADER_BYTES + 18)?);
-    let tpid = if status & STATUS_VLAN_TPID_VALID == 0 { TPID_8021Q } else { tpid };
+    // Where it is not told, it is that of 802.1Q.
+    let tpid = if status & STATUS_VLAN_TPID_VALID == 0 { ETHERTYPE_VLAN } else { tpid };
     let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());
     Some([a, b, c, d])
 }

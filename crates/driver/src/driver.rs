@@ -35,7 +35,7 @@ impl fmt::Display for PortId {
 }
 
 /// How the driver works.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverSettings {
     /// I/O threads; queues are spread over them.
     pub threads: usize,
@@ -43,13 +43,11 @@ pub struct DriverSettings {
     /// that has been worth lately ([`lasthop_ring::Patience`]). As the switch's own: the answer to what was delivered comes
     /// within it, or late.
     pub hysteresis_us: u32,
-    /// CPUs that the threads may run on; empty: any.
-    pub cpus: Vec<usize>,
 }
 
 impl Default for DriverSettings {
     fn default() -> Self {
-        Self { threads: 1, hysteresis_us: 200, cpus: Vec::new() }
+        Self { threads: 1, hysteresis_us: 200 }
     }
 }
 

@@ -90,7 +90,6 @@ pub(crate) struct Io {
     errands: Receiver<Errand>,
     reporter: Reporter,
     stats: ThreadStats,
-    cpus: Vec<usize>,
     patience: Patience,
     started: Instant,
     polled_ns: u64,
@@ -114,7 +113,6 @@ impl Io {
             errands,
             reporter,
             stats: ThreadStats::default(),
-            cpus: settings.cpus.clone(),
             patience: Patience::new(u64::from(settings.hysteresis_us) * 1000),
             started: Instant::now(),
             polled_ns: 0,
@@ -130,7 +128,6 @@ impl Io {
 
     /// Serves until told to stop.
     fn run(mut self) {
-        self.choose_cpus();
         while !self.is_stopping {
             let now = self.now_ns();
             let worked = self.round(now);
@@ -165,18 +162,6 @@ impl Io {
     /// Whether there are lanes that only an event tells of.
     fn has_sleepers(&self) -> bool {
         self.lanes.iter().any(|(_, lane)| !lane.is_active)
-    }
-
-    fn choose_cpus(&self) {
-        if self.cpus.is_empty() {
-            return;
-        }
-        let mut set = rustix::thread::CpuSet::new();
-        for &cpu in self.cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
-            set.set(cpu);
-        }
-        // CPUs that went offline meanwhile leave the thread unpinned: slower, not broken.
-        let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 
     /// Visits active lanes; whether one had something to do.

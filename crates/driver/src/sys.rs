@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_ulong, c_void};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -423,6 +423,31 @@ pub(crate) fn set_tap_headers(fd: BorrowedFd<'_>, len_bytes: c_int) -> Result<()
         checked(libc::ioctl(raw, libc::TUNSETVNETHDRSZ as _, &raw const len_bytes))?;
         checked(libc::ioctl(raw, libc::TUNSETVNETLE as _, &raw const little)).map(drop)
     }
+}
+
+/// Has a tap say that there is a cable at its other end, or none.
+///
+/// # Errors
+/// Whatever ioctl(2) says; `BADFD` when the tap is gone.
+pub(crate) fn set_tap_carrier(fd: BorrowedFd<'_>, is_there: bool) -> Result<(), Errno> {
+    /// `_IOW('T', 226, int)` of linux/if_tun.h.
+    const TUNSETCARRIER: u32 = 0x4004_54e2;
+    let value = c_int::from(is_there);
+    // SAFETY: the request reads one int.
+    checked(unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETCARRIER as _, &raw const value) }).map(drop)
+}
+
+/// The network namespace that a tap is in, wherever it was moved to.
+///
+/// # Errors
+/// Whatever ioctl(2) says; `BADFD` when the tap is gone.
+pub(crate) fn tap_namespace(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    /// `_IO('T', 227)` of linux/if_tun.h; since Linux 5.6.
+    const TUNGETDEVNETNS: u32 = 0x54e3;
+    // SAFETY: the request takes nothing.
+    let namespace = checked(unsafe { libc::ioctl(fd.as_raw_fd(), TUNGETDEVNETNS as _) })?;
+    // SAFETY: the kernel made this descriptor for us just then.
+    Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
 }
 
 /// Has a tap leave undone what `offloads` says (`TUN_F_*`).

@@ -1,30 +1,87 @@
 //! Copies of the counters in memory that outlives the process, so that they are known when it was killed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_fabric::{Fabric, PortCounters};
+use lasthop_fabric::{Fabric, PortCounters, RX_DROPS};
 use lasthop_guestmem::{Mapping, Words};
 use lasthop_verdict::PortId;
 
 /// How old a copy may be while packets pass.
 const AGE_NS_MAX: u64 = 10_000_000;
-/// Bytes of one worker's copy.
-const PAGE_BYTES: usize = (8 * PortCounters::WORDS).next_multiple_of(64);
+/// Bytes for the names of the counters at the start of a port's memory, with room for those of other versions.
+pub const NAMES_BYTES: usize = 3072;
+/// Bytes of one worker's copy, with room likewise.
+const PAGE_BYTES: usize = 1024;
+/// Names that the counters of one port may have beside those that are known here.
+const UNKNOWN_MAX: usize = PAGE_BYTES / 8;
+const _: () =
+    assert!(8 * PortCounters::WORDS <= PAGE_BYTES, "the books of programs of this version are too small");
 
-/// Bytes of the memory for one port's counters: a copy by each worker that there may be.
-pub const BOOK_BYTES: usize = (WORKERS_MAX * PAGE_BYTES).next_multiple_of(4096);
+/// Bytes of the memory for one port's counters: what they are called, and a copy by each worker that there may be.
+///
+/// ```text
+///   names, separated by blanks, zeroes  | worker 0: a word for each name | worker 1 | ...
+/// ```
+pub const BOOK_BYTES: usize = (NAMES_BYTES + WORKERS_MAX * PAGE_BYTES).next_multiple_of(4096);
 
-/// What the counters in a port's memory add up to, its bytes read by somebody else. Closed: the process that counted is dead.
-#[must_use]
-pub fn counters_in(book: &[u8]) -> PortCounters {
-    let mut sum = PortCounters::default();
-    for page in book.chunks(PAGE_BYTES).take(WORKERS_MAX) {
-        let words = page.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_ne_bytes));
-        sum.merge(&PortCounters::of_words(&words.collect::<Vec<_>>()));
+/// A port's counters as they were found in its memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Booked {
+    /// Those that are known.
+    pub counters: PortCounters,
+    /// Those that the program of the process that counted has, and this one has not, by name: what the names of drop
+    /// counters begin with is [`RX_DROPS`] and [`TX_DROPS`].
+    pub unknown: BTreeMap<String, u64>,
+}
+
+impl Booked {
+    /// What the counters in a port's memory add up to, its bytes read by somebody else. Closed: the process that counted is
+    /// dead.
+    #[must_use]
+    pub fn of(book: &[u8]) -> Self {
+        let (names, pages) = book.split_at_checked(NAMES_BYTES).unwrap_or_default();
+        let names = String::from_utf8_lossy(names);
+        let mut booked = Self::default();
+        for (index, name) in names.trim_end_matches('\0').split(' ').take(PAGE_BYTES / 8).enumerate() {
+            let count = pages.chunks(PAGE_BYTES).map(|page| word(page, index)).fold(0, u64::wrapping_add);
+            booked.add(name, count);
+        }
+        let unknown = booked.unknown.iter().filter(|(name, _)| name.starts_with(RX_DROPS));
+        booked.counters.close(unknown.map(|(_, count)| count).sum());
+        booked
     }
-    sum.close();
-    sum
+
+    /// Adds to the counter of this name, known or not.
+    pub fn add(&mut self, name: &str, count: u64) {
+        let has_room = self.unknown.len() < UNKNOWN_MAX || self.unknown.contains_key(name);
+        if count > 0 && !self.counters.add_to(name, count) && has_room {
+            *self.unknown.entry(name.to_owned()).or_default() += count;
+        }
+    }
+
+    /// Adds what another process counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.counters.merge(&other.counters);
+        other.unknown.iter().for_each(|(name, count)| self.add(name, *count));
+    }
+}
+
+fn word(page: &[u8], index: usize) -> u64 {
+    let word = page.get(8 * index..).and_then(<[u8]>::first_chunk);
+    word.map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
+/// Writes into a port's memory what its words are.
+pub(crate) fn entitle(memory: &Arc<Mapping>) {
+    let names = PortCounters::names().collect::<Vec<_>>().join(" ");
+    let mut bytes = names.into_bytes();
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let words: Vec<u64> = (0..bytes.len() / 8).map(|index| word(&bytes, index)).collect();
+    if let Some(row) = Words::new(memory, 0, NAMES_BYTES / 8) {
+        row.write(&words);
+    }
 }
 
 /// One worker's copies.
@@ -40,7 +97,7 @@ impl Books {
     /// Keeps the counters of `port` in worker number `worker`'s part of `memory`, if it has one.
     pub(crate) fn open(&mut self, port: PortId, worker: usize, memory: &Arc<Mapping>) {
         self.close(port);
-        let page = Words::new(memory, worker * PAGE_BYTES, PortCounters::WORDS);
+        let page = Words::new(memory, NAMES_BYTES + worker * PAGE_BYTES, PortCounters::WORDS);
         self.pages.extend(page.map(|page| (port, page)));
         self.is_behind = true;
     }
@@ -77,6 +134,72 @@ impl Books {
             if let Some(counters) = fabric.counters(*port) {
                 page.write(&counters.words());
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use lasthop_verdict::DropReason;
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    #[test]
+    fn a_book_is_read_as_it_was_written() {
+        let file = memfd_create("lasthop-test-book", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, BOOK_BYTES as u64).unwrap();
+        let memory = Arc::new(Mapping::of_file(file.as_fd(), 0, BOOK_BYTES as u64).unwrap());
+        let mut counters = PortCounters { rx_packets: 5, forwarded: 3, ..PortCounters::default() };
+        counters.rx_drops.count_all(DropReason::ALL[0], 2);
+        counters.tx_drops.count_all(*DropReason::ALL.last().unwrap(), 4);
+        entitle(&memory);
+        let mut books = Books::default();
+        for worker in [0, WORKERS_MAX - 1] {
+            books.open(PortId(worker as u16), worker, &memory);
+        }
+        assert_eq!(books.pages.len(), 2, "there is room");
+        books.pages.iter().for_each(|(_, page)| page.write(&counters.words()));
+        let mut bytes = vec![0; BOOK_BYTES];
+        assert_eq!(rustix::io::pread(&file, &mut bytes[..], 0), Ok(BOOK_BYTES));
+        let mut twice = counters;
+        twice.merge(&counters);
+        assert_eq!(Booked::of(&bytes), Booked { counters: twice, unknown: BTreeMap::new() });
+    }
+
+    /// A book of a program whose counters are `names`, by one worker.
+    fn foreign(names: &str, words: &[u64]) -> Vec<u8> {
+        let mut book = vec![0; BOOK_BYTES];
+        book[..names.len()].copy_from_slice(names.as_bytes());
+        for (place, word) in book[NAMES_BYTES..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        book
+    }
+
+    #[test]
+    fn counters_of_another_version_are_known_by_their_names() {
+        let names = "rx_drops.moon tx_packets rx_drops.too_long rx_packets tx_drops.too_short";
+        let booked = Booked::of(&foreign(names, &[2, 3, 1, 10, 4]));
+        let counters = &booked.counters;
+        assert_eq!((counters.rx_packets, counters.tx_packets), (10, 3));
+        assert_eq!(
+            counters.rx_drops.nonzero().collect::<Vec<_>>(),
+            [(DropReason::TooLong, 1), (DropReason::Restart, 7)]
+        );
+        assert_eq!(counters.tx_drops.nonzero().collect::<Vec<_>>(), [(DropReason::TooShort, 4)]);
+        assert_eq!(booked.unknown, BTreeMap::from([("rx_drops.moon".to_owned(), 2)]));
+        let mut sum = booked.clone();
+        sum.merge(&booked);
+        assert_eq!((sum.counters.rx_packets, sum.unknown["rx_drops.moon"]), (20, 4));
+    }
+
+    #[test]
+    fn what_is_no_book_has_no_counters() {
+        for bytes in [&[][..], &[0; 100], &[0; BOOK_BYTES], &[0xff; BOOK_BYTES - 3]] {
+            assert_eq!(Booked::of(bytes).counters, PortCounters::default());
         }
     }
 }

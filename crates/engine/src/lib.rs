@@ -48,7 +48,7 @@ mod upcalls;
 mod watchdog;
 mod worker;
 
-pub use books::{BOOK_BYTES, counters_in};
+pub use books::{BOOK_BYTES, Booked, NAMES_BYTES};
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
@@ -67,7 +67,7 @@ use std::time::Duration;
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_guestmem::Mapping;
-use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, Vid};
+use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SwitchId, Vid};
 use thiserror::Error;
 
 use crew::Crew;
@@ -222,6 +222,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoAnswer`].
     pub fn keep_counters(&self, port: PortId, memory: &Arc<Mapping>) -> Result<(), EngineError> {
+        books::entitle(memory);
         let memory = Arc::clone(memory);
         self.crew.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
     }
@@ -278,6 +279,28 @@ impl Engine {
             record.config = config;
         }
         if link_up != old.link_up { self.crew.set_link(port, link_up) } else { Ok(()) }
+    }
+
+    /// Takes a port to another switch, with its guest. What passes meanwhile is dropped, by name.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::NoAnswer`]; [`EngineError::Refused`] by the module, and then the port is back
+    /// where it was.
+    pub fn move_port(&self, port: PortId, switch: SwitchId) -> Result<(), EngineError> {
+        let old = self.table().get(port).map(|record| record.config.clone());
+        let old = old.ok_or(EngineError::NoSuchPort(port))?;
+        let new = PortConfig { switch, ..old.clone() };
+        self.module.port_removed(port);
+        // No worker is amid a visit any more that knew it there.
+        self.crew.call_all(|_| ())?;
+        let added = self.module.port_added(port, &settings(new.clone())).map_err(EngineError::Refused);
+        if added.is_err() {
+            return self.module.port_added(port, &settings(old)).map_err(EngineError::Refused).and(added);
+        }
+        if let Some(record) = self.table().get_mut(port) {
+            record.config = new;
+        }
+        Ok(())
     }
 
     /// Removes a port; its guest's rings are stopped first.

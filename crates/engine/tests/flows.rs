@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lasthop_engine::{UpcallLimits, Upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
-use lasthop_flowtable::{Flow, FlowModule, FlowName};
+use lasthop_flowtable::{Execution, Flow, FlowModule, FlowName};
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_verdict::{DropReason, Mac, PortId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -49,7 +49,10 @@ impl ControlPlane {
             let (metadata, todo) = (record.metadata, actions.clone());
             switch.engine.inject(
                 bytes.clone(),
-                move || announcer.execute_next(metadata, &todo).is_ok(),
+                move || {
+                    let execution = Execution::new(metadata, &todo, 0).unwrap();
+                    announcer.execute_next(execution).is_ok()
+                },
                 move |_| settler.settle(record.ticket),
             );
             let matching = key(to, record.metadata.in_port);

@@ -4,6 +4,7 @@
 //! [`Desk`] is a thing that one worker at a time works on, with a queue for what others leave there meanwhile. [`Turns`]
 //! keeps the order of work that several of them do side by side. [`Bounded`] is the queue, [`Doze`] tells whether its
 //! reader sleeps. [`records()`] makes a ring of records of any length, from one thread to one other, for what a capture sees.
+//! [`prefetch()`] asks for what will be looked at next.
 //!
 //! **Contract.** No operation waits, allocates or makes a system call. What was left is seen by somebody: by the holder of
 //! the claim, who looks again after releasing it, or by who left it, who tries the claim again ([`Desk::claim_again`]).
@@ -25,6 +26,7 @@
 
 mod desk;
 mod doze;
+mod prefetch;
 mod queue;
 mod records;
 mod sync;
@@ -32,6 +34,7 @@ mod turns;
 
 pub use desk::{Claim, Desk};
 pub use doze::Doze;
+pub use prefetch::prefetch;
 pub use queue::Bounded;
 pub use records::{RecordReader, RecordWriter, records};
 pub use sync::full_fence;

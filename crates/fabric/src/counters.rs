@@ -29,13 +29,6 @@ impl Drops {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
-    /// Counts in the order of [`DropReason::ALL`]; those that are missing are 0.
-    pub(crate) fn of_counts(counts: impl Iterator<Item = u64>) -> Self {
-        let mut drops = Self::default();
-        drops.0.iter_mut().zip(counts).for_each(|(count, known)| *count = known);
-        drops
-    }
-
     /// All counts, in the order of [`DropReason::ALL`].
     pub(crate) fn all(&self) -> &[u64] {
         &self.0

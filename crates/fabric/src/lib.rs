@@ -58,6 +58,7 @@ pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
 pub use progress::RingProgress;
 pub use rota::{ActiveRing, Rota, Visited};
+pub use tally::{RX_DROPS, TX_DROPS};
 pub use tap::{Direction, Sight, Tap, TapClock, TapReader, Watch, tap};
 pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
 

@@ -1,64 +1,79 @@
-//! Counters as a row of words, to be kept where they outlive the process.
+//! Counters as a row of words, to be kept where they outlive the process, and their names for whoever reads them then.
 
 use lasthop_verdict::DropReason;
 
-use crate::counters::{Drops, PortCounters};
+use crate::counters::PortCounters;
 
 const REASONS: usize = DropReason::ALL.len();
 /// Words in front of the drop counters.
 const PLAIN: usize = 13;
+/// What the names of the drop counters begin with.
+pub const RX_DROPS: &str = "rx_drops.";
+/// As [`RX_DROPS`].
+pub const TX_DROPS: &str = "tx_drops.";
 
 impl PortCounters {
     /// Words that the counters of one port are.
     pub const WORDS: usize = PLAIN + 2 * REASONS;
 
-    /// The counters as words, for [`Self::of_words`].
+    /// The counters as words, in the order of [`Self::names`].
     #[must_use]
     pub fn words(&self) -> [u64; Self::WORDS] {
         let mut words = [0; Self::WORDS];
         let (plain, drops) = words.split_at_mut(PLAIN);
         let mut copy = *self;
-        plain.iter_mut().zip(copy.plain()).for_each(|(word, counter)| *word = *counter);
+        plain.iter_mut().zip(copy.plain()).for_each(|(word, (_, counter))| *word = *counter);
         let (received, sent) = drops.split_at_mut(REASONS);
         received.copy_from_slice(self.rx_drops.all());
         sent.copy_from_slice(self.tx_drops.all());
         words
     }
 
-    /// Counters that were kept as words; words that are missing count as 0.
-    #[must_use]
-    pub fn of_words(words: &[u64]) -> Self {
-        let mut counters = Self::default();
-        let mut words = words.iter().copied();
-        counters.plain().into_iter().zip(&mut words).for_each(|(counter, word)| *counter = word);
-        counters.rx_drops = Drops::of_counts(words.by_ref().take(REASONS));
-        counters.tx_drops = Drops::of_counts(words.take(REASONS));
-        counters
+    /// What the words are, in their order. Another version of the program may have others, and in another order.
+    pub fn names() -> impl Iterator<Item = String> {
+        let plain = Self::default().plain().map(|(name, _)| name.to_owned());
+        let drops = [RX_DROPS, TX_DROPS]
+            .into_iter()
+            .flat_map(|side| DropReason::ALL.iter().map(move |reason| format!("{side}{}", reason.name())));
+        plain.into_iter().chain(drops)
     }
 
-    fn plain(&mut self) -> [&mut u64; PLAIN] {
+    /// Adds to the counter of this name; false if there is none.
+    pub fn add_to(&mut self, name: &str, count: u64) -> bool {
+        let reason = |name| DropReason::ALL.iter().find(|reason| reason.name() == name);
+        if let Some(name) = name.strip_prefix(RX_DROPS) {
+            return reason(name).map(|reason| self.rx_drops.count_all(*reason, count)).is_some();
+        }
+        if let Some(name) = name.strip_prefix(TX_DROPS) {
+            return reason(name).map(|reason| self.tx_drops.count_all(*reason, count)).is_some();
+        }
+        let counter = self.plain().into_iter().find(|(known, _)| *known == name);
+        counter.map(|(_, counter)| *counter += count).is_some()
+    }
+
+    fn plain(&mut self) -> [(&'static str, &mut u64); PLAIN] {
         [
-            &mut self.rx_packets,
-            &mut self.rx_bytes,
-            &mut self.rx_gso_packets,
-            &mut self.injected,
-            &mut self.copies_added,
-            &mut self.segments_added,
-            &mut self.forwarded,
-            &mut self.waiting,
-            &mut self.tx_packets,
-            &mut self.tx_bytes,
-            &mut self.tx_gso_packets,
-            &mut self.tx_csum_completed,
-            &mut self.signals,
+            ("rx_packets", &mut self.rx_packets),
+            ("rx_bytes", &mut self.rx_bytes),
+            ("rx_gso_packets", &mut self.rx_gso_packets),
+            ("injected", &mut self.injected),
+            ("copies_added", &mut self.copies_added),
+            ("segments_added", &mut self.segments_added),
+            ("forwarded", &mut self.forwarded),
+            ("waiting", &mut self.waiting),
+            ("tx_packets", &mut self.tx_packets),
+            ("tx_bytes", &mut self.tx_bytes),
+            ("tx_gso_packets", &mut self.tx_gso_packets),
+            ("tx_csum_completed", &mut self.tx_csum_completed),
+            ("signals", &mut self.signals),
         ]
     }
 
     /// Makes counters of a worker that was killed whole: what had not come to its end then is counted by who takes over, and
-    /// what was counted on one side only is on both.
-    pub fn close(&mut self) {
+    /// what was counted on one side only is on both. `unknown` packets were dropped for reasons that have no counter here.
+    pub fn close(&mut self, unknown: u64) {
         self.rx_packets = self.rx_packets.saturating_sub(std::mem::take(&mut self.waiting));
-        let (taken_in, accounted_for) = (self.taken_in(), self.accounted_for());
+        let (taken_in, accounted_for) = (self.taken_in(), self.accounted_for() + unknown);
         self.rx_drops.count_all(DropReason::Restart, taken_in.saturating_sub(accounted_for));
         self.rx_packets += accounted_for.saturating_sub(taken_in);
     }
@@ -68,27 +83,29 @@ impl PortCounters {
 mod tests {
     use super::*;
 
-    fn counters() -> PortCounters {
-        PortCounters::of_words(&(1..=PortCounters::WORDS as u64).collect::<Vec<_>>())
-    }
-
     #[test]
     fn counters_are_what_they_were() {
-        let counters = counters();
+        let mut counters = PortCounters::default();
+        for (name, count) in PortCounters::names().zip(1..) {
+            assert!(counters.add_to(&name, count), "{name}");
+        }
         assert_eq!((counters.rx_packets, counters.signals), (1, 13));
         assert_eq!(counters.rx_drops.of(DropReason::TooShort), 14);
         assert_eq!(counters.tx_drops.of(DropReason::ALL[REASONS - 1]), PortCounters::WORDS as u64);
-        assert_eq!(PortCounters::of_words(&counters.words()), counters);
-        assert_eq!(PortCounters::of_words(&[]), PortCounters::default());
+        assert_eq!(counters.words().to_vec(), (1..=PortCounters::WORDS as u64).collect::<Vec<_>>());
+        assert!(!counters.add_to("rx_drops.moon", 1) && !counters.add_to("too_short", 1));
     }
 
     #[test]
     fn closed_counters_are_conserved() {
         let mut one = PortCounters { rx_packets: 10, forwarded: 5, waiting: 3, ..PortCounters::default() };
-        one.close();
+        one.close(0);
         assert_eq!((one.rx_packets, one.rx_drops.of(DropReason::Restart)), (7, 2));
         let mut other = PortCounters { rx_packets: 1, forwarded: 5, ..PortCounters::default() };
-        other.close();
+        other.close(0);
         assert!(one.is_conserved() && other.is_conserved());
+        let mut third = PortCounters { rx_packets: 4, ..PortCounters::default() };
+        third.close(3);
+        assert_eq!((third.rx_packets, third.rx_drops.of(DropReason::Restart)), (4, 1));
     }
 }

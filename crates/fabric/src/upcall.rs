@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use lasthop_exchange::{RecordReader, RecordWriter, records};
 use lasthop_verdict::{DropReason, IMAGE_BYTES, PORTS_MAX, PortId, Upcall, UpcallReason};
+use lasthop_wire::key::Link;
 use lasthop_wire::{Metadata, Offload, Segmentation, Sum};
 
 use crate::Fabric;
@@ -33,12 +34,24 @@ use crate::sender::Source;
 use crate::side_table::SegmentBuffer;
 
 /// Bytes in front of a record's frame: the packet's metadata.
-const PREFIX_BYTES: usize = 24;
+const PREFIX_BYTES: usize = 28;
 const MISS: u64 = 0;
 const ACTION: u64 = 1;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Part of a second that a burst of one port may be.
 const BURST_DIVISOR: u64 = 10;
+
+/// An EtherType, or more than there are for an Ethernet header.
+fn number_of(link: Link) -> u32 {
+    match link {
+        Link::Ethernet => u32::MAX,
+        Link::None(ethertype) => u32::from(ethertype),
+    }
+}
+
+fn link_of(number: u32) -> Link {
+    u16::try_from(number).map_or(Link::Ethernet, Link::None)
+}
 
 /// What one port may have on the way to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +79,8 @@ pub struct UpcallRecord {
     pub len_bytes: u32,
     /// See [`Upcall::ticket`].
     pub ticket: u32,
+    /// See [`Upcall::origin`].
+    pub origin: u16,
 }
 
 impl UpcallRecord {
@@ -84,9 +99,10 @@ impl UpcallRecord {
     }
 
     fn prefix(&self) -> [u8; PREFIX_BYTES] {
-        let Metadata { recirc_id, dp_hash, priority, mark, .. } = self.metadata;
+        let Metadata { recirc_id, dp_hash, priority, mark, link, .. } = self.metadata;
         let mut bytes = [0; PREFIX_BYTES];
-        let numbers = [recirc_id, dp_hash, priority, mark, self.ticket];
+        let numbers =
+            [recirc_id, dp_hash, priority, mark, self.ticket, u32::from(self.origin), number_of(link)];
         for (place, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(numbers) {
             *place = number.to_ne_bytes();
         }
@@ -96,15 +112,16 @@ impl UpcallRecord {
     fn of([first, second]: [u64; 2], prefix: &[u8]) -> Self {
         let mut numbers = prefix.as_chunks::<4>().0.iter().map(|bytes| u32::from_ne_bytes(*bytes));
         let mut next = || numbers.next().unwrap_or(0);
-        let [recirc_id, dp_hash, priority, mark, ticket] = [next(), next(), next(), next(), next()];
+        let [recirc_id, dp_hash, priority, mark, ticket, origin, link] = std::array::from_fn(|_| next());
+        let origin = origin as u16;
         let reason = match first & 0xff {
             ACTION => UpcallReason::Action { flow: second as u32, step: (first >> 8) as u16 },
             _ => UpcallReason::Miss,
         };
         let in_port = (first >> 24) as u16;
-        let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port };
+        let metadata = Metadata { recirc_id, dp_hash, priority, mark, in_port, link: link_of(link) };
         let (worker, port) = ((first >> 40) as u8, PortId((first >> 48) as u16));
-        Self { reason, port, metadata, worker, len_bytes: (second >> 32) as u32, ticket }
+        Self { reason, port, metadata, worker, len_bytes: (second >> 32) as u32, ticket, origin }
     }
 }
 
@@ -378,7 +395,7 @@ impl Fabric {
 
     fn hand_over_one(&mut self, upcall: Upcall, now_ns: u64) {
         let Self { fetched, senders, upcalls, .. } = self;
-        let Upcall { reason, metadata, ticket, truncate_len_bytes, .. } = upcall;
+        let Upcall { reason, metadata, ticket, origin, truncate_len_bytes, .. } = upcall;
         let copy = Copy {
             packet: fetched.packets[usize::from(upcall.packet)],
             header: &fetched.headers[usize::from(upcall.image)],
@@ -386,7 +403,7 @@ impl Fabric {
             image: upcall.image,
         };
         let (port, worker) = (copy.packet.port(), senders.worker);
-        let record = UpcallRecord { reason, port, metadata, worker, len_bytes: 0, ticket };
+        let record = UpcallRecord { reason, port, metadata, worker, len_bytes: 0, ticket, origin };
         let taken = match (&mut upcalls.writer, senders.source(copy.packet)) {
             (Some(writer), Some(source)) => writer.take(&source, &copy, record, now_ns),
             (None, _) => Err(DropReason::NoFlow),
@@ -416,9 +433,12 @@ mod tests {
     #[test]
     fn a_record_survives_its_words() {
         for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }] {
-            let metadata = Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023 };
+            let link = Link::None(0x894f);
+            let metadata =
+                Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023, link };
             let (port, len_bytes) = (PortId(1022), u32::MAX);
-            let record = UpcallRecord { reason, port, metadata, worker: 15, len_bytes, ticket: 0x1_0007 };
+            let (worker, ticket, origin) = (15, 0x1_0007, 0xfedc);
+            let record = UpcallRecord { reason, port, metadata, worker, len_bytes, ticket, origin };
             assert_eq!(UpcallRecord::of(record.words(), &record.prefix()), record);
         }
     }

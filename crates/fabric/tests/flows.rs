@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Userspace};
-use lasthop_flowtable::{Flow, FlowModule};
+use lasthop_flowtable::{Execution, Flow, FlowModule};
 use lasthop_verdict::{DropReason, Mac, PortId, UpcallReason};
 use lasthop_wire::{Metadata, Offload};
 use support::{TestGuest, assert_conserved, everything, frame};
@@ -51,7 +51,7 @@ impl Switch {
         {
             assert_eq!(record.reason, UpcallReason::Miss);
             let actions = [Action::Output(u32::from(bytes[5]))];
-            self.module.execute_next(record.metadata, &actions).unwrap();
+            self.module.execute_next(Execution::new(record.metadata, &actions, 0).unwrap()).unwrap();
             self.fabric.inject(&bytes, Offload::default(), 0).unwrap();
             self.module.settle(record.ticket);
             numbers.push(bytes[20]);
@@ -157,7 +157,7 @@ fn packets_of_the_control_plane_come_back_on_its_own_account() {
     let metadata = Metadata { in_port: 700, ..Metadata::default() };
     for _ in 0..3 {
         let actions = [Action::Userspace(Userspace::default()), Action::Recirc(9)];
-        switch.module.execute_next(metadata, &actions).unwrap();
+        switch.module.execute_next(Execution::new(metadata, &actions, 0).unwrap()).unwrap();
         switch.fabric.inject(&frame(2, 1, 60), Offload::default(), 0).unwrap();
         let mut bytes = Vec::new();
         let record = switch.reader.pop(&mut bytes).unwrap();

@@ -40,6 +40,7 @@ impl Module for Asking {
                 reason: REASON,
                 metadata,
                 ticket: 9,
+                origin: 3,
             };
             assert!(verdicts.upcall(upcall));
             if self.also_forwards {

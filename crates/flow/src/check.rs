@@ -2,6 +2,11 @@
 
 use std::fmt;
 
+use lasthop_wire::headers::{
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPES_MPLS,
+    PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
+};
+
 use crate::group::Ipv4;
 use crate::key::{FRAGMENT_LATER, FlowKey, VLAN_PRESENT};
 use crate::tunnel::TunnelOptions;
@@ -10,17 +15,6 @@ use crate::tunnel::TunnelOptions;
 const PORTS_MAX: u32 = 65_536;
 const LABEL_MAX: u32 = 0xf_ffff;
 
-const ETHER_IPV4: u16 = 0x0800;
-const ETHER_ARP: u16 = 0x0806;
-const ETHER_RARP: u16 = 0x8035;
-const ETHER_IPV6: u16 = 0x86dd;
-const ETHER_MPLS: [u16; 2] = [0x8847, 0x8848];
-const ETHER_NSH: u16 = 0x894f;
-const PROTO_ICMP: u8 = 1;
-const PROTO_TCP: u8 = 6;
-const PROTO_UDP: u8 = 17;
-const PROTO_ICMPV6: u8 = 58;
-const PROTO_SCTP: u8 = 132;
 /// ICMPv6 types of neighbour solicitation and advertisement (RFC 4861, 4.3 and 4.4).
 const ND_TYPES: [u8; 2] = [135, 136];
 
@@ -238,12 +232,12 @@ impl Layers {
         let v4 = key.ipv4.unwrap_or_default();
         let v6 = key.ipv6.unwrap_or_default();
         match key.ether_type {
-            Some(ETHER_IPV4) => Self(Self::IPV4 | transport4(v4)),
-            Some(ETHER_IPV6) if v6.frag == FRAGMENT_LATER => Self(Self::IPV6),
-            Some(ETHER_IPV6) => Self(Self::IPV6 | transport6(v6.proto) | neighbour(key)),
-            Some(ETHER_ARP | ETHER_RARP) => Self(Self::ARP),
-            Some(ETHER_NSH) => Self(Self::NSH),
-            Some(kind) if ETHER_MPLS.contains(&kind) => Self(Self::MPLS),
+            Some(ETHERTYPE_IPV4) => Self(Self::IPV4 | transport4(v4)),
+            Some(ETHERTYPE_IPV6) if v6.frag == FRAGMENT_LATER => Self(Self::IPV6),
+            Some(ETHERTYPE_IPV6) => Self(Self::IPV6 | transport6(v6.proto) | neighbour(key)),
+            Some(ETHERTYPE_ARP | ETHERTYPE_RARP) => Self(Self::ARP),
+            Some(ETHERTYPE_NSH) => Self(Self::NSH),
+            Some(kind) if ETHERTYPES_MPLS.contains(&kind) => Self(Self::MPLS),
             _ => Self(0),
         }
     }
@@ -301,7 +295,7 @@ mod tests {
     fn tcp() -> FlowKey {
         FlowKey {
             ethernet: Some(Ethernet::default()),
-            ether_type: Some(ETHER_IPV4),
+            ether_type: Some(ETHERTYPE_IPV4),
             ipv4: Some(Ipv4 { proto: PROTO_TCP, ..Ipv4::default() }),
             tcp: Some(Ports::default()),
             tcp_flags: Some(0),

@@ -18,6 +18,12 @@ pub const CACHE_ENTRIES: usize = 8192;
 pub const CACHE_REPLACE_ONE_IN: u64 = 8;
 /// Buckets that a key may be in: its home and the ones behind it.
 pub const PROBES_MAX: usize = 8;
+/// Masks of those most used, in which packets are looked up side by side while the cache knows few of them.
+pub const MASKS_FORESEEN: usize = 4;
+/// A mask is among them if it finds one packet for so many that the one used most does.
+pub const LIKELY_SHARE: u32 = 16;
+/// Batches that go by the cache whatever it knows: one in so many, to see whether it helps again.
+pub const CACHE_TRIED_ONE_IN: u32 = 16;
 /// Statistics entries that each worker finds ready for flows that it has not met before.
 pub const STATS_STOCK: u32 = 1024;
 /// The same, at most, when flows are installed faster than they are met.
@@ -28,6 +34,8 @@ pub const PROGRAM_WORDS_MAX: usize = 4096;
 pub const NESTING_MAX: usize = 16;
 /// Words of all flows' compiled actions beyond the first step: 64 MiB.
 pub const ARENA_WORDS: usize = 1 << 23;
+/// Bytes of a service header that is put in front: with an Ethernet header in front of that, as much as a header image has room for.
+pub const PUSH_NSH_BYTES_MAX: usize = 48;
 /// Meters of one table.
 pub const METERS_MAX: usize = 4096;
 /// Meters that a worker has tokens of at a time; one more, and all are given back first.

@@ -14,6 +14,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use lasthop_exchange::prefetch;
+
 use crate::bounds::{FLOWS_MAX, PROBES_MAX};
 
 /// Buckets of level 0.
@@ -71,6 +73,24 @@ impl Buckets {
     fn current(&self) -> &[Bucket] {
         let level = self.level.load(Ordering::Acquire) as usize;
         self.levels[level].get().map(|buckets| &**buckets).unwrap_or_default()
+    }
+
+    /// Has the cache line come in where a flow with this hash is.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let buckets = self.current();
+        if let Some(home) = buckets.get(hash as usize & buckets.len().wrapping_sub(1)) {
+            prefetch(home);
+        }
+    }
+
+    /// A flow that may have this hash, if there is one in its home.
+    #[inline]
+    pub(crate) fn candidate(&self, hash: u64) -> Option<u32> {
+        let buckets = self.current();
+        let home = buckets.get(hash as usize & buckets.len().wrapping_sub(1))?;
+        let mut entries = home.entries.iter().map(|place| Entry(place.load(Ordering::Acquire)));
+        entries.find(|entry| entry.has_tag(hash)).map(Entry::flow)
     }
 
     /// The first flow with this hash that `is_it`.

@@ -8,6 +8,7 @@
 //! not depend on the table behind: not on its flows, not on its masks. The version is that of the table when the entry was
 //! known to be right; if another flow went since, the entry asks its flow's slot whether that is still the same.
 
+use lasthop_exchange::prefetch;
 use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 
@@ -69,11 +70,12 @@ impl Cache {
         &mut self.words.as_chunks_mut::<WORDS>().0[place.0]
     }
 
-    /// Something of where `hash` may be, so that its cache lines come in.
+    /// Has the cache lines come in where `hash` most likely is.
     #[inline]
-    pub(crate) fn touch(&self, hash: u64) -> u64 {
+    pub(crate) fn prefetch(&self, hash: u64) {
         let entry = self.entry(Self::places(hash)[0]);
-        entry[0] ^ entry[KEY_AT + KEY_WORDS_SHORT - 1]
+        prefetch(&entry[0]);
+        prefetch(&entry[KEY_AT + KEY_WORDS_SHORT - 1]);
     }
 
     /// What is known of `key`.

@@ -1,9 +1,9 @@
 //! From keys as the control interface has them to the words that packets are compared by.
 
-use lasthop_flow::{CtKey, FlowKey, Ipv4, Ipv6, Match, Vlan};
+use lasthop_flow::{CtKey, FlowKey, Ipv4, Ipv6, Match, Nsh, NshContext, Vlan};
 use lasthop_verdict::Mac;
 use lasthop_wire::Key;
-use lasthop_wire::key::{ETHERTYPE_802_2, Field, VLAN_PRESENT, field, wide_field};
+use lasthop_wire::key::{ETHERTYPE_802_2, Field, VLAN_PRESENT, field, nsh_field, wide_field};
 
 use crate::Refused;
 
@@ -26,7 +26,7 @@ impl Compact {
     /// As the Open vSwitch datapath understands a match: what is absent in the mask matches anything, but tags, which have
     /// to be as the key says; without a mask every field of the key counts.
     pub(crate) fn of(matching: &Match) -> Result<Self, Refused> {
-        refuse_unknown(&matching.key, matching.mask.as_ref())?;
+        refuse_unknown(&matching.key)?;
         let mut key = pack(&matching.key, Side::Key);
         let exact;
         let masked_by = match &matching.mask {
@@ -51,13 +51,10 @@ impl Compact {
     }
 }
 
-/// Tunnels, connection tracking and service headers: no packet here has any of it.
-fn refuse_unknown(key: &FlowKey, mask: Option<&FlowKey>) -> Result<(), Refused> {
+/// Tunnels and connection tracking: no packet here has any of it.
+fn refuse_unknown(key: &FlowKey) -> Result<(), Refused> {
     if key.tunnel.is_some() {
         return Err(Refused::Unsupported("a tunnel key: there are no tunnel ports"));
-    }
-    if key.nsh.is_some() || mask.is_some_and(|mask| mask.nsh.is_some()) {
-        return Err(Refused::Unsupported("a key of network service headers"));
     }
     let CtKey { state, zone, mark, labels, tuple4, tuple6 } = &key.ct;
     let numbers = [state.unwrap_or(0), u32::from(zone.unwrap_or(0)), mark.unwrap_or(0)];
@@ -86,6 +83,7 @@ fn ones_of(key: &FlowKey) -> FlowKey {
         ipv6: ones(key.ipv6),
         arp: ones(key.arp),
         mpls: key.mpls.iter().map(|_| u32::MAX).collect(),
+        nsh: key.nsh.as_ref().map(|_| ones_of_nsh()),
         tcp: ones(key.tcp),
         tcp_flags: key.tcp_flags.map(|_| u16::MAX),
         udp: ones(key.udp),
@@ -95,6 +93,11 @@ fn ones_of(key: &FlowKey) -> FlowKey {
         nd: ones(key.nd),
         ..FlowKey::default()
     }
+}
+
+fn ones_of_nsh() -> Nsh {
+    let context = NshContext::Md1([u32::MAX; 4]);
+    Nsh { flags: u8::MAX, ttl: u8::MAX, md_type: u8::MAX, next_proto: u8::MAX, path: u32::MAX, context }
 }
 
 fn mac(address: Mac) -> u64 {
@@ -130,8 +133,26 @@ fn pack(from: &FlowKey, side: Side) -> Key {
     for (place, entry) in [field::MPLS_0, field::MPLS_1, field::MPLS_2].into_iter().zip(&from.mpls) {
         key.put(place, u64::from(*entry));
     }
+    if let Some(header) = &from.nsh {
+        put_nsh(&mut key, header);
+    }
     put_transport(&mut key, from);
     key
+}
+
+fn put_nsh(key: &mut Key, header: &Nsh) {
+    let fields: [(Field, u32); 5] = [
+        (nsh_field::FLAGS, header.flags.into()),
+        (nsh_field::TTL, header.ttl.into()),
+        (nsh_field::MD_TYPE, header.md_type.into()),
+        (nsh_field::NEXT_PROTOCOL, header.next_proto.into()),
+        (nsh_field::PATH, header.path),
+    ];
+    fields.iter().for_each(|(place, number)| key.put(*place, u64::from(*number)));
+    if let NshContext::Md1(words) = header.context {
+        let context = words.iter().fold(0, |context, word| context << 32 | u128::from(*word));
+        key.put_wide(nsh_field::CONTEXT, context);
+    }
 }
 
 fn put_link(key: &mut Key, from: &FlowKey, side: Side) {
@@ -198,7 +219,7 @@ fn put_transport(key: &mut Key, from: &FlowKey) {
 mod tests {
     use lasthop_flow::{Ethernet, Ports, Tunnel};
     use lasthop_wire::Metadata;
-    use lasthop_wire::key::{Link, extract};
+    use lasthop_wire::key::extract;
 
     use super::*;
 
@@ -226,7 +247,7 @@ mod tests {
         let macs = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
         let bytes = [&macs[..], tags, &[8, 0], &ip, &1000_u16.to_be_bytes(), &[0, 53, 0, 8, 0, 0]].concat();
         let mut key = Key::default();
-        extract(&bytes, Link::Ethernet, &Metadata { in_port: 3, ..Metadata::default() }, &mut key);
+        extract(&bytes, &Metadata { in_port: 3, ..Metadata::default() }, &mut key);
         key
     }
 

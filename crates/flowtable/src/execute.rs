@@ -2,169 +2,25 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
-use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, wide_field};
+use lasthop_verdict::{DropReason, Header, Output, Upcall, UpcallReason, Verdicts};
+use lasthop_wire::key::{Link, field};
 use lasthop_wire::{Key, Metadata};
 
-use crate::bounds::{DEPTH_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
+use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
-use crate::hash::{Digest, finish};
+use crate::executions::Execution;
+use crate::hash::Digest;
 use crate::lane::Lane;
 use crate::meter::Meters;
+use crate::parcel::{ETHERNET_BYTES, EVERYTHING, Parcel};
 use crate::pending::Ticket;
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
 use crate::stats::{Counted, EntryId};
 
-const ETHERNET_BYTES: usize = 14;
-const MACS_BYTES: usize = 12;
-const TAG_BYTES: usize = 4;
-const MPLS_BYTES: usize = 4;
-const EVERYTHING: u32 = u32::MAX;
 /// Bytes of an output at least, however it is cut.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
-
-/// A copy of a packet on its way through actions.
-#[derive(Clone)]
-pub(crate) struct Parcel<'a> {
-    /// Which packet of the batch it is of.
-    packet: u16,
-    origin: &'a Header,
-    edited: Option<Header>,
-    /// The image among the verdicts' that is as it is now.
-    image: Option<u16>,
-    pub(crate) metadata: Metadata,
-    link: Link,
-    truncate_len_bytes: u32,
-}
-
-impl<'a> Parcel<'a> {
-    pub(crate) fn new(packet: usize, origin: &'a Header, metadata: Metadata) -> Self {
-        let packet = packet as u16; // below BATCH_PACKETS_MAX
-        let (image, truncate_len_bytes) = (Some(packet), EVERYTHING);
-        Self { packet, origin, edited: None, image, metadata, link: Link::Ethernet, truncate_len_bytes }
-    }
-
-    fn header(&self) -> &Header {
-        self.edited.as_ref().unwrap_or(self.origin)
-    }
-
-    /// The header, which will not be the one that was there.
-    fn edit(&mut self) -> &mut Header {
-        self.image = None;
-        self.edited.get_or_insert(*self.origin)
-    }
-
-    fn key(&self) -> (Key, Offsets) {
-        let mut key = Key::default();
-        let offsets = extract(self.header().bytes(), self.link, &self.metadata, &mut key);
-        (key, offsets)
-    }
-
-    fn push_vlan(&mut self, tpid: u16, tci: u16) -> Result<(), DropReason> {
-        if self.link != Link::Ethernet {
-            return Err(DropReason::ActionImpossible);
-        }
-        let [[a, b], [c, d]] = [tpid.to_be_bytes(), (tci & !VLAN_PRESENT).to_be_bytes()];
-        self.edit().insert(MACS_BYTES, &[a, b, c, d])
-    }
-
-    /// A packet without a tag stays as it is.
-    fn pop_vlan(&mut self) -> Result<(), DropReason> {
-        let is_tagged =
-            matches!(self.header().bytes().get(MACS_BYTES..), Some([0x81, 0, ..] | [0x88, 0xa8, ..]));
-        if self.link != Link::Ethernet || !is_tagged {
-            return Ok(());
-        }
-        self.edit().remove(MACS_BYTES, TAG_BYTES)
-    }
-
-    /// Behind the last EtherType, which becomes that of MPLS.
-    fn push_mpls(&mut self, entry: u32, ethertype: u16) -> Result<(), DropReason> {
-        self.refuse_gso()?;
-        let (_, offsets) = self.key();
-        self.edit().insert(usize::from(offsets.network), &entry.to_be_bytes())?;
-        self.put_ethertype(offsets, ethertype)
-    }
-
-    fn pop_mpls(&mut self, ethertype: u16) -> Result<(), DropReason> {
-        let (key, offsets) = self.key();
-        if !matches!(key.get(field::ETH_TYPE), 0x8847 | 0x8848) {
-            return Err(DropReason::ActionImpossible);
-        }
-        self.edit().remove(usize::from(offsets.network), MPLS_BYTES)?;
-        self.put_ethertype(offsets, ethertype)
-    }
-
-    fn put_ethertype(&mut self, offsets: Offsets, ethertype: u16) -> Result<(), DropReason> {
-        if self.link != Link::Ethernet {
-            self.link = Link::None(ethertype);
-            return Ok(());
-        }
-        let end = usize::from(offsets.network);
-        let place = self.edit().bytes_mut().get_mut(end - 2..end).ok_or(DropReason::ActionImpossible)?;
-        place.copy_from_slice(&ethertype.to_be_bytes());
-        Ok(())
-    }
-
-    /// Nobody could cut a packet into segments whose network header is behind something else.
-    fn refuse_gso(&self) -> Result<(), DropReason> {
-        if self.header().offload.is_gso() { Err(DropReason::BadGso) } else { Ok(()) }
-    }
-
-    fn push_ethernet(&mut self, destination: u64, source: u64) -> Result<(), DropReason> {
-        let Link::None(ethertype) = self.link else { return Err(DropReason::ActionImpossible) };
-        let mut bytes = [0; ETHERNET_BYTES];
-        bytes[..6].copy_from_slice(&destination.to_le_bytes()[..6]);
-        bytes[6..12].copy_from_slice(&source.to_le_bytes()[..6]);
-        bytes[12..].copy_from_slice(&ethertype.to_be_bytes());
-        self.edit().insert(0, &bytes)?;
-        self.link = Link::Ethernet;
-        Ok(())
-    }
-
-    /// Of a packet without tags.
-    fn pop_ethernet(&mut self) -> Result<(), DropReason> {
-        let (key, offsets) = self.key();
-        if self.link != Link::Ethernet || usize::from(offsets.network) != ETHERNET_BYTES {
-            return Err(DropReason::ActionImpossible);
-        }
-        self.edit().remove(0, ETHERNET_BYTES)?;
-        self.link = Link::None(key.get(field::ETH_TYPE) as u16);
-        Ok(())
-    }
-
-    /// Of the longest packet on the wire: a segment, if it is still to be cut.
-    fn len_bytes(&self) -> u32 {
-        let (header, offload) = (self.header(), &self.header().offload);
-        let whole = header.frame_len_bytes();
-        if offload.is_gso() {
-            return whole.min(u32::from(offload.hdr_len) + u32::from(offload.gso_size));
-        }
-        whole
-    }
-
-    /// What makes the flow of an IP packet: addresses, protocol, ports. Never 0.
-    fn flow_hash(&self, secret: u64, basis: u32, is_symmetric: bool) -> u32 {
-        let (key, _) = self.key();
-        let one_way = |address: u128, port: u64, salt: u64| {
-            let folded = address as u64 ^ ((address >> 64) as u64).rotate_left(17) ^ secret;
-            finish(finish(folded ^ salt) ^ port << 32)
-        };
-        let address = |v6, v4| key.get_wide(v6) | u128::from(key.get(v4));
-        let salt = u64::from(!is_symmetric);
-        let source = address(wide_field::IPV6_SRC, field::IPV4_SRC);
-        let destination = address(wide_field::IPV6_DST, field::IPV4_DST);
-        let both = one_way(source, key.get(field::TP_SRC), 0).wrapping_add(one_way(
-            destination,
-            key.get(field::TP_DST),
-            salt,
-        ));
-        let rest = key.get(field::IP_PROTO) | key.get(field::ETH_TYPE) << 8 | u64::from(basis) << 32;
-        (finish(both ^ rest) as u32).max(1)
-    }
-}
 
 /// Does actions, for one worker and one batch.
 pub(crate) struct Executor<'a> {
@@ -173,6 +29,8 @@ pub(crate) struct Executor<'a> {
     pub(crate) lane: &'a mut Lane,
     pub(crate) verdicts: &'a mut Verdicts,
     pub(crate) now_ns: u64,
+    /// What the module is called in upcalls.
+    pub(crate) origin: u16,
 }
 
 /// What is done with a packet.
@@ -181,12 +39,9 @@ enum Todo<'a> {
     Ask(u64),
     /// The actions of its flow.
     Follow(Hit),
-    /// Actions of no flow.
-    Obey(&'a [AtomicU64]),
+    /// Actions of no flow, and what is told in the place of one.
+    Obey(&'a [AtomicU64], u32),
 }
-
-/// In the place of a flow's number, for userspace actions of packets that the control plane has executed.
-const NO_FLOW: u32 = u32::MAX;
 
 /// What becomes of one packet and its copies.
 struct Fate {
@@ -208,7 +63,10 @@ impl Executor<'_> {
         self.count(header, key, hit);
         let step = Step(hit.program);
         if step.code() == Code::Output {
-            self.verdicts.output(packet, PortId(step.operand(0, 16) as u16));
+            match self.shared.numbers.port(step.operand(0, 16) as u16) {
+                Some(port) => self.verdicts.output(packet, port),
+                None => self.verdicts.drop_packet(packet, DropReason::PortGone),
+            }
             return;
         }
         self.act_at_length(Parcel::new(packet, header, metadata), Todo::Follow(hit));
@@ -217,10 +75,25 @@ impl Executor<'_> {
     /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
     #[inline]
     pub(crate) fn look_up(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
-        if self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns) {
+        if self.is_held(digest) {
             return None;
         }
         self.lane.look_up(self.shared, digest, key)
+    }
+
+    /// As [`Self::look_up`], of a packet that was looked up together with the others.
+    #[inline]
+    pub(crate) fn look_up_foreseen(&mut self, packet: usize, digest: Digest, key: &Key) -> Option<Hit> {
+        if self.is_held(digest) {
+            return None;
+        }
+        self.lane.look_up_foreseen(self.shared, packet, digest, key)
+    }
+
+    /// Whether the packet has to go to the control plane behind others of its flow.
+    #[inline]
+    fn is_held(&mut self, digest: Digest) -> bool {
+        self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns)
     }
 
     /// Asks the control plane about a packet of no flow.
@@ -230,18 +103,19 @@ impl Executor<'_> {
     }
 
     /// Does what the control plane says, to a packet of its own.
-    pub(crate) fn obey(&mut self, packet: usize, header: &Header, metadata: Metadata, words: &[AtomicU64]) {
-        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Obey(words));
+    pub(crate) fn obey(&mut self, packet: usize, header: &Header, execution: &Execution) {
+        let Execution { metadata, program, number } = execution;
+        self.act_at_length(Parcel::new(packet, header, *metadata), Todo::Obey(program, *number));
     }
 
     #[inline]
     fn count(&self, header: &Header, key: &Key, hit: Hit) {
-        let Some(slot) = self.shared.flows.get(hit.flow as usize) else { return };
         let counted = Counted {
             len_bytes: header.frame_len_bytes(),
             tcp_flags: key.get(field::TCP_FLAGS) as u16,
             now_ns: self.now_ns,
         };
+        let slot = || self.shared.flows.get(hit.flow as usize);
         self.shared.stats.count(EntryId::of(hit.stats), slot, counted);
     }
 
@@ -265,7 +139,7 @@ impl Executor<'_> {
         let shared = self.shared;
         let done = match todo {
             Todo::Ask(hash) => return self.ask(fate, parcel, hash),
-            Todo::Obey(words) => self.list(fate, parcel, words, NO_FLOW),
+            Todo::Obey(words, number) => self.list(fate, parcel, words, number),
             Todo::Follow(hit) => match Step(hit.program).place() {
                 Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), hit.flow),
                 None => self.list(fate, parcel, &[AtomicU64::new(hit.program)], hit.flow),
@@ -323,7 +197,7 @@ impl Executor<'_> {
         let number = |shift, bits| step.operand(shift, bits);
         match step.code() {
             Code::End | Code::Long => {}
-            Code::Output => self.output(fate, parcel, PortId(number(0, 16) as u16)),
+            Code::Output => self.output(fate, parcel, number(0, 16) as u16),
             Code::Userspace => {
                 let reason = UpcallReason::Action { flow, step: number(0, 16) as u16 };
                 self.upcall(fate, parcel, reason, Ticket::NONE);
@@ -352,13 +226,17 @@ impl Executor<'_> {
                 }
             }
             Code::CheckLength => return self.check_length(fate, parcel, (step, rest), flow),
-            Code::PushMpls => parcel.push_mpls(number(0, 32) as u32, number(32, 16) as u16)?,
+            Code::PushMpls => {
+                parcel.push_mpls(number(0, 32) as u32, number(32, 16) as u16, number(48, 1) == 1)?;
+            }
             Code::PopMpls => parcel.pop_mpls(number(0, 16) as u16)?,
             Code::PushEthernet => {
                 parcel.push_ethernet(load(rest, 0), load(rest, 1))?;
                 return Ok(2);
             }
             Code::PopEthernet => parcel.pop_ethernet()?,
+            Code::PushNsh => return push_nsh_by(parcel, step, rest),
+            Code::PopNsh => parcel.pop_nsh()?,
         }
         Ok(0)
     }
@@ -399,9 +277,12 @@ impl Executor<'_> {
         Ok(greater + others)
     }
 
-    fn output(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, port: PortId) {
+    fn output(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, number: u16) {
         let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
-        if parcel.link != Link::Ethernet {
+        let Some(port) = self.shared.numbers.port(number) else {
+            return self.lose(fate, parcel, DropReason::PortGone);
+        };
+        if parcel.metadata.link != Link::Ethernet {
             return self.lose(fate, parcel, DropReason::ActionImpossible);
         }
         let Some(image) = self.image(parcel) else {
@@ -413,7 +294,7 @@ impl Executor<'_> {
 
     fn upcall(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, reason: UpcallReason, ticket: Ticket) {
         let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
-        let (packet, metadata) = (parcel.packet, parcel.metadata);
+        let (packet, metadata, origin) = (parcel.packet, parcel.metadata, self.origin);
         let sent = self.image(parcel).is_some_and(|image| {
             self.verdicts.upcall(Upcall {
                 packet,
@@ -422,6 +303,7 @@ impl Executor<'_> {
                 reason,
                 metadata,
                 ticket: ticket.0,
+                origin,
             })
         });
         if sent {
@@ -488,7 +370,18 @@ fn rewrite_by(parcel: &mut Parcel<'_>, step: Step, rest: &[AtomicU64]) -> Result
     };
     let masks = Masks { value: image(0), mask: image(words) };
     let kind = Kind::of(step.operand(0, 8)).ok_or(DropReason::ActionImpossible)?;
-    let link = parcel.link;
+    let link = parcel.metadata.link;
     rewrite(parcel.edit(), link, kind, &masks)?;
     Ok(2 * words)
+}
+
+/// Puts the service header in front that the words behind the step hold.
+fn push_nsh_by(parcel: &mut Parcel<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
+    let (len, mut bytes) = (step.operand(0, 8) as usize, [0; PUSH_NSH_BYTES_MAX]);
+    let words = len.div_ceil(8);
+    for (index, place) in bytes.as_chunks_mut::<8>().0.iter_mut().take(words).enumerate() {
+        *place = load(rest, index).to_le_bytes();
+    }
+    parcel.push_nsh(bytes.get_mut(..len).ok_or(DropReason::ActionImpossible)?)?;
+    Ok(words)
 }

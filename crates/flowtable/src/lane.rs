@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 
 use lasthop_wire::Key;
 
-use crate::bounds::{CACHE_REPLACE_ONE_IN, MASKS_MAX};
+use crate::bounds::{CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, LIKELY_SHARE, MASKS_FORESEEN, MASKS_MAX};
 use crate::cache::{Cache, Hit};
+use crate::foresight::Foresight;
 use crate::hash::{Dice, Digest};
 use crate::meter::Borrows;
 use crate::pending::Pending;
@@ -15,6 +16,8 @@ use crate::shared::{MASK_WORDS, Shared};
 pub(crate) const LOOKUPS: usize = 0;
 pub(crate) const HITS: usize = 1;
 pub(crate) const MISSES: usize = 2;
+pub(crate) const MASKS: usize = 3;
+pub(crate) const COUNTS: usize = 4;
 
 /// The masks that there are, those first that packets are found by.
 #[derive(Debug)]
@@ -62,6 +65,16 @@ impl Order {
         }
     }
 
+    /// The masks that packets are most likely found by, first those that most are.
+    #[inline]
+    fn likely(&self) -> &[u16] {
+        let hits = |mask: u16| self.hits[usize::from(mask)];
+        let Some(first) = self.masks.first() else { return &[] };
+        let least = hits(*first) / LIKELY_SHARE;
+        let count = self.masks.iter().take(MASKS_FORESEEN).take_while(|mask| hits(**mask) >= least).count();
+        &self.masks[..count]
+    }
+
     /// A packet was found by the mask at `at`: it overtakes the one in front if it is used more.
     #[inline]
     fn note(&mut self, at: usize) {
@@ -86,10 +99,15 @@ pub(crate) struct Lane {
     pub(crate) pending: Pending,
     /// Of the table, when this visit began.
     version: u64,
+    foresight: Foresight,
+    /// Packets of this batch that were looked for in the cache, and those of them that it did not know.
+    sought: [u32; 2],
+    /// Batches that will not go by the cache, which knew few of the last one that did.
+    cold_batches: u32,
     /// Of meters, in this batch.
     pub(crate) borrows: Borrows,
-    /// Look-ups, those that the cache knew, those that found nothing.
-    pub(crate) counts: [u64; 3],
+    /// Look-ups, those that the cache knew, those that found nothing; masks that were tried.
+    pub(crate) counts: [u64; COUNTS],
 }
 
 impl Lane {
@@ -101,8 +119,11 @@ impl Lane {
             dice: Dice::new(seed),
             pending: Pending::new(worker),
             version: 0,
+            foresight: Foresight::new(),
+            sought: [0; 2],
+            cold_batches: 0,
             borrows: Borrows::default(),
-            counts: [0; 3],
+            counts: [0; COUNTS],
         }
     }
 
@@ -115,6 +136,43 @@ impl Lane {
         shared.visits.begin(self.worker);
         self.version = shared.version.load(Ordering::Acquire);
         self.order.follow(shared);
+    }
+
+    /// Whether the next batch goes by the cache. If it does not, [`Self::foresee`] is to be called.
+    #[inline]
+    pub(crate) fn is_warm(&self) -> bool {
+        self.cold_batches == 0
+    }
+
+    /// Looks for all packets of a batch without the cache.
+    pub(crate) fn foresee(&mut self, shared: &Shared, keys: &[Key]) {
+        self.foresight.look(shared, self.order.likely(), keys);
+    }
+
+    /// As [`Self::look_up`], of a packet of the batch that was foreseen.
+    #[inline]
+    pub(crate) fn look_up_foreseen(
+        &mut self,
+        shared: &Shared,
+        packet: usize,
+        digest: Digest,
+        key: &Key,
+    ) -> Option<Hit> {
+        let Some((flow, at)) = self.foresight.found(packet) else { return self.look_up(shared, digest, key) };
+        self.counts[LOOKUPS] += 1;
+        self.order.note(at);
+        self.hit(shared, flow)
+    }
+
+    /// A batch is decided on: what is to be learned of it for the next one.
+    #[inline]
+    pub(crate) fn learn(&mut self) {
+        let [sought, unknown] = std::mem::take(&mut self.sought);
+        if self.cold_batches > 0 {
+            self.cold_batches -= 1;
+        } else if unknown * 2 > sought {
+            self.cold_batches = CACHE_TRIED_ONE_IN - 1;
+        }
     }
 
     /// The visit ends, and with it all that was found in it.
@@ -131,14 +189,15 @@ impl Lane {
 
     /// Has the cache's lines for `hash` come in.
     #[inline]
-    pub(crate) fn touch(&self, hash: u64) -> u64 {
-        self.cache.touch(hash)
+    pub(crate) fn prefetch(&self, hash: u64) {
+        self.cache.prefetch(hash);
     }
 
     /// The flow of a packet.
     #[inline]
     pub(crate) fn look_up(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
         self.counts[LOOKUPS] += 1;
+        self.sought[0] += 1;
         match self.cache.find(digest, key) {
             // One without an entry for statistics asks again.
             Some((_, hit)) if hit.version == self.version && hit.stats != 0 => {
@@ -162,19 +221,12 @@ impl Lane {
             }
             self.cache.clear(place);
         }
+        self.sought[1] += 1;
         let Some(flow) = self.classify(shared, key) else {
             self.counts[MISSES] += 1;
             return None;
         };
-        let slot = shared.flows.get(flow as usize)?;
-        let identity = slot.identity();
-        let hit = Hit {
-            flow,
-            generation: identity.generation(),
-            version: self.version,
-            stats: shared.stats.entry_of(self.worker, slot).get(),
-            program: slot.program(),
-        };
+        let hit = self.hit(shared, flow)?;
         // A flow that goes at this very moment is right for this packet and no other.
         let is_lasting = hit.generation != 0;
         let (place, is_taken) = self.cache.vacancy(digest.hash);
@@ -184,11 +236,25 @@ impl Lane {
         Some(hit)
     }
 
+    /// What there is to know of a flow that was just found.
+    #[inline]
+    fn hit(&self, shared: &Shared, flow: u32) -> Option<Hit> {
+        let slot = shared.flows.get(flow as usize)?;
+        Some(Hit {
+            flow,
+            generation: slot.identity().generation(),
+            version: self.version,
+            stats: shared.stats.entry_of(self.worker, slot).get(),
+            program: slot.program(),
+        })
+    }
+
     /// One mask after the other (tuple-space search).
     #[inline(never)]
     fn classify(&mut self, shared: &Shared, key: &Key) -> Option<u32> {
         let found =
             self.order.masks.iter().enumerate().find_map(|(at, mask)| Some((at, shared.find(*mask, key)?)));
+        self.counts[MASKS] += found.map_or(self.order.masks.len(), |(at, _)| at + 1) as u64;
         let (at, flow) = found?;
         self.order.note(at);
         Some(flow)

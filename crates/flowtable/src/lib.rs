@@ -7,7 +7,9 @@
 //! **Contract.** As of `lasthop-verdict`. What a packet costs is bounded (`bounds`), and for a packet whose like came before
 //! it depends neither on the number of flows nor on that of masks: a first-level cache of each worker knows it. Installing,
 //! replacing, dumping and removing flows costs workers nothing but the look at their caches that a removal asks for.
-//! Flows have no priorities: if several match a packet, one of them does.
+//! Flows have no priorities: if several match a packet, one of them does. They speak of ports by the numbers that the control
+//! plane gave them; what comes from a port without a number, or matches no flow while nobody is to be asked, is for the
+//! module behind this one, if there is one.
 //!
 //! **Not checked.** Whether a match makes sense for packets (`lasthop_flow::Match::check` does), whether ports exist (the
 //! fabric does).
@@ -30,13 +32,18 @@ mod buckets;
 mod cache;
 mod chunks;
 mod compact;
+mod describe;
 mod error;
 mod execute;
+mod executions;
+mod foresight;
 mod grace;
 mod hash;
 mod lane;
 mod meter;
 mod module;
+mod numbers;
+mod parcel;
 mod pending;
 mod program;
 mod rewrite;
@@ -45,9 +52,11 @@ mod slot;
 mod stats;
 mod table;
 
+pub use describe::describe;
 pub use error::{InstallError, Refused};
+pub use executions::{EXECUTED, Execution, Executions};
 pub use meter::{MeterRate, MeterStats};
-pub use module::FlowModule;
+pub use module::{FlowModule, LookUps};
 pub use table::{Flow, FlowName, FlowTable, Removed};
 
 #[cfg(test)]

@@ -1,38 +1,40 @@
 //! The module: keys, look-ups, actions, for one batch after the other.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_exchange::WORKERS_MAX;
-use lasthop_flow::Action;
-use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PortId, PortSettings, Verdicts};
-use lasthop_wire::key::{Link, extract};
+use lasthop_verdict::{
+    BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PortId,
+    PortSettings, Verdicts, Vid,
+};
+use lasthop_wire::key::extract;
 use lasthop_wire::{Key, Metadata};
 
 use crate::bounds::EXECUTIONS_MAX;
 use crate::execute::Executor;
+use crate::executions::Execution;
 use crate::hash::{Dice, Digest};
 use crate::lane::Lane;
+use crate::numbers::Numbers;
 use crate::pending::Ticket;
-use crate::program::compile;
 use crate::{FlowTable, InstallError};
 
 /// Forwards by a flow table.
-#[derive(Debug)]
 pub struct FlowModule {
     table: FlowTable,
     /// By worker. Each takes its own, which nobody else ever does: a lock that is always free.
     lanes: Box<[Mutex<Own>]>,
     /// What is done with the next packets of the port `internal`. Its worker tries the lock.
     executions: Mutex<VecDeque<Execution>>,
-}
-
-/// What is done with a packet of the control plane's own.
-#[derive(Debug)]
-struct Execution {
-    metadata: Metadata,
-    program: Box<[AtomicU64]>,
+    /// What it is called in upcalls.
+    origin: u16,
+    /// Somebody takes packets of no flow.
+    is_asked: AtomicBool,
+    /// Decides about them while nobody does.
+    standby: Option<Box<dyn Module>>,
 }
 
 /// What one worker has for itself.
@@ -44,17 +46,49 @@ struct Own {
     digests: [Digest; BATCH_PACKETS_MAX],
 }
 
+/// What look-ups found, of all workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookUps {
+    /// All.
+    pub all: u64,
+    /// Those whose flow a worker's cache knew.
+    pub cached: u64,
+    /// Those that found no flow.
+    pub missed: u64,
+    /// Masks that were tried for those that the cache did not know.
+    pub masks: u64,
+}
+
 impl Default for FlowModule {
     fn default() -> Self {
         Self::for_workers(WORKERS_MAX)
     }
 }
 
+impl fmt::Debug for FlowModule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlowModule").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
 impl FlowModule {
-    /// A module without flows, for a switch of `workers` workers; what others ask it is dropped.
+    /// A module without flows, for a switch of `workers` workers; what others ask it is dropped. Ports have the numbers that the
+    /// switch knows them by, and the control plane is asked.
     #[must_use]
     pub fn for_workers(workers: usize) -> Self {
-        let table = FlowTable::default();
+        Self::new(workers, FlowTable::default(), 0, None)
+    }
+
+    /// A module without flows, called `origin` in upcalls. No port has a number, and nobody is asked: `standby` decides about
+    /// packets until somebody is; without it they are dropped.
+    #[must_use]
+    pub fn in_waiting(workers: usize, origin: u16, standby: Option<Box<dyn Module>>) -> Self {
+        let module = Self::new(workers, FlowTable::new(Numbers::none()), origin, standby);
+        module.set_asked(false);
+        module
+    }
+
+    fn new(workers: usize, table: FlowTable, origin: u16, standby: Option<Box<dyn Module>>) -> Self {
         let mut seeds = Dice::new(table.shared.secret.of_word(1, 1));
         let own = |worker| Own {
             lane: Lane::new(worker, seeds.next()),
@@ -62,7 +96,7 @@ impl FlowModule {
             digests: [Digest::default(); BATCH_PACKETS_MAX],
         };
         let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
-        Self { table, lanes, executions: Mutex::default() }
+        Self { table, lanes, executions: Mutex::default(), origin, is_asked: AtomicBool::new(true), standby }
     }
 
     /// Its flows.
@@ -71,19 +105,39 @@ impl FlowModule {
         &self.table
     }
 
-    /// Says what is done with the next packet that is injected (`Fabric::inject`), which comes from `metadata.in_port` for all that
-    /// it does. To be called on the worker that injects it, right before.
+    /// Whether the control plane is asked about packets of no flow from now on.
+    pub fn set_asked(&self, is_asked: bool) {
+        self.is_asked.store(is_asked, Ordering::Relaxed);
+    }
+
+    /// Gives a port of its switch a number that no other has, or takes it away.
+    pub fn set_number(&self, port: PortId, number: Option<u16>) {
+        self.table.shared.numbers.set(port, number);
+    }
+
+    /// What look-ups found so far.
+    #[must_use]
+    pub fn look_ups(&self) -> LookUps {
+        let [all, cached, missed, masks] = self.table.shared.counts.sums();
+        LookUps { all, cached, missed, masks }
+    }
+
+    /// Says what is done with the next packet that is injected (`Fabric::inject`). To be called on the worker that injects it,
+    /// right before.
     ///
     /// # Errors
-    /// [`InstallError::Refused`], or [`InstallError::NoRoom`] if so many were announced that never came.
-    pub fn execute_next(&self, metadata: Metadata, actions: &[Action]) -> Result<(), InstallError> {
-        let program = compile(actions)?.into_iter().map(AtomicU64::new).collect();
-        let mut executions = self.executions.lock().unwrap_or_else(PoisonError::into_inner);
+    /// [`InstallError::NoRoom`] if so many were announced that never came.
+    pub fn execute_next(&self, execution: Execution) -> Result<(), InstallError> {
+        let mut executions = self.executions();
         if executions.len() >= EXECUTIONS_MAX {
             return Err(InstallError::NoRoom("64 packets were announced and never injected"));
         }
-        executions.push_back(Execution { metadata, program });
+        executions.push_back(execution);
         Ok(())
+    }
+
+    fn executions(&self) -> MutexGuard<'_, VecDeque<Execution>> {
+        self.executions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The control plane is done with a packet that it was asked about: sent it on, or not. Packets of the same flow need not
@@ -100,42 +154,80 @@ impl FlowModule {
         }
     }
 
-    fn execute(&self, own: &mut Own, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+    /// Does what was announced for the next packet, which is number `packet` of its batch.
+    pub(crate) fn execute_one(&self, packet: usize, header: &Header, now_ns: u64, verdicts: &mut Verdicts) {
+        let own = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());
+        let next = self.executions().pop_front();
+        let (Some(Ok(mut own)), Some(execution)) = (own, next) else {
+            return verdicts.drop_packet(packet, DropReason::NoFlow);
+        };
         let (shared, lane) = (&*self.table.shared, &mut own.lane);
         lane.begin(shared);
-        let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns };
-        for (packet, header) in batch.headers.iter().enumerate() {
-            let next = self.executions.try_lock().ok().and_then(|mut executions| executions.pop_front());
-            match next {
-                Some(Execution { metadata, program }) => executor.obey(packet, header, metadata, &program),
-                None => executor.verdicts.drop_packet(packet, DropReason::NoFlow),
-            }
-        }
-        lane.borrows.give_back(&self.table.meters);
+        let (meters, origin) = (&self.table.meters, self.origin);
+        Executor { shared, meters, lane, verdicts, now_ns, origin }.obey(packet, header, &execution);
+        lane.borrows.give_back(meters);
         lane.end(shared);
     }
 
-    fn decide_for(&self, own: &mut Own, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+    /// Decides by flows about packets of a port with a number.
+    fn decide_for(
+        &self,
+        own: &mut Own,
+        (batch, number): (&Batch<'_>, u16),
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+    ) {
         let shared = &*self.table.shared;
         let Own { lane, keys, digests } = own;
-        let metadata = Metadata { in_port: batch.port.0, ..Metadata::default() };
-        let mut touched = 0;
+        let metadata = Metadata { in_port: number, ..Metadata::default() };
+        let is_warm = lane.is_warm();
         for ((header, key), digest) in batch.headers.iter().zip(&mut **keys).zip(&mut *digests) {
-            let offsets = extract(header.bytes(), Link::Ethernet, &metadata, key);
+            let offsets = extract(header.bytes(), &metadata, key);
             *digest = shared.secret.digest(key, offsets.is_long);
-            touched ^= lane.touch(digest.hash);
+            if is_warm {
+                lane.prefetch(digest.hash);
+            }
         }
-        std::hint::black_box(touched);
         lane.begin(shared);
-        let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns };
+        if !is_warm {
+            lane.foresee(shared, &keys[..batch.headers.len().min(BATCH_PACKETS_MAX)]);
+        }
+        let (is_asked, origin) = (self.is_asked.load(Ordering::Relaxed), self.origin);
+        let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns, origin };
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
-            match executor.look_up(digests[packet], &keys[packet]) {
+            let (digest, key) = (digests[packet], &keys[packet]);
+            let hit = match is_warm {
+                true => executor.look_up(digest, key),
+                false => executor.look_up_foreseen(packet, digest, key),
+            };
+            match hit {
                 Some(hit) => executor.act(packet, header, &keys[packet], hit, metadata),
-                None => executor.miss(packet, header, metadata, digests[packet].hash),
+                None if is_asked => executor.miss(packet, header, metadata, digests[packet].hash),
+                None => self.stand_in(batch, packet..packet + 1, now_ns, executor.verdicts),
             }
         }
         lane.borrows.give_back(&self.table.meters);
+        lane.learn();
         lane.end(shared);
+    }
+
+    /// Has the module behind this one decide about some packets of a batch.
+    fn stand_in(
+        &self,
+        batch: &Batch<'_>,
+        packets: std::ops::Range<usize>,
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+    ) {
+        let headers = batch.headers.get(packets.clone()).unwrap_or_default();
+        let Some(standby) = &self.standby else {
+            return packets.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow));
+        };
+        let (mark, start) = (verdicts.mark(), packets.start as u16); // below BATCH_PACKETS_MAX
+        standby.decide(&Batch { headers, hashes: &Hashes::NONE, ..*batch }, now_ns, verdicts);
+        if start > 0 {
+            verdicts.shift(mark, start);
+        }
     }
 }
 
@@ -145,34 +237,77 @@ impl Module for FlowModule {
     }
 
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
-        let lane = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());
-        match lane {
-            Some(Ok(mut own)) if batch.port == PortId::INTERNAL => {
-                self.execute(&mut own, batch, now_ns, verdicts)
-            }
-            Some(Ok(mut own)) => self.decide_for(&mut own, batch, now_ns, verdicts),
+        let all = 0..batch.headers.len();
+        if batch.port == PortId::INTERNAL {
+            let headers = batch.headers.iter().enumerate();
+            return headers.for_each(|(packet, header)| self.execute_one(packet, header, now_ns, verdicts));
+        }
+        let shared = &self.table.shared;
+        let Some(number) = shared.numbers.of(batch.port) else {
+            return self.stand_in(batch, all, now_ns, verdicts);
+        };
+        if !self.is_asked.load(Ordering::Relaxed) && shared.is_empty() {
+            return self.stand_in(batch, all, now_ns, verdicts);
+        }
+        match self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock()) {
+            Some(Ok(mut own)) => self.decide_for(&mut own, (batch, number), now_ns, verdicts),
             // Two fabrics with one number: not one crew's.
-            _ => {
-                (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow));
-            }
+            _ => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
         }
     }
 
-    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
-        Ok(())
+    fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        self.standby.as_ref().map_or(Ok(()), |standby| standby.port_added(port, settings))
     }
 
-    fn port_removed(&self, _: PortId) {}
+    fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        self.standby.as_ref().map_or(Ok(()), |standby| standby.port_changed(port, settings))
+    }
+
+    fn port_removed(&self, port: PortId) {
+        self.set_number(port, None);
+        if let Some(standby) = &self.standby {
+            standby.port_removed(port);
+        }
+    }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let (flows, masks) = self.table.len();
-        let [lookups, hits, misses] = self.table.shared.counts.sums();
-        vec![
+        let LookUps { all, cached, missed, .. } = self.look_ups();
+        let own = [
             ("flows", flows as u64),
             ("masks", masks as u64),
-            ("lookups", lookups),
-            ("cache_hits", hits),
-            ("misses", misses),
-        ]
+            ("lookups", all),
+            ("cache_hits", cached),
+            ("misses", missed),
+        ];
+        own.into_iter().chain(self.standby.iter().flat_map(|standby| standby.counters())).collect()
+    }
+
+    fn fdb(&self, now_ns: u64) -> Vec<FdbEntry> {
+        self.standby.as_ref().map(|standby| standby.fdb(now_ns)).unwrap_or_default()
+    }
+
+    fn moves(&self, now_ns: u64) -> Vec<FdbMove> {
+        self.standby.as_ref().map(|standby| standby.moves(now_ns)).unwrap_or_default()
+    }
+
+    fn fdb_add(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        self.standby()?.fdb_add(mac, vlan, port)
+    }
+
+    fn fdb_del(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
+        self.standby()?.fdb_del(mac, vlan, port)
+    }
+
+    fn fdb_flush(&self, port: Option<PortId>, vlan: Option<Vid>) -> Result<usize, String> {
+        self.standby()?.fdb_flush(port, vlan)
+    }
+}
+
+impl FlowModule {
+    fn standby(&self) -> Result<&dyn Module, String> {
+        let none = || "a flow table without a bridge (fail-mode secure) has no forwarding table".to_owned();
+        self.standby.as_deref().ok_or_else(none)
     }
 }

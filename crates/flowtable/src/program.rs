@@ -6,14 +6,17 @@
 //!                                                           that has it
 //! ```
 
-use lasthop_flow::{Action, Group, HashAlgorithm, Masked, Rewrite, Vlan};
-use lasthop_verdict::PORTS_MAX;
+use lasthop_flow::{Action, Group, HashAlgorithm, Masked, Nsh, NshContext, Rewrite, Vlan};
 
 use crate::Refused;
-use crate::bounds::{NESTING_MAX, PROGRAM_WORDS_MAX};
+use crate::bounds::{NESTING_MAX, PROGRAM_WORDS_MAX, PUSH_NSH_BYTES_MAX};
+use crate::numbers::NUMBERS;
 
 /// Bytes of the largest group that is rewritten: IPv6.
 pub(crate) const GROUP_BYTES_MAX: usize = 40;
+/// Bytes of a service header up to its context, and of one as it is rewritten.
+const NSH_BASE_BYTES: usize = 8;
+const NSH_IMAGE_BYTES: usize = 24;
 /// Probability of a sample that takes everything.
 pub(crate) const ALWAYS: u32 = u32::MAX;
 
@@ -33,7 +36,7 @@ macro_rules! codes {
 codes! {
     End = "Nothing more.",
     Long = "The steps are in the arena: place 32, length 24.",
-    Output = "Port 16.",
+    Output = "Number of a port in the datapath 16.",
     Userspace = "Number of the step among all of the flow's userspace steps 16.",
     Recirc = "Id 32.",
     Priority = "A word follows: value 32, mask 32.",
@@ -47,10 +50,12 @@ codes! {
     Truncate = "Bytes 32.",
     Meter = "Meter 32.",
     CheckLength = "Bytes 16, length 20 of the list for longer ones, length 20 of the list behind it, for others.",
-    PushMpls = "Entry 32, EtherType 16.",
+    PushMpls = "Entry 32, EtherType 16, in front of everything 1.",
     PopMpls = "EtherType 16.",
     PushEthernet = "Two words follow: destination 48; source 48.",
     PopEthernet = "No operands.",
+    PushNsh = "Bytes 8; words with the header follow.",
+    PopNsh = "No operands.",
 }
 
 /// What is rewritten by [`Code::Rewrite`].
@@ -62,23 +67,29 @@ pub(crate) enum Kind {
     Ipv6,
     Tcp,
     Udp,
+    Sctp,
     Icmp,
     Icmpv6,
     Arp,
+    Nd,
     Mpls,
+    Nsh,
 }
 
 impl Kind {
-    const ALL: [Kind; 9] = [
+    const ALL: [Kind; 12] = [
         Kind::Ethernet,
         Kind::Ipv4,
         Kind::Ipv6,
         Kind::Tcp,
         Kind::Udp,
+        Kind::Sctp,
         Kind::Icmp,
         Kind::Icmpv6,
         Kind::Arp,
+        Kind::Nd,
         Kind::Mpls,
+        Kind::Nsh,
     ];
 
     pub(crate) fn of(number: u64) -> Option<Self> {
@@ -163,8 +174,8 @@ impl Compiler {
     fn action(&mut self, action: &Action, depth: usize) -> Result<(), Refused> {
         let owner = self.words.len();
         match action {
-            Action::Output(port) if (*port as usize) < PORTS_MAX => self.step(Code::Output, u64::from(*port)),
-            Action::Output(_) => return Err(Refused::Unsupported("a port beyond 1023")),
+            Action::Output(port) if (*port as usize) < NUMBERS => self.step(Code::Output, u64::from(*port)),
+            Action::Output(_) => return Err(Refused::Unsupported("a port beyond 65535")),
             Action::Userspace(_) => {
                 self.step(Code::Userspace, self.userspace);
                 self.userspace += 1;
@@ -187,8 +198,12 @@ impl Compiler {
             Action::PushMpls(tag) => {
                 self.step(Code::PushMpls, u64::from(tag.lse) | u64::from(tag.ether_type) << 32);
             }
-            Action::AddMpls(tag) if tag.is_l3 => {
-                self.step(Code::PushMpls, u64::from(tag.lse) | u64::from(tag.ether_type) << 32);
+            Action::AddMpls(tag) => {
+                let is_outermost = u64::from(!tag.is_l3) << 48;
+                self.step(
+                    Code::PushMpls,
+                    u64::from(tag.lse) | u64::from(tag.ether_type) << 32 | is_outermost,
+                );
             }
             Action::PopMpls(ether_type) => self.step(Code::PopMpls, u64::from(*ether_type)),
             Action::Truncate(len_bytes) => self.step(Code::Truncate, u64::from(*len_bytes)),
@@ -207,9 +222,9 @@ impl Compiler {
                 self.nested(owner, 16, &check.greater, depth)?;
                 self.nested(owner, 36, &check.less_equal, depth)?;
             }
-            Action::AddMpls(_) => return Err(Refused::Unsupported("MPLS in front of an Ethernet header")),
             Action::Ct(_) | Action::CtClear => return Err(Refused::Unsupported("connection tracking")),
-            Action::PushNsh(_) | Action::PopNsh => return Err(Refused::Unsupported("service headers")),
+            Action::PushNsh(header) => self.push_nsh(header)?,
+            Action::PopNsh => self.step(Code::PopNsh, 0),
         }
         Ok(())
     }
@@ -227,11 +242,9 @@ impl Compiler {
             Rewrite::Icmpv6(masked) => self.group(Kind::Icmpv6, masked),
             Rewrite::Arp(masked) => self.group(Kind::Arp, masked),
             Rewrite::Mpls(masked) => self.group(Kind::Mpls, masked),
-            Rewrite::Sctp(_) => {
-                return Err(Refused::Unsupported("SCTP ports: their checksum is of the whole packet"));
-            }
-            Rewrite::Nd(_) => return Err(Refused::Unsupported("fields of neighbour discovery")),
-            Rewrite::Nsh(_) => return Err(Refused::Unsupported("service headers")),
+            Rewrite::Sctp(masked) => self.group(Kind::Sctp, masked),
+            Rewrite::Nd(masked) => self.group(Kind::Nd, masked),
+            Rewrite::Nsh(pair) => self.images(Kind::Nsh, [&pair.0, &pair.1].map(nsh_image)),
             Rewrite::Tunnel(_) => return Err(Refused::Unsupported("tunnels")),
         }
         Ok(())
@@ -243,12 +256,56 @@ impl Compiler {
     }
 
     fn group<T: Group>(&mut self, kind: Kind, masked: &Masked<T>) {
-        let (value, mask) = (masked.value.masked(masked.mask).to_image(), masked.mask.to_image());
+        self.images(kind, [masked.value.masked(masked.mask).to_image(), masked.mask.to_image()]);
+    }
+
+    /// Value and mask.
+    fn images<T: AsRef<[u8]>>(&mut self, kind: Kind, images: [T; 2]) {
+        let [value, _] = &images;
         self.step(Code::Rewrite, kind as u64 | (value.as_ref().len() as u64) << 8);
-        for image in [value, mask] {
+        for image in images {
             self.words.extend(image.as_ref().chunks(8).map(pack));
         }
     }
+
+    fn push_nsh(&mut self, header: &Nsh) -> Result<(), Refused> {
+        let bytes = nsh_header(header)?;
+        self.step(Code::PushNsh, bytes.len() as u64);
+        self.words.extend(bytes.chunks(8).map(pack));
+        Ok(())
+    }
+}
+
+/// Flags, TTL, metadata type, next protocol, path and context, each in whole bytes.
+fn nsh_image(header: &Nsh) -> [u8; NSH_IMAGE_BYTES] {
+    let mut image = [0; NSH_IMAGE_BYTES];
+    image[..4].copy_from_slice(&[header.flags, header.ttl, header.md_type, header.next_proto]);
+    image[4..8].copy_from_slice(&header.path.to_be_bytes());
+    if let NshContext::Md1(words) = header.context {
+        image[8..].copy_from_slice(words.map(u32::to_be_bytes).as_flattened());
+    }
+    image
+}
+
+/// As on the wire (RFC 8300, 2.2 to 2.5).
+fn nsh_header(header: &Nsh) -> Result<Vec<u8>, Refused> {
+    let context = match (header.md_type, &header.context) {
+        (1, NshContext::Md1(words)) => words.map(u32::to_be_bytes).as_flattened().to_vec(),
+        (2, NshContext::Md2(bytes)) => bytes.clone(),
+        (2, NshContext::None) => Vec::new(),
+        _ => {
+            return Err(Refused::Unsupported(
+                "a service header whose metadata is not of the type that it says",
+            ));
+        }
+    };
+    let len = NSH_BASE_BYTES + context.len();
+    if len > PUSH_NSH_BYTES_MAX {
+        return Err(Refused::Unsupported("a service header of more than 48 bytes"));
+    }
+    let first = u16::from(header.flags & 3) << 12 | u16::from(header.ttl & 0x3f) << 6 | (len / 4) as u16;
+    let base = [&first.to_be_bytes()[..], &[header.md_type, header.next_proto], &header.path.to_be_bytes()];
+    Ok([base.concat(), context].concat())
 }
 
 /// Up to eight bytes as a word, the first one lowest.

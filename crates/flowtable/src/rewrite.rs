@@ -4,17 +4,20 @@
 //! the pseudo header alone, not complemented: it follows addresses, and nothing else, since the rest is still to be summed.
 
 use lasthop_verdict::{DropReason, Header};
-use lasthop_wire::key::{FRAGMENT_LATER, Link, Offsets, extract, field};
-use lasthop_wire::{Key, Layers, Metadata, Sum};
+use lasthop_wire::headers::{
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPES_MPLS,
+    IPV6_BYTES, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
+};
+use lasthop_wire::key::{FRAGMENT_LATER, FRAGMENT_NONE, Link, Offsets, extract, field, nsh_field};
+use lasthop_wire::{Key, Layers, Metadata, Sum, crc32c};
 
 use crate::program::{GROUP_BYTES_MAX, Kind};
 
-const PROTO_ICMP: u64 = 1;
-const PROTO_TCP: u64 = 6;
-const PROTO_UDP: u64 = 17;
-const PROTO_ICMPV6: u64 = 58;
-const ETHERTYPE_IPV4: u64 = 0x0800;
-const ETHERTYPE_IPV6: u64 = 0x86dd;
+/// Common part of an SCTP packet (RFC 9260, 3.1), with the checksum at its end.
+const SCTP_BYTES: usize = 12;
+const SCTP_CHECKSUM_AT: usize = 8;
+/// Solicitation or advertisement in front of its options.
+const ND_BYTES: usize = 24;
 
 /// Value and mask of a group, as images in bytes.
 pub(crate) struct Masks {
@@ -28,7 +31,7 @@ pub(crate) fn rewrite(header: &mut Header, link: Link, kind: Kind, masks: &Masks
         return ethernet(header, link, masks);
     }
     let mut key = Key::default();
-    let offsets = extract(header.bytes(), link, &Metadata::default(), &mut key);
+    let offsets = extract(header.bytes(), &Metadata { link, ..Metadata::default() }, &mut key);
     let mut editor = Editor { network: usize::from(offsets.network), offsets, key, header };
     match kind {
         Kind::Ethernet => Ok(()),
@@ -38,7 +41,10 @@ pub(crate) fn rewrite(header: &mut Header, link: Link, kind: Kind, masks: &Masks
         Kind::Udp => editor.ports(masks, PROTO_UDP),
         Kind::Icmp => editor.icmp(masks, PROTO_ICMP),
         Kind::Icmpv6 => editor.icmp(masks, PROTO_ICMPV6),
+        Kind::Sctp => editor.sctp(masks),
         Kind::Arp => editor.arp(masks),
+        Kind::Nd => editor.neighbour(masks),
+        Kind::Nsh => editor.nsh(masks),
         Kind::Mpls => editor.mpls(masks),
     }
 }
@@ -75,7 +81,7 @@ fn add(a: u16, b: u16) -> u16 {
 }
 
 /// Where the checksum of a transport protocol is in its header, and whether it covers addresses.
-fn transport_checksum(proto: u64) -> Option<usize> {
+fn transport_checksum(proto: u8) -> Option<usize> {
     match proto {
         PROTO_TCP => Some(16),
         PROTO_UDP => Some(6),
@@ -135,14 +141,17 @@ impl Editor<'_> {
         if change.0 == change.1 || self.key.get(field::IP_FRAG) == u64::from(FRAGMENT_LATER) {
             return Ok(());
         }
-        let proto = self.key.get(field::IP_PROTO);
+        let proto = self.key.ip_proto();
+        if proto == PROTO_SCTP {
+            return Ok(()); // its checksum does not cover them
+        }
         if self.offsets.transport == 0 {
             // Either there is no transport header, or it is in the part that is not known here.
             let is_whole = self.header.frame_len_bytes() as usize == self.header.bytes().len();
             return if is_whole { Ok(()) } else { Err(DropReason::ActionImpossible) };
         }
         let Some(offset) = transport_checksum(proto) else { return Ok(()) };
-        if proto == PROTO_ICMPV6 && self.key.get(field::ETH_TYPE) == ETHERTYPE_IPV4 {
+        if proto == PROTO_ICMPV6 && self.key.ethertype() == ETHERTYPE_IPV4 {
             return Ok(());
         }
         let at = usize::from(self.offsets.transport) + offset;
@@ -155,7 +164,7 @@ impl Editor<'_> {
     }
 
     /// A complete transport checksum follows a change; UDP may do without one, which is 0.
-    fn follow_transport(&mut self, at: usize, proto: u64, change: (u16, u16)) -> Result<(), DropReason> {
+    fn follow_transport(&mut self, at: usize, proto: u8, change: (u16, u16)) -> Result<(), DropReason> {
         if proto == PROTO_UDP && self.word(at)? == 0 {
             return Ok(());
         }
@@ -166,9 +175,9 @@ impl Editor<'_> {
         Ok(())
     }
 
-    fn is(&self, ethertype: u64) -> Result<(), DropReason> {
+    fn is(&self, ethertype: u16) -> Result<(), DropReason> {
         // A header that is there has a TTL or addresses, or else nothing to be harmed.
-        let is_it = self.key.get(field::ETH_TYPE) == ethertype;
+        let is_it = self.key.ethertype() == ethertype;
         if is_it { Ok(()) } else { Err(DropReason::ActionImpossible) }
     }
 
@@ -213,19 +222,19 @@ impl Editor<'_> {
     }
 
     /// The transport header, if it is of this protocol.
-    fn transport(&self, proto: u64) -> Result<usize, DropReason> {
-        let is_it = self.offsets.transport > 0 && self.key.get(field::IP_PROTO) == proto;
+    fn transport(&self, proto: u8) -> Result<usize, DropReason> {
+        let is_it = self.offsets.transport > 0 && self.key.ip_proto() == proto;
         if is_it { Ok(usize::from(self.offsets.transport)) } else { Err(DropReason::ActionImpossible) }
     }
 
-    fn ports(&mut self, masks: &Masks, proto: u64) -> Result<(), DropReason> {
+    fn ports(&mut self, masks: &Masks, proto: u8) -> Result<(), DropReason> {
         let at = self.transport(proto)?;
         let change = self.change((at, 4), |bytes| apply(bytes, masks, 0))?;
         let checksum = at + transport_checksum(proto).unwrap_or(0);
         if self.is_partial(checksum) { Ok(()) } else { self.follow_transport(checksum, proto, change) }
     }
 
-    fn icmp(&mut self, masks: &Masks, proto: u64) -> Result<(), DropReason> {
+    fn icmp(&mut self, masks: &Masks, proto: u8) -> Result<(), DropReason> {
         let at = self.transport(proto)?;
         let change = self.change((at, 2), |bytes| apply(bytes, masks, 0))?;
         if self.is_partial(at + 2) { Ok(()) } else { self.follow(at + 2, change) }
@@ -233,7 +242,7 @@ impl Editor<'_> {
 
     /// ARP has no checksum.
     fn arp(&mut self, masks: &Masks) -> Result<(), DropReason> {
-        let is_arp = matches!(self.key.get(field::ETH_TYPE), 0x0806 | 0x8035);
+        let is_arp = matches!(self.key.ethertype(), ETHERTYPE_ARP | ETHERTYPE_RARP);
         let bytes = self.bytes(self.network, 28)?;
         if !is_arp || bytes[..6] != [0, 1, 8, 0, 6, 4] {
             return Err(DropReason::ActionImpossible);
@@ -245,8 +254,83 @@ impl Editor<'_> {
         Ok(())
     }
 
+    fn sctp(&mut self, masks: &Masks) -> Result<(), DropReason> {
+        let at = self.transport(PROTO_SCTP)?;
+        let len = self.datagram_end()?.checked_sub(at).ok_or(DropReason::ActionImpossible)?;
+        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+        let bytes = self.bytes(at, SCTP_BYTES)?;
+        let old = word(bytes);
+        apply(&mut bytes[..4], masks, 0);
+        let difference = old ^ word(bytes);
+        let checksum = word(&bytes[SCTP_CHECKSUM_AT..]) ^ crc32c::change(difference, len as u32);
+        bytes[SCTP_CHECKSUM_AT..SCTP_BYTES].copy_from_slice(&checksum.to_le_bytes());
+        Ok(())
+    }
+
+    /// Where an IP packet ends that is no fragment; what follows it on the wire is padding.
+    fn datagram_end(&mut self) -> Result<usize, DropReason> {
+        let network = self.network;
+        let end = match self.key.ethertype() {
+            ETHERTYPE_IPV4 => network + usize::from(self.word(network + 2)?),
+            _ => network + IPV6_BYTES + usize::from(self.word(network + 4)?),
+        };
+        let is_whole = self.key.get(field::IP_FRAG) == u64::from(FRAGMENT_NONE);
+        let is_here = is_whole && end <= self.header.frame_len_bytes() as usize;
+        if is_here { Ok(end) } else { Err(DropReason::ActionImpossible) }
+    }
+
+    /// Target and link-layer addresses of a solicitation or advertisement; options that are not there stay away.
+    fn neighbour(&mut self, masks: &Masks) -> Result<(), DropReason> {
+        let at = self.transport(PROTO_ICMPV6)?;
+        let is_neighbour = matches!(self.bytes(at, ND_BYTES)?, [135 | 136, 0, ..]);
+        if !is_neighbour {
+            return Err(DropReason::ActionImpossible);
+        }
+        let mut change = self.change((at + 8, 16), |bytes| apply(bytes, masks, 0))?;
+        for (kind, from) in [(1, 16), (2, 22)] {
+            if let Some(option) = self.neighbour_option(at + ND_BYTES, kind) {
+                let (before, after) = self.change((option + 2, 6), |bytes| apply(bytes, masks, from))?;
+                change = (add(change.0, before), add(change.1, after));
+            }
+        }
+        if self.is_partial(at + 2) { Ok(()) } else { self.follow(at + 2, change) }
+    }
+
+    /// The first option of a kind, of eight bytes (RFC 4861, 4.6.1).
+    fn neighbour_option(&mut self, mut at: usize, kind: u8) -> Option<usize> {
+        loop {
+            let &[found, units] = self.bytes(at, 2).ok()?.first_chunk()?;
+            let len = 8 * usize::from(units);
+            if len == 0 || self.bytes(at, len).is_err() {
+                return None;
+            }
+            if (found, units) == (kind, 1) {
+                return Some(at);
+            }
+            at += len;
+        }
+    }
+
+    /// Flags, TTL, path, and the context of metadata type 1. There is no checksum.
+    fn nsh(&mut self, masks: &Masks) -> Result<(), DropReason> {
+        self.is(ETHERTYPE_NSH)?;
+        let (network, md_type) = (self.network, self.key.get(nsh_field::MD_TYPE));
+        if md_type == 0 {
+            return Err(DropReason::ActionImpossible);
+        }
+        let bits = |image: &[u8]| u16::from(image[0] & 3) << 12 | u16::from(image[1] & 0x3f) << 6;
+        let (value, mask) = (bits(&masks.value), bits(&masks.mask));
+        let first = self.word(network)? & !mask | value & mask;
+        self.put_word(network, first)?;
+        apply(self.bytes(network + 4, 4)?, masks, 4);
+        if md_type == 1 {
+            apply(self.bytes(network + 8, 16)?, masks, 8);
+        }
+        Ok(())
+    }
+
     fn mpls(&mut self, masks: &Masks) -> Result<(), DropReason> {
-        if !matches!(self.key.get(field::ETH_TYPE), 0x8847 | 0x8848) {
+        if !ETHERTYPES_MPLS.contains(&self.key.ethertype()) {
             return Err(DropReason::ActionImpossible);
         }
         apply(self.bytes(self.network, 4)?, masks, 0);

@@ -12,6 +12,8 @@ use crate::buckets::Buckets;
 use crate::chunks::Chunks;
 use crate::grace::Visits;
 use crate::hash::Secret;
+use crate::lane::COUNTS;
+use crate::numbers::Numbers;
 use crate::pending::Tickets;
 use crate::slot::{FlowSlot, MaskSlot};
 use crate::stats::Stats;
@@ -19,10 +21,10 @@ use crate::stats::Stats;
 /// Words of a set of masks.
 pub(crate) const MASK_WORDS: usize = MASKS_MAX / 64;
 
-/// Look-ups of one worker: all, those that its cache knew, those that found nothing.
+/// Look-ups of one worker: all, those that its cache knew, those that found nothing; and masks that were tried.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct LookUps([AtomicU64; 3]);
+struct LookUps([AtomicU64; COUNTS]);
 
 /// Look-ups of all workers, as of the end of each one's last batch.
 #[derive(Debug, Default)]
@@ -31,7 +33,7 @@ pub(crate) struct Counts([LookUps; WORKERS_MAX]);
 impl Counts {
     /// Shows a worker's counts; nobody else writes them.
     #[inline]
-    pub(crate) fn show(&self, worker: usize, counts: [u64; 3]) {
+    pub(crate) fn show(&self, worker: usize, counts: [u64; COUNTS]) {
         let places = self.0.get(worker).map(|own| &own.0);
         places
             .into_iter()
@@ -40,7 +42,7 @@ impl Counts {
             .for_each(|(place, count)| place.store(count, Ordering::Relaxed));
     }
 
-    pub(crate) fn sums(&self) -> [u64; 3] {
+    pub(crate) fn sums(&self) -> [u64; COUNTS] {
         let count = |index: usize| self.0.iter().map(move |own| own.0[index].load(Ordering::Relaxed)).sum();
         std::array::from_fn(count)
     }
@@ -62,6 +64,7 @@ pub(crate) struct Shared {
     pub(crate) stats: Stats,
     pub(crate) visits: Visits,
     pub(crate) tickets: Tickets,
+    pub(crate) numbers: Numbers,
     pub(crate) secret: Secret,
     /// CLOCK_MONOTONIC when the workers' clock began, in milliseconds.
     pub(crate) clock_origin_ms: AtomicU64,
@@ -70,9 +73,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(numbers: Numbers) -> Self {
         Self {
             counts: Counts::default(),
+            numbers,
             flows: Chunks::new(FLOWS_MAX as usize),
             masks: Chunks::new(MASKS_MAX),
             live_masks: Default::default(),
@@ -87,6 +91,12 @@ impl Shared {
             clock_origin_ms: AtomicU64::new(0),
             workers: AtomicUsize::new(0),
         }
+    }
+
+    /// Where the flow of mask number `number` that `key` belongs to is in the table.
+    #[inline]
+    pub(crate) fn hash(&self, number: u16, key: &Key) -> u64 {
+        self.masks.get(usize::from(number)).map_or(0, |mask| mask.hash(number, key, &self.secret))
     }
 
     /// The flow of mask number `number` that `key` belongs to.
@@ -106,6 +116,12 @@ impl Shared {
             stats.used_ms += self.clock_origin_ms.load(Ordering::Relaxed);
         }
         stats
+    }
+
+    /// Whether there is no flow that a packet could meet.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.live_masks.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
     pub(crate) fn set_live(&self, mask: u16, is_live: bool) {

@@ -11,10 +11,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lasthop_exchange::prefetch;
 use lasthop_wire::Key;
-use lasthop_wire::key::KEY_WORDS;
+use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 
 use crate::hash::{Secret, finish};
+use crate::stats::EntryId;
 
 /// Which flow a slot holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,6 +82,19 @@ impl FlowSlot {
     /// Its flow is gone, for whoever looks from now on.
     pub(crate) fn vacate(&self) {
         self.identity.store(0, Ordering::Release);
+    }
+
+    /// The newest of its statistics entries.
+    #[inline]
+    pub(crate) fn newest_entry(&self) -> EntryId {
+        EntryId::of(self.stats.load(Ordering::Acquire) as u32)
+    }
+
+    /// Has the cache lines come in that a look-up reads.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(self);
+        prefetch(&self.key[KEY_WORDS_SHORT - 1]);
     }
 
     /// Whether it holds the flow of `mask` that `key` belongs to.

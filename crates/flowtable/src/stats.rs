@@ -13,7 +13,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use lasthop_exchange::WORKERS_MAX;
+use lasthop_exchange::{WORKERS_MAX, prefetch};
 use lasthop_flow::FlowStats;
 
 use crate::bounds::{FLOWS_MAX, STATS_STOCK, STATS_STOCK_MAX};
@@ -184,10 +184,25 @@ impl Stats {
         links.take(WORKERS_MAX)
     }
 
-    /// Counts a packet in the entry `id` of the calling worker, or in its flow if that is none.
+    /// Has an entry's cache line come in.
     #[inline]
-    pub(crate) fn count(&self, id: EntryId, slot: &FlowSlot, packet: Counted) {
-        let Some(entry) = self.entry(id) else { return spill(slot, packet) };
+    pub(crate) fn prefetch(&self, id: EntryId) {
+        if let Some(entry) = self.entry(id) {
+            prefetch(entry);
+        }
+    }
+
+    /// Counts a packet in the entry `id` of the calling worker, or in its flow's `slot` if that is none.
+    #[inline]
+    pub(crate) fn count<'a>(
+        &self,
+        id: EntryId,
+        slot: impl FnOnce() -> Option<&'a FlowSlot>,
+        packet: Counted,
+    ) {
+        let Some(entry) = self.entry(id) else {
+            return slot().into_iter().for_each(|slot| spill(slot, packet));
+        };
         let add =
             |word: &AtomicU64, more: u64| word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         add(&entry.packets, 1);
@@ -257,8 +272,8 @@ mod tests {
         stats.refill(3, 1000);
         let ids = [0, 2, 0].map(|worker| stats.entry_of(worker, &slot));
         assert!(ids[0] == ids[2] && ids[0] != ids[1] && ids[0].get() != 0);
-        stats.count(ids[0], &slot, PACKET);
-        stats.count(ids[1], &slot, Counted { tcp_flags: 0x10, now_ns: 9_000_000, ..PACKET });
+        stats.count(ids[0], || Some(&slot), PACKET);
+        stats.count(ids[1], || Some(&slot), Counted { tcp_flags: 0x10, now_ns: 9_000_000, ..PACKET });
         let sum = FlowStats { packets: 2, bytes: 200, used_ms: 9, tcp_flags: 0x12 };
         assert_eq!(stats.sum(&slot), sum);
         assert_eq!(slot.spill[0].load(Ordering::Relaxed), 0);
@@ -269,9 +284,9 @@ mod tests {
         let (stats, slot) = (Stats::new(), FlowSlot::default());
         let id = stats.entry_of(1, &slot);
         assert_eq!(id.get(), 0);
-        stats.count(id, &slot, PACKET);
+        stats.count(id, || Some(&slot), PACKET);
         stats.refill(2, 1000);
-        stats.count(stats.entry_of(1, &slot), &slot, PACKET);
+        stats.count(stats.entry_of(1, &slot), || Some(&slot), PACKET);
         assert_eq!(stats.sum(&slot), FlowStats { packets: 2, bytes: 200, used_ms: 7, tcp_flags: 2 });
     }
 
@@ -283,7 +298,7 @@ mod tests {
         for _ in 0..2 * CHUNK {
             let slot = FlowSlot::default();
             let id = stats.entry_of(0, &slot);
-            stats.count(id, &slot, PACKET);
+            stats.count(id, || Some(&slot), PACKET);
             assert_eq!((id.get() == 0, stats.sum(&slot).packets), (false, 1));
             stats.take_back(&slot);
             stats.refill(1, 1);

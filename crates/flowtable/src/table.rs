@@ -14,6 +14,7 @@ use crate::bounds::{FLOWS_MAX, MASKS_MAX};
 use crate::compact::Compact;
 use crate::grace::Moment;
 use crate::meter::{MeterRate, MeterStats, Meters};
+use crate::numbers::Numbers;
 use crate::program::{Step, compile};
 use crate::shared::Shared;
 use crate::slot::Identity;
@@ -100,11 +101,16 @@ pub struct FlowTable {
 
 impl Default for FlowTable {
     fn default() -> Self {
-        Self { shared: Arc::new(Shared::new()), meters: Meters::new(), writer: Mutex::default() }
+        Self::new(Numbers::identical())
     }
 }
 
 impl FlowTable {
+    /// Without flows, for ports with these numbers.
+    pub(crate) fn new(numbers: Numbers) -> Self {
+        Self { shared: Arc::new(Shared::new(numbers)), meters: Meters::new(), writer: Mutex::default() }
+    }
+
     fn writer(&self) -> MutexGuard<'_, Writer> {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,14 +192,21 @@ impl FlowTable {
         (end < writer.records.len()).then_some(end)
     }
 
-    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics; and where to go on, until there are none.
-    /// Flows that come or go between two calls may be among them or not.
-    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<(Arc<Flow>, FlowStats)>, Option<usize>) {
+    /// The flow in a slot, as upcalls name it.
+    #[must_use]
+    pub fn at(&self, slot: u32) -> Option<Arc<Flow>> {
+        self.writer().record(slot).map(|record| Arc::clone(&record.flow))
+    }
+
+    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to go on, until there are
+    /// none. Flows that come or go between two calls may be among them or not.
+    pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<(usize, Arc<Flow>, FlowStats)>, Option<usize>) {
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
         self.shared.stats.refill(self.shared.workers.load(Ordering::Relaxed), writer.count);
         let end = writer.records.len().min(cursor.saturating_add(slots));
-        let flows = (cursor..end).filter_map(|slot| writer.entry(&self.shared, slot as u32)).collect();
+        let entry = |slot| writer.entry(&self.shared, slot as u32).map(|(flow, stats)| (slot, flow, stats));
+        let flows = (cursor..end).filter_map(entry).collect();
         (flows, (end < writer.records.len()).then_some(end))
     }
 

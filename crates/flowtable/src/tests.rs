@@ -6,6 +6,7 @@ use lasthop_flow::{Action, Ethernet, FlowKey, FlowStats, Ipv4, Match, Ports, Ufi
 use lasthop_wire::Key;
 use proptest::prelude::*;
 
+use crate::bounds::CACHE_TRIED_ONE_IN;
 use crate::compact::Compact;
 use crate::lane::{HITS, Lane};
 use crate::program::{Code, Step};
@@ -57,12 +58,23 @@ fn flow(number: u8, key: FlowKey, bits: u8, port: u32) -> Flow {
 
 /// What the table says of a packet: the port of its flow's only output.
 fn look_up(table: &FlowTable, lane: &mut Lane, key: &Key) -> Option<u16> {
+    look_up_as(table, lane, key, false)
+}
+
+/// The same, alone or as one of a batch whose packets are looked up side by side.
+fn look_up_as(table: &FlowTable, lane: &mut Lane, key: &Key, is_foreseen: bool) -> Option<u16> {
     lane.begin(&table.shared);
-    let hit = lane.look_up(&table.shared, table.shared.secret.digest(key, false), key);
+    let digest = table.shared.secret.digest(key, false);
+    let hit = if is_foreseen {
+        lane.foresee(&table.shared, &[Key::default(), *key]);
+        lane.look_up_foreseen(&table.shared, 1, digest, key)
+    } else {
+        lane.look_up(&table.shared, digest, key)
+    };
     if let Some(hit) = hit {
         let slot = table.shared.flows.get(hit.flow as usize).expect("it was found");
         let counted = Counted { len_bytes: 60, tcp_flags: 0, now_ns: 5_000_000 };
-        table.shared.stats.count(EntryId::of(hit.stats), slot, counted);
+        table.shared.stats.count(EntryId::of(hit.stats), || Some(slot), counted);
         assert_ne!(slot.identity(), Identity::default());
     }
     lane.end(&table.shared);
@@ -77,7 +89,7 @@ enum Turn {
     Install(u8, (u8, u8, u16), u8, u32),
     Replace(u8, u32),
     Remove(u8),
-    Packet(usize, (u8, u8, u16)),
+    Packet(usize, (u8, u8, u16), bool),
 }
 
 fn any_turn() -> impl Strategy<Value = Turn> {
@@ -86,7 +98,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
         3 => (0..16_u8, key(), 0..8_u8, 0..1000_u32).prop_map(|(name, key, bits, port)| Turn::Install(name, key, bits, port)),
         1 => (0..16_u8, 0..1000_u32).prop_map(|(name, port)| Turn::Replace(name, port)),
         2 => (0..16_u8).prop_map(Turn::Remove),
-        6 => (0..2_usize, key()).prop_map(|(worker, key)| Turn::Packet(worker, key)),
+        6 => (0..2_usize, key(), any::<bool>()).prop_map(|(worker, key, is_foreseen)| Turn::Packet(worker, key, is_foreseen)),
     ]
 }
 
@@ -126,9 +138,9 @@ proptest! {
                     prop_assert_eq!(done.is_ok(), list.remove(&name).is_some());
                     removed.extend(done);
                 }
-                Turn::Packet(worker, (src, dst, port)) => {
+                Turn::Packet(worker, (src, dst, port), is_foreseen) => {
                     let key = packet(&udp(src, dst, port));
-                    let found = look_up(&table, &mut lanes[worker], &key);
+                    let found = look_up_as(&table, &mut lanes[worker], &key, is_foreseen);
                     let matching = |listed: &&Listed| key.masked(&listed.compact.mask) == listed.compact.key;
                     let wanted: Vec<u32> = list.values().filter(matching).map(|listed| listed.port).collect();
                     match found {
@@ -146,11 +158,29 @@ proptest! {
     }
 }
 
+#[test]
+fn the_cache_is_left_alone_while_it_knows_few_packets_and_tried_again() {
+    let (table, mut lane) = (FlowTable::default(), Lane::new(0, 1));
+    let batch = |lane: &mut Lane, keys: std::ops::Range<u8>| {
+        for src in keys {
+            let is_foreseen = !lane.is_warm();
+            look_up_as(&table, lane, &packet(&udp(src, 0, 0)), is_foreseen);
+        }
+        lane.learn();
+        lane.is_warm()
+    };
+    table.install(flow(1, udp(0, 0, 0), 0, 7)).unwrap();
+    assert!(!batch(&mut lane, 0..32), "all were unknown");
+    let cold = std::iter::repeat_with(|| batch(&mut lane, 32..64)).take_while(|is_warm| !is_warm).count();
+    assert_eq!(cold as u32, CACHE_TRIED_ONE_IN - 2);
+    assert!(batch(&mut lane, 0..32), "all are known");
+}
+
 fn dump(table: &FlowTable) -> Vec<(std::sync::Arc<Flow>, FlowStats)> {
     let (mut flows, mut cursor) = (Vec::new(), Some(0));
     while let Some(at) = cursor {
         let (more, next) = table.dump(at, 3);
-        flows.extend(more);
+        flows.extend(more.into_iter().map(|(_, flow, stats)| (flow, stats)));
         cursor = next;
     }
     flows
@@ -170,7 +200,7 @@ fn a_flow_that_is_in_use_is_counted_to_the_end_before_its_place_is_given_away() 
     table.install(flow(2, udp(3, 2, 1), 7, 6)).unwrap();
     let slot = table.shared.flows.get(hit.flow as usize).unwrap();
     let counted = Counted { len_bytes: 40, tcp_flags: 2, now_ns: 9_000_000 };
-    table.shared.stats.count(EntryId::of(hit.stats), slot, counted);
+    table.shared.stats.count(EntryId::of(hit.stats), || Some(slot), counted);
     lane.end(&table.shared);
     let stats = FlowStats { packets: 2, bytes: 100, used_ms: 9, tcp_flags: 2 };
     assert_eq!(table.final_stats(&removed), Some(stats));

@@ -95,8 +95,7 @@ impl Guest {
     /// What the back end refused.
     pub fn reset(&mut self) -> Result<(), GuestError> {
         self.front.reset_device()?;
-        let protocol_bit = if self.agreement.has_protocol { features::PROTOCOL_FEATURES } else { 0 };
-        self.front.set_features(self.agreement.features | protocol_bit)?;
+        self.agreement.set_features(&mut self.front)?;
         self.start_fresh()
     }
 

@@ -34,6 +34,12 @@ impl Agreement {
         self.features & feature != 0
     }
 
+    /// Tells the back end the virtio features, and that its protocol features are known here.
+    pub(crate) fn set_features(&self, front: &mut FrontEnd) -> Result<(), GuestError> {
+        let protocol_bit = if self.has_protocol { features::PROTOCOL_FEATURES } else { 0 };
+        Ok(front.set_features(self.features | protocol_bit)?)
+    }
+
     /// Bytes of the virtio-net header of packets to be sent: with their hash, if that was agreed upon.
     pub(crate) fn sent_header_bytes(&self) -> usize {
         let tells_hashes = self.protocol & protocol::PACKET_HASH != 0 && self.header_bytes() == HEADER_BYTES;
@@ -71,8 +77,7 @@ pub(crate) fn negotiate(front: &mut FrontEnd, wishes: Wishes) -> Result<Agreemen
         front.set_protocol_features(agreement.protocol)?;
     }
     check_queues(front, wishes.queue_pairs, agreement.protocol)?;
-    let protocol_bit = offered & features::PROTOCOL_FEATURES;
-    front.set_features(agreement.features | protocol_bit)?;
+    agreement.set_features(front)?;
     agreement.config = read_config(front, agreement.protocol)?;
     Ok(agreement)
 }

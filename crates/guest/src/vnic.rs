@@ -124,8 +124,7 @@ impl Vnic {
         self.options.features = features;
         let offered = self.front.get_features()?;
         self.agreement.features = offered & features & !features::PROTOCOL_FEATURES;
-        let protocol_bit = if self.agreement.has_protocol { features::PROTOCOL_FEATURES } else { 0 };
-        self.front.set_features(self.agreement.features | protocol_bit)?;
+        self.agreement.set_features(&mut self.front)?;
         self.start()
     }
 

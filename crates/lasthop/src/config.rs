@@ -43,30 +43,13 @@ use crate::hysteresis::Hysteresis;
 use crate::names;
 use crate::port::PortSpec;
 use crate::sandbox;
-use crate::switches::SwitchSpec;
+use crate::settings::Settings;
+use crate::switches::{ControllerKind, SwitchSpec};
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
 
 /// Largest file, in bytes: room for 1024 vnics with everything said.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-
-/// How the switch process is to run; module and table are the default switch's.
-#[derive(Clone, Debug)]
-pub(crate) struct SwitchSettings {
-    pub(crate) module: ModuleName,
-    pub(crate) cpus: Option<CpuList>,
-    pub(crate) fdb_entries: Option<FdbEntries>,
-    pub(crate) workers: Workers,
-    pub(crate) hysteresis: Hysteresis,
-    pub(crate) sandbox: sandbox::Mode,
-}
-
-impl SwitchSettings {
-    /// The switch that is always there.
-    pub(crate) fn default_switch(&self) -> SwitchSpec {
-        SwitchSpec::default_of(self.module.clone(), self.fdb_entries)
-    }
-}
 
 /// Slots of the bridge's forwarding table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,14 +82,7 @@ impl std::str::FromStr for FdbEntries {
 /// What the file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
-    pub(crate) module: Option<ModuleName>,
-    pub(crate) cpus: Option<CpuList>,
-    pub(crate) fdb_entries: Option<FdbEntries>,
-    pub(crate) workers: Option<Workers>,
-    pub(crate) hysteresis: Option<Hysteresis>,
-    pub(crate) sandbox: Option<sandbox::Mode>,
-    /// Who may use the control socket beside the switch's own user.
-    pub(crate) control_group: Option<String>,
+    pub(crate) settings: Settings,
     /// Those that were named, beside the default one.
     pub(crate) switches: Vec<SwitchSpec>,
     pub(crate) vnics: Vec<VnicSpec>,
@@ -119,8 +95,8 @@ pub(crate) struct Config {
 impl Config {
     /// The default switch and those that were named.
     pub(crate) fn all_switches(&self) -> Vec<SwitchSpec> {
-        let module = self.module.clone().unwrap_or_default();
-        let default = SwitchSpec::default_of(module, self.fdb_entries);
+        let module = self.settings.module.clone().unwrap_or_default();
+        let default = SwitchSpec::default_of(module, self.settings.fdb_entries, self.settings.controller);
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
     }
 
@@ -130,6 +106,7 @@ impl Config {
     }
 }
 
+/// The settings stand here once more, since what is flattened into a table has no unknown keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -137,9 +114,10 @@ struct File {
     cpus: Option<CpuList>,
     #[serde(rename = "fdb-entries")]
     fdb_entries: Option<FdbEntries>,
+    controller: Option<ControllerKind>,
     workers: Option<Workers>,
     #[serde(rename = "hysteresis-us")]
-    hysteresis: Option<Hysteresis>,
+    hysteresis_us: Option<Hysteresis>,
     sandbox: Option<sandbox::Mode>,
     #[serde(rename = "control-group")]
     control_group: Option<String>,
@@ -152,6 +130,11 @@ struct File {
     #[serde(default)]
     fdb: Vec<StaticEntry>,
 }
+
+/// The module whose decisions are the control plane's.
+pub(crate) const FLOW: &str = "flow";
+/// All modules.
+const MODULES: [&str; 3] = ["bridge", "dummy", FLOW];
 
 /// The name of a module that exists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,11 +165,11 @@ impl std::str::FromStr for ModuleName {
     type Err = Fault;
 
     fn from_str(name: &str) -> Result<Self, Fault> {
-        if lasthop_modules::NAMES.contains(&name) {
+        if MODULES.contains(&name) {
             return Ok(Self(name.to_owned()));
         }
-        let hint = names::hint(name, lasthop_modules::NAMES.iter().copied());
-        let known = lasthop_modules::NAMES.join(", ");
+        let hint = names::hint(name, MODULES.iter().copied());
+        let known = MODULES.join(", ");
         Err(Fault::params(format!("there is no module \"{name}\"{hint} (there are {known})")))
     }
 }
@@ -234,20 +217,21 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File { module, cpus, fdb_entries, workers, hysteresis, sandbox, control_group, fdb, .. } = file;
-    Ok(Config {
+    let File {
         module,
         cpus,
         fdb_entries,
+        controller,
         workers,
-        hysteresis,
+        hysteresis_us,
         sandbox,
         control_group,
-        switches,
-        vnics,
-        ports,
         fdb,
-    })
+        ..
+    } = file;
+    let settings =
+        Settings { module, cpus, fdb_entries, controller, workers, hysteresis_us, sandbox, control_group };
+    Ok(Config { settings, switches, vnics, ports, fdb })
 }
 
 /// The device ports, or the first one that cannot be beside the others and the vnics.
@@ -295,18 +279,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_simple_module_has_a_name() {
+        assert!(lasthop_modules::NAMES.iter().all(|name| MODULES.contains(name) && *name != FLOW));
+    }
+
+    #[test]
     fn a_full_file_is_understood() {
         let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
         let config = parse(text).expect("a good file");
-        assert_eq!(config.module.as_ref().map(ModuleName::as_str), Some("dummy"));
-        assert_eq!(config.cpus, Some(CpuList(vec![0, 1])));
-        assert_eq!(config.fdb_entries, Some(FdbEntries(4096)));
-        assert_eq!((config.workers, config.hysteresis), (Some(Workers(2)), Some(Hysteresis(20))));
-        assert_eq!(config.sandbox, Some(sandbox::Mode::Strict));
-        assert_eq!(config.control_group.as_deref(), Some("kvm"));
+        let settings = &config.settings;
+        assert_eq!(settings.module.as_ref().map(ModuleName::as_str), Some("dummy"));
+        assert_eq!(settings.cpus, Some(CpuList(vec![0, 1])));
+        assert_eq!(settings.fdb_entries, Some(FdbEntries(4096)));
+        assert_eq!((settings.workers, settings.hysteresis_us), (Some(Workers(2)), Some(Hysteresis(20))));
+        assert_eq!(settings.sandbox, Some(sandbox::Mode::Strict));
+        assert_eq!(settings.control_group.as_deref(), Some("kvm"));
         let specs: Vec<VnicSpec> = [
             "a",
             "b,switch=red,socket=s,mode=connect,mac=02:00:00:00:00:01,queues=2,mtu=1400,features-off=TSO,storm-broadcast=1000",

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 
@@ -11,8 +11,8 @@ use crate::fault::Fault;
 const CPUS_MAX: usize = 8192;
 
 /// CPUs on which workers may run, ascending; none means all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct CpuList(pub(crate) Vec<usize>);
 
 impl CpuList {
@@ -75,6 +75,12 @@ impl std::fmt::Display for CpuList {
         let ranges = self.0.chunk_by(|one, next| one + 1 == *next);
         let words: Vec<String> = ranges.filter_map(range).collect();
         f.write_str(&words.join(","))
+    }
+}
+
+impl From<CpuList> for String {
+    fn from(list: CpuList) -> Self {
+        list.to_string()
     }
 }
 

@@ -13,8 +13,9 @@ use crate::sandbox::{ForbiddenCall, Layer};
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
 
-/// Of orders and reports, and of what is told of a session. A switch process of another version cannot take over.
-pub(crate) const STATE_VERSION: u64 = 1;
+/// Of orders and reports, of what is told of a session, and of where counters are kept. A switch process of another version
+/// cannot take over.
+pub(crate) const STATE_VERSION: u64 = 2;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
 #[derive(Debug, Serialize, Deserialize)]
@@ -38,6 +39,10 @@ pub(crate) enum Order {
     ChangePort(SwitchPort),
     /// Forget a port and hang up on its guest.
     RemovePort { name: String },
+    /// What the host knows of a port's device has changed.
+    HostDevice { name: String, device: Option<HostDevice> },
+    /// There is no port for what was wanted ([`Report::Wanted`]): a number as errno(3) has it. The log says why.
+    Denied { name: String, errno: i32 },
     /// The first attached descriptor is a connection to the port's guest, the second one memory for a successor, if there is
     /// any. Answered by [`Report::Detached`] when it ends, which may be at once.
     Attach { name: String, attachment: u64 },
@@ -48,6 +53,8 @@ pub(crate) enum Order {
     TakeOver { name: String, attachment: u64, session: Value },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
+    /// The attached descriptor is a connection of a client of the control interface, who may have it.
+    Connect,
     /// All counters.
     Stats,
     /// How far all guests have come, or the one of the named port.
@@ -73,11 +80,42 @@ pub(crate) enum Order {
 }
 
 /// What the switch is told of a port.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SwitchPort {
     pub(crate) vnic: VnicSpec,
     /// Whom it talks to.
     pub(crate) leads: Leads,
+    /// It was made since the switch wanted it ([`Report::Wanted`]), and goes when it does not any more.
+    pub(crate) is_requested: bool,
+    /// What of it the host has a name for.
+    pub(crate) device: Option<HostDevice>,
+}
+
+/// A network device as others on the host find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostDevice {
+    /// Interface index, in its network namespace.
+    pub(crate) index: u32,
+    /// The number by which the supervisor's network namespace knows the device's; none if it is the same.
+    pub(crate) namespace: Option<i32>,
+}
+
+/// A device that a switch is to have as a port of the same name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WantedDevice {
+    pub(crate) name: String,
+    pub(crate) kind: WantedKind,
+    /// The switch, which may be known to the switch process alone.
+    pub(crate) switch: String,
+}
+
+/// Where a wanted device comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WantedKind {
+    /// It is there.
+    Netdev,
+    /// It is to be made: a tap, by which the host's own stack takes part.
+    Internal,
 }
 
 /// From the switch.
@@ -91,6 +129,10 @@ pub(crate) enum Report {
     Keep { attachment: u64, numbers: Vec<u32> },
     /// What a successor has to know of a session; `numbers` are all descriptors that belong to it.
     Kept { attachment: u64, session: Value, numbers: Vec<u32> },
+    /// A controller wants a port that the switch does not have. Answered by [`Order::AddPort`] or [`Order::Denied`].
+    Wanted(WantedDevice),
+    /// Nobody wants it any more.
+    Released { name: String },
     /// A guest's VMM was refused something, and the connection goes on.
     Refused { name: String, why: String },
     /// What the switch could give up, before it met any guest.

@@ -176,6 +176,7 @@ fn restarts<'a>(running: &'a ConfigReport, wanted: &'a ConfigReport) -> impl Ite
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workers::Workers;
 
     fn report(vnics: &[&str]) -> ConfigReport {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
@@ -287,10 +288,10 @@ mod tests {
     #[test]
     fn settings_of_the_switch_are_compared_if_they_are_given() {
         let mut old = report(&[]);
-        old.settings.workers = Some(2);
+        old.settings.workers = Some(Workers(2));
         let mut new = report(&[]);
         assert!(Plan::new(&old, &new).is_empty());
-        new.settings.workers = Some(4);
+        new.settings.workers = Some(Workers(4));
         let plan = Plan::new(&old, &new);
         assert!(plan.needs_restart() && plan.steps.len() == 1, "{plan:?}");
     }

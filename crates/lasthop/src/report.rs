@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::fdb::StaticEntry;
 use crate::port::PortSpec;
 use crate::sandbox::{self, Layer};
+use crate::settings::Settings;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
 use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
@@ -352,7 +353,7 @@ pub(crate) struct SwitchList {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConfigReport {
     #[serde(flatten)]
-    pub(crate) settings: SettingsReport,
+    pub(crate) settings: Settings,
     /// Those beside the default one, by name.
     #[serde(default)]
     pub(crate) switches: Vec<SwitchSpec>,
@@ -361,20 +362,6 @@ pub(crate) struct ConfigReport {
     pub(crate) ports: Vec<PortSpec>,
     #[serde(default)]
     pub(crate) fdb: Vec<StaticEntry>,
-}
-
-/// What only a restart can change. In a report of a running switch, what it runs with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct SettingsReport {
-    pub(crate) module: Option<String>,
-    pub(crate) cpus: Option<String>,
-    pub(crate) fdb_entries: Option<usize>,
-    pub(crate) workers: Option<usize>,
-    #[serde(default)]
-    pub(crate) hysteresis_us: Option<u32>,
-    pub(crate) sandbox: Option<sandbox::Mode>,
-    #[serde(default)]
-    pub(crate) control_group: Option<String>,
 }
 
 /// Which program is running.

@@ -42,6 +42,11 @@ pub(crate) fn control_socket(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
+/// Where the switch's flows are controlled, as Open vSwitch's datapath is.
+pub(crate) fn datapath_socket(dir: &Path) -> PathBuf {
+    dir.join("datapath.sock")
+}
+
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

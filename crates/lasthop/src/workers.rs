@@ -3,7 +3,7 @@
 use std::str::FromStr;
 
 use lasthop_fabric::bounds::WORKERS_MAX;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cpus::{self, CpuList};
 use crate::fault::Fault;
@@ -12,7 +12,7 @@ use crate::fault::Fault;
 const CPUS_FOR_TWO: usize = 4;
 
 /// A number of workers, 1 to `WORKERS_MAX`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "i64")]
 pub(crate) struct Workers(pub(crate) usize);
 

@@ -344,5 +344,6 @@ fn endless_lines_and_too_many_clients_are_ended() {
     let one = idle.last_mut().expect("one");
     assert_eq!(exchange(one, r#"{"jsonrpc":"2.0","id":1,"method":"version"}"#)["id"], 1);
     drop(idle);
-    switch.ask(&["stats"]).ok();
+    // That they are gone is noticed one by one.
+    eventually("a place", || (switch.ask(&["stats"]).code == Some(0)).then_some(()));
 }

@@ -18,7 +18,10 @@ use lasthop_verdict::{
 /// In the place of a switch's number, for a port that is in none. No switch ever has it.
 const NOWHERE: u16 = u16::MAX;
 
-const _: () = assert!(SWITCHES_MAX <= NOWHERE as usize);
+/// In the place of a switch's number, for the port `internal` where it has a module of its own. No switch ever has it.
+const OF_INTERNAL: SwitchId = SwitchId(SWITCHES_MAX as u16);
+
+const _: () = assert!(SWITCHES_MAX < NOWHERE as usize);
 
 /// By port: the number of its switch, or `NOWHERE`.
 type Members = [AtomicU16; PORTS_MAX];
@@ -40,6 +43,16 @@ impl Switches {
         let members: Members = std::array::from_fn(|_| AtomicU16::new(NOWHERE));
         members[PortId::INTERNAL.index()].store(SwitchId::DEFAULT.0, Ordering::Relaxed);
         Self { members: Arc::new(members), modules: vec![Some(module)] }
+    }
+
+    /// These switches; what the port `internal` sends is for `module`, which may send it to ports of all of them.
+    #[must_use]
+    pub fn with_internal(&self, module: Arc<dyn Module>) -> Self {
+        let mut modules = self.modules.clone();
+        modules.resize_with(OF_INTERNAL.index() + 1, || None);
+        modules[OF_INTERNAL.index()] = Some(module);
+        self.members[PortId::INTERNAL.index()].store(OF_INTERNAL.0, Ordering::Relaxed);
+        Self { members: Arc::clone(&self.members), modules }
     }
 
     /// The lowest number that no switch has; `None` if there are [`SWITCHES_MAX`].
@@ -103,9 +116,12 @@ impl Switches {
     }
 
     /// Whether no output leaves the switch that the batch came in on. A port that is just being removed is in
-    /// none.
+    /// none; a module of the port `internal` knows what it does.
     fn is_contained(&self, batch: &Batch<'_>, verdicts: &Verdicts) -> bool {
         let switch = self.switch_of(batch.port);
+        if matches!(switch, None | Some(OF_INTERNAL)) {
+            return true;
+        }
         let mut destinations = verdicts.outputs().iter().filter_map(|output| self.switch_of(output.port));
         destinations.all(|destination| Some(destination) == switch)
     }

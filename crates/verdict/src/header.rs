@@ -9,8 +9,9 @@ use crate::Mac;
 
 /// Bytes of a frame that are copied into its header image when it is fetched.
 pub const IMAGE_FETCH_BYTES: usize = 128;
-/// Room of a header image: what is fetched, and what actions may add in front (VLAN and MPLS tags).
-pub const IMAGE_BYTES: usize = 160;
+/// Room of a header image: what is fetched, and what actions may add in front (VLAN and MPLS tags, a service header behind an
+/// Ethernet header).
+pub const IMAGE_BYTES: usize = 192;
 
 /// The head of a frame, read from guest memory once; this is what is checked, decided on and delivered.
 ///
@@ -106,3 +107,14 @@ impl Header {
         (ethertype.len() >= 2).then_some((Mac(*destination), Mac(*source)))
     }
 }
+
+/// What senders say of a TCP packet whose checksum is left to be completed.
+#[cfg(test)]
+const CSUM: Offload = Offload {
+    flags: lasthop_wire::vnet::F_NEEDS_CSUM,
+    gso_type: lasthop_wire::vnet::GSO_NONE,
+    hdr_len: 54,
+    gso_size: 0,
+    csum_start: 34,
+    csum_offset: 16,
+};

@@ -28,7 +28,7 @@ mod vlan;
 pub use drops::DropReason;
 pub use hashes::Hashes;
 pub use header::{Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, TAG_BYTES, TagEdit};
-pub use outputs::{IMAGES_MADE_MAX, Output, UPCALLS_MAX, Upcall, UpcallReason, Verdicts};
+pub use outputs::{IMAGES_MADE_MAX, Mark, Output, UPCALLS_MAX, Upcall, UpcallReason, Verdicts};
 pub use vlan::{PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;

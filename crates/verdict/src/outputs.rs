@@ -49,6 +49,8 @@ pub struct Upcall {
     pub metadata: Metadata,
     /// By which the module is told that the control plane is done with the packet; 0 if it does not want to know.
     pub ticket: u32,
+    /// Whose it is, as the module was numbered by who reads: several modules may ask one control plane.
+    pub origin: u16,
 }
 
 /// What a module decided for a batch. Room for a flood of every packet to every port is there from the start.
@@ -73,6 +75,14 @@ impl Default for Verdicts {
             worker: 0,
         }
     }
+}
+
+/// How much was decided at some moment; see [`Verdicts::shift`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    outputs: usize,
+    drops: usize,
+    upcalls: usize,
 }
 
 impl Verdicts {
@@ -148,6 +158,25 @@ impl Verdicts {
         }
     }
 
+    /// How much is decided so far.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { outputs: self.outputs.len(), drops: self.drops.len(), upcalls: self.upcalls.len() }
+    }
+
+    /// What was decided since `mark` was for a part of the batch, which begins with packet `by`, and numbered from there.
+    pub fn shift(&mut self, mark: Mark, by: u16) {
+        // Images that were made have numbers of their own.
+        let shifted = |image: u16| if usize::from(image) < BATCH_PACKETS_MAX { image + by } else { image };
+        for output in self.outputs.iter_mut().skip(mark.outputs) {
+            (output.packet, output.image) = (output.packet + by, shifted(output.image));
+        }
+        for upcall in self.upcalls.iter_mut().skip(mark.upcalls) {
+            (upcall.packet, upcall.image) = (upcall.packet + by, shifted(upcall.image));
+        }
+        self.drops.iter_mut().skip(mark.drops).for_each(|(packet, _)| *packet += by);
+    }
+
     /// All copies, in the order in which they were decided.
     #[must_use]
     pub fn outputs(&self) -> &[Output] {
@@ -189,5 +218,20 @@ mod tests {
         assert_eq!((verdicts.outputs().len(), verdicts.lost()), (BATCH_PACKETS_MAX * PORTS_MAX, 3));
         verdicts.clear();
         assert_eq!((verdicts.outputs().len(), verdicts.lost()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_decided_for_a_part_of_a_batch_is_about_packets_of_the_batch() {
+        let mut verdicts = Verdicts::default();
+        verdicts.output(1, PortId(1));
+        let mark = verdicts.mark();
+        verdicts.output(0, PortId(2));
+        let image = verdicts.add_image(Header::default()).expect("there is room");
+        verdicts.push(Output { packet: 1, image, port: PortId(3), truncate_len_bytes: u32::MAX });
+        verdicts.drop_packet(2, DropReason::NoFlow);
+        verdicts.shift(mark, 5);
+        let told: Vec<_> = verdicts.outputs().iter().map(|output| (output.packet, output.image)).collect();
+        assert_eq!(told, [(1, 1), (5, 5), (6, image)]);
+        assert_eq!(verdicts.drops(), [(7, DropReason::NoFlow)]);
     }
 }

@@ -19,8 +19,6 @@ pub const HEADER_BYTES: usize = vnet::HEADER_BYTES + HASH_BYTES;
 pub const COVERS_NONE: u16 = 0;
 /// Addresses and ports of TCP over IPv4 (`VIRTIO_NET_HASH_REPORT_TCPv4`); the other numbers as there, too.
 pub const COVERS_TCPV4: u16 = 2;
-/// Addresses and ports of UDP over IPv4 (`VIRTIO_NET_HASH_REPORT_UDPv4`).
-pub const COVERS_UDPV4: u16 = 3;
 
 /// The function is not known; equal packets of one sender have equal hashes.
 pub const FUNCTION_UNKNOWN: u8 = 0;

@@ -18,26 +18,40 @@ pub const ETHERTYPE_IPV6: u16 = 0x86dd;
 pub const ETHERTYPE_VLAN: u16 = 0x8100;
 /// Service VLAN tag (IEEE 802.1Q, formerly 802.1ad).
 pub const ETHERTYPE_VLAN_SERVICE: u16 = 0x88a8;
+/// Tags that a second EtherType follows.
+pub const ETHERTYPES_VLAN: [u16; 2] = [ETHERTYPE_VLAN, ETHERTYPE_VLAN_SERVICE];
+/// ARP (RFC 826).
+pub const ETHERTYPE_ARP: u16 = 0x0806;
+/// RARP (RFC 903), whose packets look like ARP's.
+pub const ETHERTYPE_RARP: u16 = 0x8035;
+/// Unicast and multicast MPLS (RFC 5332).
+pub const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
+/// Network service header (RFC 8300).
+pub const ETHERTYPE_NSH: u16 = 0x894f;
 
 /// TCP (RFC 9293).
 pub const PROTO_TCP: u8 = 6;
 /// UDP (RFC 768).
 pub const PROTO_UDP: u8 = 17;
+/// ICMP (RFC 792).
+pub const PROTO_ICMP: u8 = 1;
+/// ICMPv6 (RFC 4443).
+pub const PROTO_ICMPV6: u8 = 58;
 /// SCTP (RFC 9260).
-const PROTO_SCTP: u8 = 132;
+pub const PROTO_SCTP: u8 = 132;
 
 /// IPv6 extension headers (RFC 8200, 4.3 to 4.6).
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
-const DESTINATION: u8 = 60;
+pub(crate) const HOP_BY_HOP: u8 = 0;
+pub(crate) const ROUTING: u8 = 43;
+pub(crate) const FRAGMENT: u8 = 44;
+pub(crate) const DESTINATION: u8 = 60;
 
 /// Bytes of an IPv4 header without options.
-const IPV4_BYTES_MIN: usize = 20;
+pub(crate) const IPV4_BYTES_MIN: usize = 20;
 /// Bytes of an IPv6 header.
-pub(crate) const IPV6_BYTES: usize = 40;
+pub const IPV6_BYTES: usize = 40;
 /// Bytes of a TCP header without options.
-const TCP_BYTES_MIN: usize = 20;
+pub(crate) const TCP_BYTES_MIN: usize = 20;
 /// Bytes of a UDP header.
 const UDP_BYTES: u16 = 8;
 

@@ -10,7 +10,8 @@
 //!    5    IP protocol : 8 | TOS : 8 | TTL : 8 | fragment : 8 | IPv6 flow label : 32
 //!    6    source port : 16 | destination port : 16 | TCP flags : 16 | no Ethernet header : 16
 //!    7    IPv4 source : 32        destination : 32
-//!   8-11  IPv6 source : 128 | destination : 128
+//!   8-11  IPv6 source : 128 | destination : 128; or
+//!   8-10  service header: flags : 8 | TTL : 8 | metadata type : 8 | next protocol : 8 | path : 32 | context : 128
 //!  12-13  neighbour discovery target : 128
 //!  14     source link-layer address : 48 (ARP, neighbour discovery)
 //!  15     target link-layer address : 48
@@ -24,18 +25,16 @@
 
 mod extract;
 
-pub use extract::{Link, Offsets, extract, ipv6_transport};
+pub use extract::{Offsets, extract, ipv6_transport};
 
 /// Words of a key.
 pub const KEY_WORDS: usize = 18;
-/// Words that may differ from zero unless there is IPv6, ARP or MPLS.
+/// Words that may differ from zero unless there is IPv6, ARP, MPLS or a service header.
 pub const KEY_WORDS_SHORT: usize = 8;
 /// Bit 12 of a TCI in a key: there is a tag.
 pub const VLAN_PRESENT: u16 = 0x1000;
 /// EtherType of frames with an 802.2 header that names none.
 pub const ETHERTYPE_802_2: u16 = 0x0004;
-/// MPLS entries of a packet that a key has.
-pub const MPLS_ENTRIES_MAX: usize = 3;
 
 /// `frag` of a whole datagram, a first fragment, and a later one, which has no transport header.
 pub const FRAGMENT_NONE: u8 = 0;
@@ -115,6 +114,24 @@ pub mod wide_field {
     pub const ALL: &[WideField] = &[IPV6_SRC, IPV6_DST, ND_TARGET];
 }
 
+/// The fields of a network service header (RFC 8300, 2), in the place of IPv6 addresses.
+pub mod nsh_field {
+    use super::{Field, WideField};
+
+    /// Flags: unassigned bit, O bit.
+    pub const FLAGS: Field = Field { word: 8, shift: 56, bits: 8 };
+    /// Hops left.
+    pub const TTL: Field = Field { word: 8, shift: 48, bits: 8 };
+    /// Metadata type; 0 is no header.
+    pub const MD_TYPE: Field = Field { word: 8, shift: 40, bits: 8 };
+    /// What follows.
+    pub const NEXT_PROTOCOL: Field = Field { word: 8, shift: 32, bits: 8 };
+    /// Service path identifier and service index.
+    pub const PATH: Field = Field { word: 8, shift: 0, bits: 32 };
+    /// Context of metadata type 1.
+    pub const CONTEXT: WideField = WideField { word: 9 };
+}
+
 impl Field {
     /// Its lowest bits set: the mask of an exact match, and the largest value.
     #[inline]
@@ -134,6 +151,20 @@ impl Key {
     #[must_use]
     pub const fn get(&self, field: Field) -> u64 {
         self.0[field.word as usize] >> field.shift & field.ones()
+    }
+
+    /// The last EtherType.
+    #[inline]
+    #[must_use]
+    pub const fn ethertype(&self) -> u16 {
+        self.get(field::ETH_TYPE) as u16
+    }
+
+    /// The IP protocol, or ARP's operation.
+    #[inline]
+    #[must_use]
+    pub const fn ip_proto(&self) -> u8 {
+        self.get(field::IP_PROTO) as u8
     }
 
     /// Sets a field; bits that it does not have are left out.
@@ -168,6 +199,16 @@ impl Key {
     }
 }
 
+/// What a packet begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// An Ethernet header.
+    #[default]
+    Ethernet,
+    /// A network header of this EtherType.
+    None(u16),
+}
+
 /// What is known of a packet besides its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
@@ -181,6 +222,8 @@ pub struct Metadata {
     pub mark: u32,
     /// Where the packet came in.
     pub in_port: u16,
+    /// What its bytes begin with.
+    pub link: Link,
 }
 
 #[cfg(test)]
@@ -205,6 +248,17 @@ mod tests {
             assert_eq!(all.masked(&one), Key::default(), "{field:?}");
             all.put_wide(*field, u128::MAX);
         }
+    }
+
+    #[test]
+    fn no_two_fields_of_a_service_header_share_a_bit() {
+        use nsh_field::{CONTEXT, FLAGS, MD_TYPE, NEXT_PROTOCOL, PATH, TTL};
+        let mut key = Key::default();
+        key.put_wide(CONTEXT, u128::MAX);
+        for (field, value) in [FLAGS, TTL, MD_TYPE, NEXT_PROTOCOL, PATH].into_iter().zip(1..) {
+            key.put(field, value);
+        }
+        assert_eq!(key.0[8..12], [0x0102_0304_0000_0005, u64::MAX, u64::MAX, 0]);
     }
 
     #[test]

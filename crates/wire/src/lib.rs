@@ -3,7 +3,7 @@
 //! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame, [`Sum`]
 //! computes Internet checksums over pieces in any split, [`Segmentation`] cuts a TSO or USO frame into segments towards a
 //! receiver that did not negotiate that, [`key::extract`] makes
-//! a flow table's [`Key`] of a packet's first bytes, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
+//! a flow table's [`Key`] of a packet's first bytes, [`crc32c`] follows changes under SCTP's checksum, [`check_partial`] bounds a sender's checksum offload, and [`flow_hash`] picks a
 //! receive queue.
 //!
 //! **Contract.** Everything is a pure function of its arguments: no allocation, no clock, no state. No function panics
@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod crc32c;
 pub mod flow;
 pub mod gso;
 pub mod hash;

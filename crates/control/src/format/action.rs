@@ -5,14 +5,13 @@ use std::net::IpAddr;
 use lasthop_flow::{
     Action, Conntrack, Group, HashAlgorithm, Masked, Nat, NatSource, Nsh, NshContext, Rewrite, Userspace,
 };
+use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use super::Style;
 use super::cookie;
 use super::key;
 use super::text::{Text, hex, hex_bytes, ipv6};
 use super::tunnel;
-
-const VLAN: u16 = 0x8100;
 
 pub(super) fn format(actions: &[Action], style: Style<'_>) -> String {
     if actions.is_empty() {
@@ -27,7 +26,11 @@ fn one(action: &Action, style: Style<'_>) -> String {
         Action::Userspace(userspace) => self::userspace(userspace, style),
         Action::Set(rewrite) => format!("set({})", self::rewrite(rewrite)),
         Action::PushVlan(vlan) => {
-            let tpid = if vlan.tpid == VLAN { String::new() } else { format!("tpid=0x{:04x},", vlan.tpid) };
+            let tpid = if vlan.tpid == ETHERTYPE_VLAN {
+                String::new()
+            } else {
+                format!("tpid=0x{:04x},", vlan.tpid)
+            };
             format!("push_vlan({tpid}{})", key::vlan_tci(vlan.tci, u16::MAX, false))
         }
         Action::PopVlan => "pop_vlan".to_owned(),

@@ -6,7 +6,7 @@ use super::families::Family;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::{DatapathRecord, State};
 use crate::bounds::MASKS_CACHE_SIZE_MAX;
-use crate::datapath::{Datapath, DatapathId, Port};
+use crate::datapath::{Datapath, DatapathId, Port, Readiness, WantedPort};
 use crate::family::{DatapathMessage, VportKind};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, dp};
@@ -56,8 +56,11 @@ fn create(
     let mut known = DatapathRecord::named(&name);
     apply(&mut known, &wanted)?;
     let id = state.free_id()?;
-    datapath.created(id, &name)?;
     let kind = VportKind::Internal;
+    if datapath.port_wanted(WantedPort { datapath: &name, name: &name, kind })? == Readiness::NotYet {
+        return Ok(Outcome::NotYet { name });
+    }
+    datapath.created(id, &name)?;
     let port = Port { number: 0, name, kind, options: None, upcall_port_ids: vec![upcall_port_id] };
     if let Err(refusal) = datapath.port_added(id, &port) {
         datapath.destroyed(id);

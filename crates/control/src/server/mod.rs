@@ -21,6 +21,7 @@ mod flows;
 mod meters;
 mod netfilter;
 mod packets;
+mod parked;
 mod peer;
 mod private;
 mod removals;
@@ -42,8 +43,9 @@ use crate::family::FamilyMessage;
 use crate::message::{self, Header, Message, Messages};
 use crate::private as private_messages;
 use crate::refusal::{Errno, Refusal};
-use crate::uapi::{ctrl, nlm, protocol};
+use crate::uapi::{command, ctrl, nlm, protocol};
 use dump::Dump;
+use parked::Parked;
 use peer::{Peer, Removal};
 use request::{Outcome, Request};
 use state::State;
@@ -65,6 +67,11 @@ pub enum Goodbye {
     OutOfTurn,
 }
 
+/// What follows a message of so many bytes in its datagram.
+fn behind(datagram: &[u8], len: usize) -> Vec<u8> {
+    datagram.get(len.next_multiple_of(4)..).unwrap_or_default().to_vec()
+}
+
 /// Who is connected, and what was asked for.
 #[derive(Debug, Default)]
 pub struct Server {
@@ -75,11 +82,16 @@ pub struct Server {
     told: BTreeSet<PeerId>,
     /// Clients who wait for the last of flows that were taken out.
     settling: BTreeSet<PeerId>,
+    /// Clients who wait for a port's device.
+    parked: BTreeMap<PeerId, Parked>,
+    /// Ports whose clients went while they waited for the device.
+    unwanted: Vec<String>,
     /// Flows that were taken out by clients who are gone.
     orphans: Vec<RemovalId>,
     queued_bytes: usize,
     /// Somebody is a member of the flows' group, which OVS never is.
     has_flow_members: bool,
+    changes: u64,
 }
 
 impl Server {
@@ -148,6 +160,7 @@ impl Server {
             self.port_ids.remove(&peer.port_id);
             self.orphans.extend(peer.removals().map(|removal| removal.removal));
             self.settling.remove(&id);
+            self.unwanted.extend(self.parked.remove(&id).map(|parked| parked.name));
             self.look_for_flow_members();
         }
     }
@@ -156,6 +169,28 @@ impl Server {
     #[must_use]
     pub fn lost(&self, id: PeerId) -> u64 {
         self.peers.get(&id).map_or(0, |peer| peer.lost)
+    }
+
+    /// A port's device or guest is gone, which takes it out of its datapath; members of the ports' group are told.
+    pub fn port_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
+        let Some(answer) = vports::lose(&mut self.state, datapath, name) else { return };
+        self.changes += 1;
+        if let Ok(bytes) = answer.message(Header::default(), command::DEL, 0) {
+            self.notify(None, Family::Vport, &bytes);
+        }
+    }
+
+    /// Whether anybody takes the packets of no flow of a datapath.
+    #[must_use]
+    pub fn takes_misses(&self, id: DatapathId) -> bool {
+        let ids = self.state.datapath(id).into_iter().flat_map(DatapathRecord::upcall_port_ids);
+        ids.into_iter().any(|id| self.port_ids.contains_key(&id))
+    }
+
+    /// Rises when datapaths or ports come, go, or change.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Datapaths and ports as clients made them.
@@ -195,7 +230,9 @@ impl Server {
                 let (datagram, is_last) = dump.next(&self.state, datapath);
                 peer.dump.take_if(|_| is_last);
                 self.push(id, datagram);
-            } else if let Some(request) = peer.request.take() {
+            } else if !self.parked.contains_key(&id)
+                && let Some(request) = peer.request.take()
+            {
                 self.serve_next(id, request, datapath);
             } else {
                 break;
@@ -210,7 +247,8 @@ impl Server {
         };
         let len = message::HEADER_BYTES + message.body.len();
         self.serve(id, &message, len, datapath);
-        let rest = request.get(len.next_multiple_of(4)..).unwrap_or_default().to_vec();
+        let is_parked = self.parked.contains_key(&id);
+        let rest = if is_parked { request } else { behind(&request, len) };
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.request = Some(rest);
         }
@@ -224,11 +262,16 @@ impl Server {
         let is_request = header.has(nlm::REQUEST) && header.kind >= TYPE_MIN;
         let result = if is_request { self.serve_request(id, message, datapath) } else { Ok(()) };
         let is_dump = self.peers.get(&id).is_some_and(|peer| peer.dump.is_some());
-        if result.is_err() || (header.has(nlm::ACK) && !is_dump) {
-            let is_extended = self.peers.get(&id).is_some_and(|peer| peer.is_extended);
-            let len = u32::try_from(len).unwrap_or(u32::MAX);
-            self.push(id, message::acknowledgement(header, len, result, is_extended));
+        let is_owed = header.has(nlm::ACK) && !is_dump && !self.parked.contains_key(&id);
+        if result.is_err() || is_owed {
+            self.acknowledge(id, header, len, result);
         }
+    }
+
+    fn acknowledge(&mut self, id: PeerId, header: Header, len: usize, result: Result<(), Refusal>) {
+        let is_extended = self.peers.get(&id).is_some_and(|peer| peer.is_extended);
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.push(id, message::acknowledgement(header, len, result, is_extended));
     }
 
     fn serve_request(
@@ -271,8 +314,9 @@ impl Server {
             Outcome::Done => {}
             Outcome::Told { answer, command } => self.push(id, answer.message(request, command, 0)?),
             Outcome::Changed { answer, command, family } => {
+                self.changes += u64::from(family != Family::Flow);
                 let bytes = answer.message(request, command, 0)?;
-                self.notify(id, family, &bytes);
+                self.notify(Some(id), family, &bytes);
                 if request.has(nlm::ECHO) {
                     self.push(id, bytes);
                 }
@@ -281,6 +325,7 @@ impl Server {
                 let removal = Removal { header: request, id: datapath_id, removal, omitted };
                 self.push_removal(id, removal, datapath);
             }
+            Outcome::NotYet { name } => self.park(id, name),
             Outcome::Dump(what) => {
                 if let Some(peer) = self.peers.get_mut(&id) {
                     peer.dump = Some(Dump { header: request, what });
@@ -311,9 +356,10 @@ impl Server {
     }
 
     /// To every member of the family's group but who caused it.
-    fn notify(&mut self, cause: PeerId, family: Family, bytes: &[u8]) {
+    fn notify(&mut self, cause: Option<PeerId>, family: Family, bytes: &[u8]) {
         let Some(group) = family.group() else { return };
-        let members = self.peers.iter().filter(|(id, peer)| **id != cause && peer.groups.contains(&group));
+        let members =
+            self.peers.iter().filter(|(id, peer)| Some(**id) != cause && peer.groups.contains(&group));
         let members: Vec<PeerId> = members.map(|(id, _)| *id).collect();
         for id in members {
             self.push_droppable(id, bytes.to_vec());

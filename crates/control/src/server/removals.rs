@@ -1,5 +1,7 @@
 //! Flows that were taken out, and are told when their last packets are counted.
 
+use std::time::Instant;
+
 use super::answer::Answer;
 use super::families::Family;
 use super::peer::Removal;
@@ -8,15 +10,18 @@ use crate::datapath::Datapath;
 use crate::uapi::{command, nlm};
 
 impl Server {
-    /// Whether somebody waits for flows that were taken out: then [`Server::settle`] is to be called when workers have
-    /// finished what they were at.
+    /// Whether somebody waits for flows that were taken out, or for ports' devices: then [`Server::settle`] is to be called
+    /// when workers have finished what they were at, and when a device is there.
     #[must_use]
     pub fn is_settling(&self) -> bool {
-        !self.settling.is_empty() || !self.orphans.is_empty()
+        let has_flows = !self.settling.is_empty() || !self.orphans.is_empty();
+        has_flows || !self.parked.is_empty() || !self.unwanted.is_empty()
     }
 
-    /// Tells of flows that were taken out, as far as their last packets are counted. Answers keep their order.
-    pub fn settle(&mut self, datapath: &mut dyn Datapath) {
+    /// Tells of flows that were taken out, as far as their last packets are counted. Answers keep their order. Goes on with
+    /// requests for ports whose devices are there.
+    pub fn settle(&mut self, now: Instant, datapath: &mut dyn Datapath) {
+        self.try_parked(now, datapath);
         self.orphans.retain(|removal| datapath.flow_removed(*removal).is_none());
         for id in std::mem::take(&mut self.settling) {
             self.settle_peer(id, datapath);
@@ -54,7 +59,7 @@ impl Server {
             self.settling.insert(id);
         }
         for bytes in notices {
-            self.notify(id, Family::Flow, &bytes);
+            self.notify(Some(id), Family::Flow, &bytes);
         }
     }
 }

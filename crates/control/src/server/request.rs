@@ -41,6 +41,8 @@ pub(super) enum Outcome {
     Changed { answer: Answer, command: u8, family: Family },
     /// A flow that was taken out, to be told once its last packets are counted.
     Removed { id: DatapathId, removal: RemovalId, omitted: u32 },
+    /// The device of the port with this name is being made: the request is to be tried again.
+    NotYet { name: String },
     /// Several objects, for who asked for them.
     Dump(What),
 }

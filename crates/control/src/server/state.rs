@@ -83,14 +83,22 @@ impl DatapathRecord {
             .ok_or(Refusal::new(Errno::EFBIG, "the datapath has as many ports as it can"))
     }
 
-    /// Where a miss goes: by worker, or where its port says.
+    /// Where a miss goes: by worker, or where its port says, packets with the same lower half of `hash` to the same place.
     pub(super) fn upcall_port_id(&self, number: u32, worker: usize, hash: u64) -> Option<u32> {
         let list = if self.is_per_cpu() {
             return pick(&self.per_cpu_port_ids, worker as u64);
         } else {
             &self.ports.get(&number)?.upcall_port_ids
         };
-        pick(list, hash)
+        pick(list, u64::from(hash as u32))
+    }
+
+    /// Wherever misses go.
+    pub(super) fn upcall_port_ids(&self) -> Vec<u32> {
+        if self.is_per_cpu() {
+            return self.per_cpu_port_ids.clone();
+        }
+        self.ports.values().flat_map(|port| port.upcall_port_ids.iter().copied()).collect()
     }
 
     pub(super) fn is_per_cpu(&self) -> bool {

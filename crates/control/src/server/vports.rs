@@ -6,7 +6,7 @@ use super::families::Family;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::State;
 use crate::bounds::PORTS_MAX;
-use crate::datapath::{Datapath, DatapathId, Port};
+use crate::datapath::{Datapath, DatapathId, Port, Readiness, WantedPort};
 use crate::family::VportMessage;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::command;
@@ -78,6 +78,10 @@ fn add(state: &mut State, datapath: &mut dyn Datapath, wanted: VportMessage) -> 
     if state.port_named(&name).is_some() {
         return Err(Refusal::new(Errno::EEXIST, "there is a port of that name"));
     }
+    let to_begin = WantedPort { datapath: &state.expect(id)?.name, name: &name, kind };
+    if datapath.port_wanted(to_begin)? == Readiness::NotYet {
+        return Ok(Outcome::NotYet { name });
+    }
     let port = Port { number, name, kind, options: wanted.options, upcall_port_ids };
     datapath.port_added(id, &port)?;
     state.expect_mut(id)?.ports.insert(number, port);
@@ -101,6 +105,15 @@ fn remove(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage)
     datapath.port_removed(id, number);
     state.expect_mut(id)?.ports.remove(&number);
     Ok(changed(last, command::DEL))
+}
+
+/// A port without its device: what is told of it, if it is in a datapath.
+pub(super) fn lose(state: &mut State, datapath: &mut dyn Datapath, name: &str) -> Option<Answer> {
+    let (id, number) = state.port_named(name).filter(|(_, number)| *number != 0)?;
+    let last = answer(state, datapath, id, number).ok()?;
+    datapath.port_removed(id, number);
+    state.expect_mut(id).ok()?.ports.remove(&number);
+    Some(last)
 }
 
 fn change(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage) -> Result<Outcome, Refusal> {

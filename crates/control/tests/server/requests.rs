@@ -134,6 +134,27 @@ fn members_of_a_group_are_told_what_others_did() {
 }
 
 #[test]
+fn a_port_ends_with_its_device_and_members_are_told() {
+    let mut wire = Wire::new();
+    let (actor, member) = (wire.client(), wire.client());
+    wire.port_id(member);
+    wire.ask(actor, new_datapath("dp0", 9));
+    wire.ask(actor, new_port("veth0", None, vec![0]));
+    let group = Family::Vport.group().expect("it has one");
+    wire.server.received(member, number(JOIN, 0, group), &mut wire.datapath).expect("in turn");
+    while wire.next(member).is_some() {}
+    for name in ["dp0", "veth1", "veth0", "veth0"] {
+        wire.server.port_lost(name, &mut wire.datapath);
+    }
+    let told = wire.next(member).expect("a notification");
+    let message = Messages::new(&told).next().expect("a message");
+    assert_eq!(message.generic().expect("generic").command, DEL);
+    assert_eq!(wire.next(member), None, "once; the others are not there, or are the datapath's own");
+    let left = wire.ask(actor, request(Family::Vport, GET, DUMP | ACK, 1, |_| {}));
+    assert_eq!(left.ports().len(), 1);
+}
+
+#[test]
 fn flows_are_installed_changed_told_and_removed() {
     let mut wire = Wire::new();
     let id = wire.client();
@@ -181,10 +202,10 @@ fn removed_flows_are_told_in_order_when_their_last_packets_are_counted() {
     wire.server.received(id, both.concat(), &mut wire.datapath).expect("in turn");
     assert_eq!(wire.next(id), None, "workers may have packets of it");
     assert!(wire.server.is_settling());
-    wire.server.settle(&mut wire.datapath);
+    wire.settle();
     assert_eq!(wire.next(id), None);
     wire.datapath.is_counting = false;
-    wire.server.settle(&mut wire.datapath);
+    wire.settle();
     assert!(!wire.server.is_settling() && wire.server.take_told().contains(&id));
     let kinds: Vec<_> = std::iter::from_fn(|| wire.next(id))
         .map(|datagram| Messages::new(&datagram).next().expect("a message").header.kind)
@@ -205,7 +226,7 @@ fn flows_removed_by_who_is_gone_are_forgotten() {
     wire.server.disconnected(id);
     assert!(wire.server.is_settling());
     wire.datapath.is_counting = false;
-    wire.server.settle(&mut wire.datapath);
+    wire.settle();
     assert_eq!((wire.server.is_settling(), wire.datapath.removed_count()), (false, 0));
 }
 

@@ -1,5 +1,7 @@
 //! A client's end of the server: datagrams as they would come out of its socket.
 
+use std::time::Instant;
+
 use lasthop_control::attr::{Attrs, Writer};
 use lasthop_control::family::{DatapathMessage, FlowMessage, VportKind, VportMessage};
 use lasthop_control::memory::MemoryDatapath;
@@ -92,18 +94,32 @@ impl Wire {
     /// Sends and reads everything up to END.
     pub(crate) fn ask(&mut self, id: PeerId, datagram: Vec<u8>) -> Answers {
         self.server.received(id, datagram, &mut self.datapath).expect("in turn");
+        self.read(id).expect("END")
+    }
+
+    /// Has the server look again at what it could not finish.
+    pub(crate) fn settle(&mut self) {
+        self.settle_at(Instant::now());
+    }
+
+    pub(crate) fn settle_at(&mut self, now: Instant) {
+        self.server.settle(now, &mut self.datapath);
+    }
+
+    /// Reads everything up to END; none if there is none.
+    pub(crate) fn read(&mut self, id: PeerId) -> Option<Answers> {
         let mut answers = Answers::default();
         while let Some(datagram) = self.next(id) {
             for message in Messages::new(&datagram) {
                 match message.header.kind {
-                    END => return answers,
+                    END => return Some(answers),
                     HELLO => continue,
                     _ => answers.take(&message),
                 }
             }
             answers.datagrams += 1;
         }
-        panic!("no END")
+        None
     }
 }
 

@@ -74,6 +74,23 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// What a system call that had tried the same would have said.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::NoDevice(_) => Errno::NODEV,
+            Self::NotPermitted { .. } | Self::Xdp(XdpError::Permission) => Errno::PERM,
+            Self::Busy(_) => Errno::BUSY,
+            Self::NoTaps | Self::OldKernel(_) => Errno::OPNOTSUPP,
+            Self::System { error, .. } => *error,
+            Self::BadName(_)
+            | Self::NotEthernet(_)
+            | Self::NoHostTap { .. }
+            | Self::Xdp(_)
+            | Self::BadQueues { .. } => Errno::INVAL,
+        }
+    }
+
     /// The error for what the kernel said when `what` was tried with a device.
     pub(crate) fn of(name: &str, capability: &'static str, what: &'static str) -> impl Fn(Errno) -> Self {
         let name = name.to_owned();

@@ -75,6 +75,24 @@ impl Link {
     }
 }
 
+/// The interface index of the Ethernet device with this name, up or not.
+///
+/// # Errors
+/// [`OpenError::NoDevice`], [`OpenError::NotEthernet`], [`OpenError::BadName`].
+pub fn ethernet_device(name: &str) -> Result<u32, OpenError> {
+    let link = Link::new(name)?;
+    link.mac()?;
+    link.index()
+}
+
+/// Gives a device another Ethernet address.
+///
+/// # Errors
+/// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and what the kernel refuses.
+pub fn set_address(name: &str, mac: [u8; 6]) -> Result<(), OpenError> {
+    Link::new(name)?.set_mac(mac)
+}
+
 /// Whether a kernel that says so does not know what it was asked.
 pub(crate) fn is_unknown(error: Errno) -> bool {
     matches!(error, Errno::NOPROTOOPT | Errno::INVAL | Errno::OPNOTSUPP)

@@ -2,9 +2,11 @@
 
 mod bpf;
 mod error;
+mod features;
 mod gate;
 mod host;
 mod link;
+mod namespace;
 mod netlink;
 mod packet;
 mod tap;
@@ -14,7 +16,9 @@ mod xdp;
 pub use error::OpenError;
 pub use gate::{Gate, host_tap};
 pub use host::Host;
+pub use link::{ethernet_device, set_address};
+pub use namespace::tap_namespace_id;
 pub use packet::{PacketOptions, packet};
-pub use tap::{TapOptions, tap};
+pub use tap::{TapOptions, set_carrier, tap};
 pub use uplink::{Uplink, UplinkOptions};
 pub use xdp::{XdpDevice, XdpError, lift_memory_lock};

@@ -1,12 +1,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use lasthop_vhost::features;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::bounds::SOCKET_BYTES;
 use crate::open::OpenError;
+use crate::open::features::{FEATURES, UDP_FEATURES};
 use crate::open::link::{Link, is_unknown};
 use crate::sys::{bind_to_device, filter_out, listen_to_all, option, set_option};
 use crate::{Backend, DeviceFacts, OpenedDevice};
@@ -15,20 +15,6 @@ const CAPABILITY: &str = "CAP_NET_RAW";
 
 /// Sockets of one device; a fanout group takes 256 (the kernel's `PACKET_FANOUT_MAX` before 5.12).
 const QUEUES_MAX: u16 = 64;
-
-/// What frames from any device may leave undone, and what the kernel does for those that go out, in software if the device
-/// cannot.
-const FEATURES: u64 = features::CSUM
-    | features::HOST_TSO4
-    | features::HOST_TSO6
-    | features::HOST_ECN
-    | features::GUEST_CSUM
-    | features::GUEST_TSO4
-    | features::GUEST_TSO6
-    | features::GUEST_ECN;
-/// The same of UDP. Kernels learned it (6.2) shortly before the longer header (6.4), by which those that know it are told:
-/// others refuse such frames.
-const UDP_FEATURES: u64 = features::HOST_USO | features::GUEST_USO4 | features::GUEST_USO6;
 
 /// How a device is opened by packet sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +67,8 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
         queues: options.queues,
         mtu_bytes,
         mac,
+        // Kernels learned UDP segmentation (6.2) shortly before the longer header (6.4), by which those that know it are told:
+        // others refuse such frames.
         features: if header_bytes == HEADER_BYTES { FEATURES | UDP_FEATURES } else { FEATURES },
         header_bytes: header_bytes as u8, // 10 or 12
         xdp: None,

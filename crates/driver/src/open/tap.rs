@@ -1,13 +1,13 @@
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use lasthop_vhost::features;
 use lasthop_wire::vnet::HEADER_BYTES;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::open::OpenError;
+use crate::open::features::{FEATURES, UDP_FEATURES};
 use crate::open::link::Link;
-use crate::sys::{DeviceCall, DeviceRequest, set_tap_headers, set_tap_offloads};
+use crate::sys::{DeviceCall, DeviceRequest, set_tap_carrier, set_tap_headers, set_tap_offloads};
 use crate::{Backend, DeviceFacts, OpenedDevice};
 
 const CAPABILITY: &str = "CAP_NET_ADMIN";
@@ -17,17 +17,6 @@ const QUEUES_MAX: u16 = 256;
 
 const TCP_OFFLOADS: u32 = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
 const UDP_OFFLOADS: u32 = libc::TUN_F_USO4 | libc::TUN_F_USO6;
-/// What a tap leaves undone of frames that come, as far as it is told to, and what it does for those that go.
-const TCP_FEATURES: u64 = features::CSUM
-    | features::HOST_TSO4
-    | features::HOST_TSO6
-    | features::HOST_ECN
-    | features::GUEST_CSUM
-    | features::GUEST_TSO4
-    | features::GUEST_TSO6
-    | features::GUEST_ECN;
-/// The same of UDP.
-const UDP_FEATURES: u64 = features::HOST_USO | features::GUEST_USO4 | features::GUEST_USO6;
 
 /// How a tap is made or opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +72,14 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
     Ok(OpenedDevice { facts, queues })
 }
 
+/// Whether the other side of a tap, of which this is a queue, sees a carrier.
+///
+/// # Errors
+/// What ioctl(2) says; `BADFD` when the tap is gone.
+pub fn set_carrier(queue: BorrowedFd<'_>, is_there: bool) -> Result<(), Errno> {
+    set_tap_carrier(queue, is_there)
+}
+
 fn open_queue(name: &str, is_one_of_several: bool) -> Result<OwnedFd, OpenError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).map_err(|error| match error {
@@ -108,8 +105,8 @@ fn open_queue(name: &str, is_one_of_several: bool) -> Result<OwnedFd, OpenError>
 /// Has a tap leave to others what guests may take; the features for it. Kernels before 6.2 do not know UDP segmentation.
 fn set_offloads(queue: &OwnedFd) -> Result<u64, Errno> {
     match set_tap_offloads(queue.as_fd(), TCP_OFFLOADS | UDP_OFFLOADS) {
-        Ok(()) => Ok(TCP_FEATURES | UDP_FEATURES),
-        Err(Errno::INVAL) => set_tap_offloads(queue.as_fd(), TCP_OFFLOADS).map(|()| TCP_FEATURES),
+        Ok(()) => Ok(FEATURES | UDP_FEATURES),
+        Err(Errno::INVAL) => set_tap_offloads(queue.as_fd(), TCP_OFFLOADS).map(|()| FEATURES),
         Err(error) => Err(error),
     }
 }

@@ -37,7 +37,7 @@ pub struct Uplink {
     reason: String,
     packet: PacketOptions,
     xdp: Option<XdpDevice>,
-    gate: Option<Gate>,
+    _gate: Option<Gate>,
     /// Packet sockets that were opened to know the device, for whoever wants some first: closing many of them takes the
     /// kernel half a second.
     first: Option<OpenedDevice>,
@@ -63,7 +63,7 @@ impl Uplink {
             Some(device) => (device.facts().clone(), None),
             None => packet(name, packet_options).map(|opened| (opened.facts.clone(), Some(opened)))?,
         };
-        Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, gate, first })
+        Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, _gate: gate, first })
     }
 
     /// What is known of the device.
@@ -76,12 +76,6 @@ impl Uplink {
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
-    }
-
-    /// Whether the host's stack is kept away from the device, or has a port of its own.
-    #[must_use]
-    pub fn is_gated(&self) -> bool {
-        self.gate.is_some()
     }
 
     /// Descriptors for a driver process. Those given before get no more frames, and have to be closed by then.

@@ -8,7 +8,8 @@ use lasthop_driver::{DriverError, DriverEvent, DropReason, OpenedDevice, PortId}
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_wire::vnet::Offload;
 
-use crate::lab::{Lab, Namespace, eventually};
+use crate::lab::{Lab, Namespace, QUEUE_PAIRS};
+use crate::support::eventually;
 use crate::talk::{datagrams, stream};
 
 const MIB: usize = 1 << 20;
@@ -187,7 +188,7 @@ fn a_guest_that_takes_nothing_holds_up_nobody_for_long() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
     let two = lab.packet_port(2, 1500, PacketOptions::default());
-    let port = lab.switch.add_port("guest");
+    let port = lab.switch.add_port("guest", QUEUE_PAIRS);
     let options = GuestOptions { rx_buffers: 8, ..GuestOptions::default() };
     let mut guest = Guest::over(lab.switch.serve(port).0, options).unwrap();
     let hello = [&[0xff; 6][..], &guest.mac()[..], &[0x88, 0xb5], &[0; 46]].concat();

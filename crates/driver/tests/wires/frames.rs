@@ -3,7 +3,8 @@
 use lasthop_driver::open::{PacketOptions, TapOptions};
 use lasthop_driver::{Counters, DropReason, Flow};
 
-use crate::lab::{Lab, Namespace, eventually};
+use crate::lab::{Lab, Namespace};
+use crate::support::eventually;
 use crate::talk::{datagrams, segmented_datagrams, stream};
 
 const MIB: usize = 1 << 20;

@@ -1,29 +1,21 @@
 //! Namespaces with wires between them, a switch, and a driver whose ports are the wires' other ends.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Output};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use lasthop_driver::open::{self, PacketOptions, TapOptions};
 use lasthop_driver::{Driver, DriverEvent, DriverSettings, OpenedDevice, PortId as DriverPort, PortStats};
-use lasthop_engine::{Engine, EngineSettings, PortConfig};
-use lasthop_modules::BridgeSettings;
-use lasthop_verdict::{Module, PortId};
-use lasthop_vhost::Session;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use lasthop_verdict::PortId;
 
-/// Long enough for the slowest machine; nothing is asserted about time.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+use crate::support::{self, Switch};
+
+/// Of each port of the switch.
+pub(crate) const QUEUE_PAIRS: u16 = 2;
 
 /// A network namespace, deleted when dropped.
 pub(crate) struct Namespace {
     pub(crate) name: String,
-    file: OwnedFd,
 }
 
 impl Namespace {
@@ -31,8 +23,7 @@ impl Namespace {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("lhdrv-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         succeed("ip", &["netns", "add", &name]);
-        let file = std::fs::File::open(format!("/run/netns/{name}")).unwrap().into();
-        let namespace = Self { name, file };
+        let namespace = Self { name };
         namespace.run("ip link set lo up");
         namespace.run("sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0");
         namespace
@@ -40,13 +31,7 @@ impl Namespace {
 
     /// Runs `work` in a thread that is in the namespace.
     pub(crate) fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        std::thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-                work()
-            });
-            inside.join().unwrap()
-        })
+        support::within(&self.name, work)
     }
 
     /// A command, its words separated by blanks, which has to succeed; its output.
@@ -71,58 +56,6 @@ impl Drop for Namespace {
 fn succeed(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A switch with a bridge, and the sessions of its ports.
-pub(crate) struct Switch {
-    pub(crate) engine: Engine,
-    sessions: Vec<JoinHandle<()>>,
-}
-
-impl Switch {
-    pub(crate) fn start() -> Self {
-        let module: Arc<dyn Module> =
-            lasthop_modules::by_name("bridge", &BridgeSettings::default()).unwrap().into();
-        Self { engine: Engine::start(module, &EngineSettings::default()).unwrap(), sessions: Vec::new() }
-    }
-
-    pub(crate) fn add_port(&self, name: &str) -> PortId {
-        let config = PortConfig { name: name.into(), queue_pairs: 2, ..PortConfig::default() };
-        self.engine.add_port(config).unwrap()
-    }
-
-    /// Serves a session on a port in a thread of its own; the front end's socket, and one to end the session with.
-    pub(crate) fn serve(&mut self, port: PortId) -> (UnixStream, UnixStream) {
-        self.try_serve(port).unwrap()
-    }
-
-    /// As `serve`; None while the port is another session's.
-    pub(crate) fn try_serve(&mut self, port: PortId) -> Option<(UnixStream, UnixStream)> {
-        let (front, back) = UnixStream::pair().unwrap();
-        let knife = back.try_clone().unwrap();
-        let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).ok()?).unwrap();
-        self.sessions.push(std::thread::spawn(move || {
-            loop {
-                let wanted =
-                    if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-                poll(&mut [PollFd::new(&session.fd(), wanted)], None).unwrap();
-                if session.ready().is_err() {
-                    return;
-                }
-            }
-        }));
-        Some((front, knife))
-    }
-
-    pub(crate) fn assert_conserved(&self) {
-        let stats = self.engine.stats().unwrap();
-        for port in &stats.ports {
-            assert!(port.counters.is_conserved(), "{port:?}");
-        }
-        let forwarded: u64 = stats.ports.iter().map(|port| port.counters.forwarded).sum();
-        let delivered: u64 = stats.ports.iter().map(|port| port.counters.tx_packets).sum();
-        assert_eq!(forwarded, delivered);
-    }
 }
 
 /// A switch, a driver, and a namespace where the devices are that the driver serves.
@@ -168,7 +101,7 @@ impl Lab {
 
     /// Makes an opened device a port of the switch.
     pub(crate) fn attach(&mut self, number: u32, device: OpenedDevice) -> DriverPort {
-        let (id, port) = (DriverPort(number), self.switch.add_port(&device.facts.name));
+        let (id, port) = (DriverPort(number), self.switch.add_port(&device.facts.name, QUEUE_PAIRS));
         let (front, knife) = self.switch.serve(port);
         self.driver.attach(id, device.facts, device.queues, front).unwrap();
         self.knives.push((id, port, knife));
@@ -209,47 +142,21 @@ impl Lab {
         assert!(matches!(event, DriverEvent::SwitchGone { port, .. } if port == id), "{event:?}");
         let at = self.knives.iter().position(|(other, ..)| *other == id).unwrap();
         let (_, port, _) = self.knives.remove(at);
-        let mut front = None;
-        eventually("the old session has ended", || {
-            front = self.switch.try_serve(port);
-            front.is_some()
-        });
-        let (front, knife) = front.unwrap();
+        let (front, knife) = self.switch.serve(port);
         self.knives.push((id, port, knife));
         front
     }
 
     pub(crate) fn event(&mut self) -> DriverEvent {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            if let Some(event) = self.driver.next_event() {
-                return event;
-            }
-            assert!(Instant::now() < until, "no event comes");
-            let timeout = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
-            poll(&mut [PollFd::new(&self.driver.events_fd(), PollFlags::IN)], Some(&timeout)).unwrap();
-        }
+        support::event(&mut self.driver)
     }
 
     pub(crate) fn port(&self, id: u32) -> PortStats {
-        let stats = self.driver.stats().unwrap();
-        stats.ports.into_iter().find(|stats| stats.port == DriverPort(id)).unwrap()
+        support::port(&self.driver, id)
     }
 
     /// Every frame is accounted for, in the driver and in the switch.
     pub(crate) fn assert_conserved(&self) {
-        for port in self.driver.stats().unwrap().ports {
-            assert!(port.counters.is_conserved(), "{port:?}");
-        }
-        self.switch.assert_conserved();
-    }
-}
-
-/// Waits for a condition that somebody else brings about.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < until, "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+        support::assert_conserved(&self.driver, &self.switch);
     }
 }

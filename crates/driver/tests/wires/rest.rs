@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use lasthop_driver::open::{PacketOptions, TapOptions};
 
-use crate::lab::{Lab, eventually};
+use crate::lab::Lab;
+use crate::support::eventually;
 use crate::talk::stream;
 
 /// Times that a thread went to sleep and was woken, or lost its core.

@@ -6,7 +6,8 @@ use lasthop_driver::open::PacketOptions;
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, Offload};
 
-use crate::lab::{Lab, PATIENCE, Switch, eventually};
+use crate::lab::{Lab, QUEUE_PAIRS};
+use crate::support::{PATIENCE, Switch, eventually};
 
 const TAG: [u8; 4] = [0x81, 0, 0x60, 5];
 const SERVICE_TAG: [u8; 4] = [0x88, 0xa8, 0, 7];
@@ -67,7 +68,7 @@ fn receive(guest: &mut Guest) -> (Vec<u8>, Offload) {
 /// A guest, a switch, a wire, another switch, another guest; tagged frames from one guest to the other.
 fn cross(options: PacketOptions) {
     let mut lab = Lab::new(1);
-    let mut far = Switch::start();
+    let far = Switch::start();
     lab.host.run("ip link add near type veth peer name far");
     lab.host.run("sysctl -qw net.ipv6.conf.near.disable_ipv6=1 net.ipv6.conf.far.disable_ipv6=1");
     lab.host.run("ip link set near up");
@@ -75,13 +76,13 @@ fn cross(options: PacketOptions) {
     let near = lab.open_packet("near", options);
     let near = lab.attach(1, near);
     let device = lab.open_packet("far", options);
-    let port = far.add_port("far");
+    let port = far.add_port("far", QUEUE_PAIRS);
     lab.driver.attach(lasthop_driver::PortId(2), device.facts, device.queues, far.serve(port).0).unwrap();
-    let guest = |switch: &mut Switch| {
-        let port = switch.add_port("guest");
+    let guest = |switch: &Switch| {
+        let port = switch.add_port("guest", QUEUE_PAIRS);
         Guest::over(switch.serve(port).0, GuestOptions::default()).unwrap()
     };
-    let (mut one, mut two) = (guest(&mut lab.switch), guest(&mut far));
+    let (mut one, mut two) = (guest(&lab.switch), guest(&far));
     let tags: [&[[u8; 4]]; 4] = [&[], &[TAG], &[SERVICE_TAG], &[SERVICE_TAG, TAG]];
     for tags in tags {
         for payload_bytes in [20, 1400, 9000, 60000] {

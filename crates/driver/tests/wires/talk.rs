@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 
-use crate::lab::{Namespace, PATIENCE};
+use crate::lab::Namespace;
+use crate::support::PATIENCE;
 
 /// Sends `bytes` of a pattern over TCP from one namespace to another, and checks that it arrives.
 pub(crate) fn stream(from: &Namespace, to: &Namespace, address: &str, bytes: usize) {

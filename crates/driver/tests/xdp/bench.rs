@@ -1,75 +1,20 @@
 //! A switch with a guest and a driver.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_driver::open;
 use lasthop_driver::{
     Counters, Driver, DriverEvent, DriverSettings, OpenedDevice, PortId as DriverPort, PortStats,
 };
-use lasthop_engine::{Engine, EngineSettings, PortConfig, PortState};
 use lasthop_guest::{Guest, GuestOptions};
-use lasthop_verdict::{Module, PortId};
-use lasthop_vhost::Session;
+use lasthop_verdict::PortId;
 use lasthop_wire::Offload;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::frames;
-
-/// Long enough for the slowest machine; nothing is asserted about time.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-
-pub(crate) struct Switch {
-    pub(crate) engine: Engine,
-}
-
-impl Switch {
-    pub(crate) fn new() -> Self {
-        let settings = lasthop_modules::BridgeSettings::default();
-        let module: Arc<dyn Module> = lasthop_modules::by_name("bridge", &settings).unwrap().into();
-        Self {
-            engine: Engine::start(module, &EngineSettings { workers: 1, ..EngineSettings::default() })
-                .unwrap(),
-        }
-    }
-
-    fn add_port(&self, name: &str, queue_pairs: u16) -> PortId {
-        let config = PortConfig { name: name.into(), queue_pairs, ..PortConfig::default() };
-        self.engine.add_port(config).unwrap()
-    }
-
-    /// Serves a session; its front end's socket, and one to end it with.
-    fn serve(&self, port: PortId) -> (UnixStream, UnixStream) {
-        let (front, back) = UnixStream::pair().unwrap();
-        let knife = back.try_clone().unwrap();
-        let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).unwrap()).unwrap();
-        std::thread::spawn(move || {
-            loop {
-                let wanted =
-                    if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-                poll(&mut [PollFd::new(&session.fd(), wanted)], None).unwrap();
-                if session.ready().is_err() {
-                    return;
-                }
-            }
-        });
-        (front, knife)
-    }
-
-    pub(crate) fn guest(&self) -> Guest {
-        Guest::over(self.serve(self.add_port("guest", 1)).0, GuestOptions::plain()).unwrap()
-    }
-
-    pub(crate) fn assert_conserved(&self) {
-        for port in &self.engine.stats().unwrap().ports {
-            assert!(port.counters.is_conserved(), "{port:?}");
-        }
-    }
-}
+use crate::support::{self, PATIENCE, Switch};
 
 /// A switch, a guest, and a driver without privileges.
 pub(crate) struct Bench {
@@ -89,8 +34,9 @@ impl Bench {
     /// With a driver that has the given capabilities. Without IPC_LOCK there is room for one or two queues' memory.
     pub(crate) fn with(capabilities: CapabilitySet) -> Self {
         open::lift_memory_lock().unwrap();
-        let switch = Switch::new();
-        let guest = switch.guest();
+        let switch = Switch::start();
+        let stream = switch.serve(switch.add_port("guest", 1)).0;
+        let guest = Guest::over(stream, GuestOptions::plain()).unwrap();
         let driver = with_only(capabilities, || Driver::start(&DriverSettings::default())).unwrap();
         Self { switch, guest, driver, capabilities, served: BTreeMap::new() }
     }
@@ -111,10 +57,6 @@ impl Bench {
         knife.shutdown(std::net::Shutdown::Both).unwrap();
         let event = self.event();
         assert!(matches!(event, DriverEvent::SwitchGone { .. }), "{event:?}");
-        eventually("the port is free", || {
-            let stats = self.switch.engine.stats().unwrap();
-            stats.ports.iter().any(|stats| stats.port == port && stats.state == PortState::Waiting)
-        });
         let (stream, knife) = self.switch.serve(port);
         self.served.insert(number, (port, knife));
         with_only(self.capabilities, || self.driver.replace_switch(DriverPort(number), stream)).unwrap();
@@ -128,8 +70,7 @@ impl Bench {
     }
 
     pub(crate) fn port(&self, number: u32) -> PortStats {
-        let stats = self.driver.stats().unwrap();
-        stats.ports.into_iter().find(|stats| stats.port == DriverPort(number)).unwrap()
+        support::port(&self.driver, number)
     }
 
     pub(crate) fn counters(&self, number: u32) -> Counters {
@@ -138,20 +79,12 @@ impl Bench {
 
     /// The next event of the driver.
     pub(crate) fn event(&mut self) -> DriverEvent {
-        let mut event = None;
-        eventually("an event", || {
-            event = self.driver.next_event();
-            event.is_some()
-        });
-        event.unwrap()
+        support::event(&mut self.driver)
     }
 
     /// Every frame is accounted for, in the driver and in the switch.
     pub(crate) fn assert_conserved(&self) {
-        for port in self.driver.stats().unwrap().ports {
-            assert!(port.counters.is_conserved(), "{port:?}");
-        }
-        self.switch.assert_conserved();
+        support::assert_conserved(&self.driver, &self.switch);
     }
 
     /// Sends a frame from the guest.
@@ -196,13 +129,4 @@ pub(crate) fn with_only<R: Send>(capabilities: CapabilitySet, work: impl FnOnce(
         work()
     };
     std::thread::scope(|scope| scope.spawn(confined).join().unwrap())
-}
-
-/// Waits for a condition that others bring about.
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < until, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }

@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 use lasthop_driver::open::{self, Host, OpenError, TapOptions, Uplink, UplinkOptions, XdpDevice, XdpError};
 use lasthop_driver::{Backend, DriverEvent, DropReason};
 
-use crate::bench::{Bench, eventually};
+use crate::bench::Bench;
 use crate::frames::{self, payload};
 use crate::lab::{Lab, UPLINK};
+use crate::support::eventually;
 use crate::talk;
 
 /// The namespace in which [`holder`] is to hold a device.
@@ -166,7 +167,7 @@ fn holder() {
         let tap = open::tap(&open::host_tap(UPLINK), TapOptions::default()).unwrap();
         (tap, Uplink::open(UPLINK, options(Host::Port)).unwrap())
     };
-    let (_tap, uplink) = crate::lab::within(&namespace, open);
+    let (_tap, uplink) = crate::support::within(&namespace, open);
     writeln!(std::io::stderr(), "holding {}", uplink.facts().name).unwrap();
     loop {
         std::thread::park();

@@ -8,9 +8,10 @@ use lasthop_driver::open::{
     self, Gate, Host, TapOptions, Uplink, UplinkOptions, XdpDevice, XdpError, host_tap,
 };
 
-use crate::bench::{Bench, eventually};
+use crate::bench::Bench;
 use crate::frames::{self, number, payload};
 use crate::lab::{FAR_ADDRESS, GUEST_ADDRESS, HOST_ADDRESS, HOST_IP, HOST_MAC, Lab, UPLINK};
+use crate::support::eventually;
 
 /// Datagrams of each kind.
 const COUNT: u32 = 100;

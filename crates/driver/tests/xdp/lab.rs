@@ -1,15 +1,14 @@
 //! Two network namespaces joined by a veth pair, of which one end is an uplink of a switch; needs root.
 
-use std::fs::File;
 use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::fd::AsFd;
-use rustix::thread::{CapabilitySet, LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::CapabilitySet;
 
 use crate::bench::with_only;
+use crate::support::within;
 
 /// Address of the guest, which every namespace knows without asking.
 pub(crate) const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -158,15 +157,6 @@ impl Drop for Lab {
             let _ = Command::new("ip").args(["netns", "del", name]).status();
         }
     }
-}
-
-pub(crate) fn within<R: Send>(namespace: &str, work: impl FnOnce() -> R + Send) -> R {
-    let enter = move || {
-        let file = File::open(format!("/run/netns/{namespace}")).unwrap();
-        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-        work()
-    };
-    std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
 }
 
 fn udp(ip: [u8; 4]) -> UdpSocket {

@@ -6,12 +6,15 @@ mod faults;
 mod frames;
 mod hosts;
 mod lab;
+#[path = "../support/mod.rs"]
+mod support;
 
-use bench::{Bench, PATIENCE, eventually};
+use bench::Bench;
 use frames::payload;
 use lab::{GUEST_ADDRESS, Lab, UPLINK};
 use lasthop_driver::open::{Host, XdpDevice};
 use rustix::thread::CapabilitySet;
+use support::{PATIENCE, eventually};
 
 /// Datagrams under way at a time: fewer than any queue between the two ends takes.
 const WINDOW: u32 = 64;

@@ -5,4 +5,5 @@
 mod packets;
 mod paths;
 mod rewrites;
+mod services;
 mod support;

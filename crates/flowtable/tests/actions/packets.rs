@@ -27,9 +27,12 @@ impl Spec {
     }
 
     fn ipv4(&self) -> Option<Ipv4Header> {
+        self.ipv4_of(self.number(), self.l4_len_bytes())
+    }
+
+    fn ipv4_of(&self, number: IpNumber, len_bytes: usize) -> Option<Ipv4Header> {
         let Net::V4 { src, dst, tos, ttl } = self.net else { return None };
-        let len = self.l4_len_bytes() as u16;
-        let mut header = Ipv4Header::new(len, ttl, self.number(), src, dst).expect("it is short");
+        let mut header = Ipv4Header::new(len_bytes as u16, ttl, number, src, dst).expect("it is short");
         header.dscp = (tos >> 2).try_into().expect("six bits");
         header.ecn = (tos & 3).try_into().expect("two bits");
         header.fragment_offset = IpFragOffset::ZERO;
@@ -38,12 +41,16 @@ impl Spec {
     }
 
     fn ipv6(&self) -> Option<Ipv6Header> {
+        self.ipv6_of(self.number(), self.l4_len_bytes())
+    }
+
+    fn ipv6_of(&self, number: IpNumber, len_bytes: usize) -> Option<Ipv6Header> {
         let Net::V6 { src, dst, label, tclass, hlimit } = self.net else { return None };
         Some(Ipv6Header {
             traffic_class: tclass,
             flow_label: Ipv6FlowLabel::try_new(label).expect("20 bits"),
-            payload_length: self.l4_len_bytes() as u16,
-            next_header: self.number(),
+            payload_length: len_bytes as u16,
+            next_header: number,
             hop_limit: hlimit,
             source: src,
             destination: dst,
@@ -86,12 +93,22 @@ impl Spec {
 
     /// The packet without an Ethernet header.
     pub(crate) fn l3_bytes(&self) -> Vec<u8> {
-        let ip = match (self.ipv4(), self.ipv6()) {
+        self.l3_bytes_of(self.number(), &[self.transport(), self.payload.clone()].concat())
+    }
+
+    fn l3_bytes_of(&self, number: IpNumber, rest: &[u8]) -> Vec<u8> {
+        let ip = match (self.ipv4_of(number, rest.len()), self.ipv6_of(number, rest.len())) {
             (Some(ip), _) => ip.to_bytes().to_vec(),
             (_, Some(ip)) => ip.to_bytes().to_vec(),
             _ => unreachable!("it is one of them"),
         };
-        [ip, self.transport(), self.payload.clone()].concat()
+        [&ip, rest].concat()
+    }
+
+    /// A frame of another protocol, with what follows its IP header.
+    pub(crate) fn frame_of(&self, number: u8, rest: &[u8]) -> Vec<u8> {
+        let [src, dst] = self.macs;
+        [&dst[..], &src, &self.ethertype().to_be_bytes(), &self.l3_bytes_of(IpNumber(number), rest)].concat()
     }
 
     pub(crate) fn ethertype(&self) -> u16 {

@@ -154,7 +154,7 @@ fn recirculation_finds_flows_by_what_has_become_of_the_packet() {
         assert_eq!(ports(&outcome_of(&module)), [3, 9], "also when the cache knows both");
     }
     let dumped = module.table().dump(0, 10).0;
-    assert!(dumped.iter().all(|(_, stats)| stats.packets == 2), "{dumped:?}");
+    assert!(dumped.iter().all(|(_, _, stats)| stats.packets == 2), "{dumped:?}");
 }
 
 #[test]

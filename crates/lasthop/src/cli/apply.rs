@@ -10,7 +10,7 @@ use crate::fault::Fault;
 use crate::fdb::{check_count, check_vnic_of};
 use crate::output::{print, print_json};
 use crate::plan::{Plan, Step};
-use crate::report::{ConfigReport, SettingsReport};
+use crate::report::ConfigReport;
 use crate::vnic::change::Change;
 use crate::vnic::{Name, VnicSpec};
 use crate::{rundir, show, supervisor, switches};
@@ -69,12 +69,12 @@ fn wrong_entries(config: &Config) -> Vec<Fault> {
 
 /// What is wrong on this machine, or with all of the file.
 fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
-    let cpus = config.cpus.as_ref().and_then(|cpus| cpus.check().err());
+    let cpus = config.settings.cpus.as_ref().and_then(|cpus| cpus.check().err());
     let vnics = config.vnics.iter().filter_map(|vnic| {
         let fault = supervisor::check_vnic(vnic, dir).err()?;
         Some(Fault { message: format!("vnic \"{}\": {}", vnic.name, fault.message), ..fault })
     });
-    let group = supervisor::check_control_group(config.control_group.as_deref()).err();
+    let group = supervisor::check_control_group(config.settings.control_group.as_deref()).err();
     let all =
         cpus.into_iter().chain(group).chain(wrong_switches(config)).chain(vnics).chain(wrong_entries(config));
     all.map(|fault| Mistake::of_machine(fault.message)).collect()
@@ -177,17 +177,14 @@ fn keys(name: &Name, changes: &[Change]) -> Value {
 
 /// What the file asks for, in the words of what runs.
 fn wanted(config: Config, dir: &Path) -> ConfigReport {
-    let settings = SettingsReport {
-        module: config.module.map(|module| module.as_str().to_owned()),
-        cpus: config.cpus.map(|cpus| cpus.to_string()),
-        fdb_entries: config.fdb_entries.map(|entries| entries.0),
-        workers: config.workers.map(|workers| workers.0),
-        hysteresis_us: config.hysteresis.map(|hysteresis| hysteresis.0),
-        sandbox: config.sandbox,
-        control_group: config.control_group,
-    };
     let vnics = config.vnics.into_iter().map(|vnic| plain(vnic, dir)).collect();
-    ConfigReport { settings, switches: config.switches, vnics, ports: config.ports, fdb: config.fdb }
+    ConfigReport {
+        settings: config.settings,
+        switches: config.switches,
+        vnics,
+        ports: config.ports,
+        fdb: config.fdb,
+    }
 }
 
 /// Without a path that it has by default.

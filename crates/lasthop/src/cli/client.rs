@@ -47,19 +47,24 @@ pub(super) fn begin<T: DeserializeOwned>(
 
 fn connect(dir: &Path) -> Result<UnixStream, Fault> {
     let path = control_socket(dir);
-    UnixStream::connect(&path).map_err(|error| {
-        let (shown, option, dir) = (path.display(), option(dir), dir.display());
-        let message = match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
-                "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
-            ),
-            ErrorKind::PermissionDenied => {
-                format!("permission denied at {shown}; do this as the user who started the switch, or in the socket's group if it has one (control-group)")
-            }
-            _ => format!("cannot connect to {shown}: {error}"),
-        };
-        Fault::socket(message)
-    })
+    UnixStream::connect(&path).map_err(|error| unreachable(dir, &path, &error))
+}
+
+/// Why nobody answers at `path`, a socket of the switch in `dir`.
+pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fault {
+    let (shown, option, dir) = (path.display(), option(dir), dir.display());
+    let message = match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
+            "no switch is running in {dir}: nobody listens at {shown}; start one with: lasthop run{option}; lasthop doctor{option} looks for others"
+        ),
+        ErrorKind::PermissionDenied => {
+            format!(
+                "permission denied at {shown}; do this as the user who started the switch, or in the socket's group if it has one (control-group)"
+            )
+        }
+        _ => format!("cannot connect to {shown}: {error}"),
+    };
+    Fault::socket(message)
 }
 
 fn exchange(stream: &mut BufReader<UnixStream>, request: &str) -> std::io::Result<String> {

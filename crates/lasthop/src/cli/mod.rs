@@ -5,7 +5,9 @@ mod ask;
 mod bench;
 mod capture;
 mod client;
+mod flow;
 mod generate;
+mod ovs;
 mod paste;
 mod port;
 mod run;
@@ -18,23 +20,24 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use lasthop_verdict::{Mac, Vid};
 
-use crate::config::{FdbEntries, ModuleName, SwitchSettings};
-use crate::cpus::CpuList;
 use crate::fault::Fault;
 use crate::fdb::{StaticEntry, unicast};
 use crate::hysteresis::Hysteresis;
 use crate::port::PortSpec;
 use crate::rundir;
 use crate::sandbox;
+use crate::settings::{Settings, SwitchSettings};
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::{Name, VnicSpec};
-use crate::workers::Workers;
 
 /// The word for the inner role of the binary: `lasthop run` starts it.
 pub(crate) const SWITCH_ROLE: &str = "switch-process";
 
 /// Likewise for the process that serves device ports.
 pub(crate) const DRIVER_ROLE: &str = "driver-process";
+
+/// Likewise for the one that decides for switches of module flow.
+pub(crate) const CONTROLLER_ROLE: &str = "controller-process";
 
 /// Lasthop, a software switch for virtual machines: guests attach by vhost-user, and their packets are copied once,
 /// from the sender's memory to the receiver's.
@@ -91,6 +94,12 @@ enum Command {
     /// Show and change the forwarding tables
     #[command(subcommand)]
     Fdb(FdbCommand),
+    /// Show the flows of switches with the module "flow"
+    #[command(subcommand)]
+    Flow(flow::FlowCommand),
+    /// Have Open vSwitch's own daemon control the switch, unmodified
+    #[command(subcommand)]
+    Ovs(ovs::OvsCommand),
     /// Show which VLANs the vnics carry
     #[command(subcommand)]
     Vlan(VlanCommand),
@@ -140,25 +149,18 @@ enum Command {
     },
     /// The switch process (for `lasthop run` only)
     #[command(hide = true, name = SWITCH_ROLE)]
-    SwitchProcess {
-        #[arg(long)]
-        module: ModuleName,
-        #[arg(long)]
-        cpus: Option<CpuList>,
-        #[arg(long)]
-        fdb_entries: Option<FdbEntries>,
-        #[arg(long, default_value = "1")]
-        workers: Workers,
-        #[arg(long = "hysteresis-us", default_value_t)]
-        hysteresis: Hysteresis,
-        #[arg(long, default_value = "auto")]
-        sandbox: sandbox::Mode,
-    },
+    SwitchProcess(SwitchSettings),
     /// The process that serves device ports (for `lasthop run` only)
     #[command(hide = true, name = DRIVER_ROLE)]
     DriverProcess {
         #[arg(long = "hysteresis-us", default_value_t)]
         hysteresis: Hysteresis,
+        #[arg(long, default_value = "auto")]
+        sandbox: sandbox::Mode,
+    },
+    /// The process that decides for switches of module flow (for `lasthop run` only)
+    #[command(hide = true, name = CONTROLLER_ROLE)]
+    ControllerProcess {
         #[arg(long, default_value = "auto")]
         sandbox: sandbox::Mode,
     },
@@ -169,8 +171,8 @@ struct RunArgs {
     /// Configuration file; flags add to it and win over it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy][,fdb-entries=N]
-    /// (may be repeated)
+    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy|flow]
+    /// [,fdb-entries=N][,controller=embedded|external|none] (may be repeated)
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
     /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
@@ -186,30 +188,8 @@ struct RunArgs {
     /// A port for the host itself, with addresses: NAME=ADDRESS/LEN[+ADDRESS/LEN][,KEY=VALUE]... (may be repeated)
     #[arg(long = "host-port", value_name = "NAME[=ADDRESS/LEN]...", value_parser = crate::port::host_port)]
     host_ports: Vec<PortSpec>,
-    /// What decides where packets of the switch "default" go: bridge or dummy [default: bridge]
-    #[arg(long)]
-    module: Option<ModuleName>,
-    /// CPUs that workers may use, as in 0-3,6 [default: all]
-    #[arg(long, value_name = "LIST")]
-    cpus: Option<CpuList>,
-    /// Slots of the forwarding table of the switch "default", of which the addresses behind one port take a quarter at most
-    /// [default: 16384]
-    #[arg(long, value_name = "N")]
-    fdb_entries: Option<FdbEntries>,
-    /// Threads that move packets, 1 to 16, of which only the first is used while there is little to do [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
-    #[arg(long, value_name = "N")]
-    workers: Option<Workers>,
-    /// Microseconds for which a thread that moves packets looks for more before it sleeps, at most, 0 to 10000: it does so while
-    /// that has been paying lately; more saves wake-ups of requests whose answers take long [default: 200]
-    #[arg(long = "hysteresis-us", value_name = "N")]
-    hysteresis: Option<Hysteresis>,
-    /// What the switch process gives up before it meets a guest, so that who takes it over is nowhere: as much as this kernel
-    /// allows (auto), all or no start (strict), nothing (off) [default: auto]
-    #[arg(long, value_name = "auto|strict|off")]
-    sandbox: Option<sandbox::Mode>,
-    /// Group, by name or number, whose members may use the control socket, beside the switch's own user [default: none]
-    #[arg(long, value_name = "GROUP")]
-    control_group: Option<String>,
+    #[command(flatten)]
+    settings: Settings,
 }
 
 #[derive(Debug, Subcommand)]
@@ -282,7 +262,8 @@ enum PortCommand {
 enum SwitchCommand {
     /// Make a switch
     Add {
-        /// Its name, and options: module=bridge or dummy [default: bridge], fdb-entries=N [default: 16384]
+        /// Its name, and options: module=bridge, dummy or flow [default: bridge], fdb-entries=N [default: 16384],
+        /// controller=embedded, external or none (of module flow; default: embedded)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         switch: SwitchSpec,
     },
@@ -351,12 +332,14 @@ enum VlanCommand {
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
-    if let Command::SwitchProcess { module, cpus, fdb_entries, workers, hysteresis, sandbox } = command {
-        let settings = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
+    if let Command::SwitchProcess(settings) = command {
         return crate::switch::run(&settings).map(|()| ExitCode::SUCCESS);
     }
     if let Command::DriverProcess { hysteresis, sandbox } = command {
         return crate::driver::run(hysteresis, sandbox).map(|()| ExitCode::SUCCESS);
+    }
+    if let Command::ControllerProcess { sandbox } = command {
+        return crate::controller::run(sandbox).map(|()| ExitCode::SUCCESS);
     }
     match command {
         Command::Bench(args) => bench::run(args, json),
@@ -383,6 +366,8 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Switch(command) => question.switch(command),
         Command::Config(ConfigCommand::Show) => question.config(),
         Command::Fdb(command) => question.fdb(command),
+        Command::Flow(command) => question.flow(command),
+        Command::Ovs(command) => question.ovs(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
         Command::Stats { workers: true, .. } => question.workers(),
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),

@@ -2,16 +2,15 @@
 
 use std::path::PathBuf;
 
-use crate::config::{self, Config, SwitchSettings};
-use crate::cpus::CpuList;
+use crate::config::{self, Config};
 use crate::fault::Fault;
 use crate::fdb::check_entries;
 use crate::notify::Manager;
 use crate::port::{self, PortSpec};
+use crate::settings::SwitchSettings;
 use crate::supervisor::{self, RunSettings};
 use crate::switches;
 use crate::vnic::check_unique;
-use crate::workers::Workers;
 
 use super::RunArgs;
 
@@ -28,47 +27,17 @@ fn told(dir: PathBuf, args: RunArgs) -> Result<RunSettings, Fault> {
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
     let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let RunArgs {
-        module,
-        cpus,
-        fdb_entries,
-        workers,
-        hysteresis,
-        sandbox,
-        control_group,
-        switches,
-        uplinks,
-        host_ports,
-        ..
-    } = args;
+    let RunArgs { settings: asked, switches, uplinks, host_ports, .. } = args;
     let ports = uplinks.into_iter().chain(host_ports).collect();
-    let (vnics, fdb) = (flags, Vec::new());
-    let flags = Config {
-        module,
-        cpus,
-        fdb_entries,
-        workers,
-        hysteresis,
-        sandbox,
-        control_group,
-        switches,
-        vnics,
-        ports,
-        fdb,
-    };
+    let flags = Config { settings: asked, switches, vnics: flags, ports, fdb: Vec::new() };
     settings(dir, file, flags)
 }
 
 /// Flags win over the file, and their switches and vnics come after its.
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
-    let module = flags.module.or(file.module).unwrap_or_default();
-    let (cpus, fdb_entries) = (flags.cpus.or(file.cpus), flags.fdb_entries.or(file.fdb_entries));
-    cpus.as_ref().map_or(Ok(()), CpuList::check)?;
-    let workers = flags.workers.or(file.workers).unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
-    let sandbox = flags.sandbox.or(file.sandbox).unwrap_or_default();
-    let hysteresis = flags.hysteresis.or(file.hysteresis).unwrap_or_default();
-    let control_group = flags.control_group.or(file.control_group);
-    let switch = SwitchSettings { module, cpus, fdb_entries, workers, hysteresis, sandbox };
+    let asked = flags.settings.over(file.settings);
+    let control_group = asked.control_group.clone();
+    let switch = SwitchSettings::new(asked)?;
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
     switches::check_all(&switches)?;
@@ -86,11 +55,17 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
 mod tests {
     use super::*;
     use crate::config::FdbEntries;
+    use crate::settings::Settings;
+    use crate::workers::Workers;
+
+    fn asking(settings: Settings) -> Config {
+        Config { settings, ..Config::default() }
+    }
 
     fn config(module: Option<&str>, vnics: &[&str]) -> Config {
         let vnics = vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect();
         let module = module.map(|name| name.parse().expect("a module"));
-        Config { module, vnics, ..Config::default() }
+        Config { vnics, ..asking(Settings { module, ..Settings::default() }) }
     }
 
     fn together(file: Config, flags: Config) -> Result<RunSettings, Fault> {
@@ -104,7 +79,7 @@ mod tests {
         assert_eq!(run.vnics.iter().map(|vnic| vnic.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
         let run = together(config(Some("dummy"), &[]), config(None, &[])).expect("valid");
         assert_eq!(run.switch.module.as_str(), "dummy");
-        let with = |workers| Config { workers: Some(Workers(workers)), ..Config::default() };
+        let with = |workers| asking(Settings { workers: Some(Workers(workers)), ..Settings::default() });
         assert_eq!(together(with(3), with(4)).expect("valid").switch.workers, Workers(4));
         assert_eq!(together(with(3), Config::default()).expect("valid").switch.workers, Workers(3));
     }
@@ -113,7 +88,8 @@ mod tests {
     fn vnics_of_the_flags_may_be_in_switches_of_the_file() {
         let file = || {
             let red = "red,module=dummy".parse().expect("a switch");
-            Config { switches: vec![red], fdb_entries: Some(FdbEntries(128)), ..config(None, &["a"]) }
+            let settings = Settings { fdb_entries: Some(FdbEntries(128)), ..Settings::default() };
+            Config { settings, switches: vec![red], ..config(None, &["a"]) }
         };
         let run = together(file(), config(None, &["b,switch=red"])).expect("valid");
         let switches: Vec<_> =
@@ -128,7 +104,7 @@ mod tests {
     fn a_dummy_needs_no_table() {
         let run = together(
             config(Some("dummy"), &[]),
-            Config { fdb_entries: Some(FdbEntries(64)), ..Config::default() },
+            asking(Settings { fdb_entries: Some(FdbEntries(64)), ..Settings::default() }),
         );
         assert_eq!(run.expect("valid").switches[0].table(), None);
     }

@@ -116,6 +116,11 @@ pub(super) fn dump(number: u32) -> Vec<u8> {
     finish(RTM_GETLINK, NLM_F_REQUEST | NLM_F_DUMP, number, &link(0, 0))
 }
 
+/// Takes a virtual device away.
+pub(super) fn remove(number: u32, index: u32) -> Vec<u8> {
+    finish(RTM_DELLINK, NLM_F_REQUEST, number, &link(index, 0))
+}
+
 /// Gives a device an address, which it may have already.
 pub(super) fn add_address(number: u32, index: u32, address: IpAddr, len_bits: u8) -> Vec<u8> {
     let (family, bytes) = match address {

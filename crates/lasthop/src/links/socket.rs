@@ -84,6 +84,11 @@ impl Links {
         self.request(|number| message::add_address(number, index, address, len_bits))
     }
 
+    /// Takes a virtual device away: when this returns it is gone, if the kernel does not refuse it.
+    pub(crate) fn remove(&mut self, index: u32) -> Result<u32, Errno> {
+        self.request(|number| message::remove(number, index))
+    }
+
     fn request(&mut self, message: impl FnOnce(u32) -> Vec<u8>) -> Result<u32, Errno> {
         self.number = self.number.wrapping_add(1);
         send(&self.socket, &message(self.number), SendFlags::empty())?;

@@ -16,6 +16,9 @@ pub(crate) struct DevicePortReport {
     pub(crate) name: String,
     /// What was asked for.
     pub(crate) settings: PortSpec,
+    /// A controller asked for it, and takes it away again.
+    #[serde(default)]
+    pub(crate) requested: bool,
     /// The network device.
     pub(crate) device: String,
     /// `up`, or what is missing.

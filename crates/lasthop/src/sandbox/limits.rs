@@ -12,7 +12,9 @@ use super::layer::Made;
 /// Sets to nothing what `role` does not use: locked memory is what XDP sockets have of the driver process.
 pub(super) fn lower(role: Role) -> Made {
     let (unused, words) = match role {
-        Role::Switch => (&[Resource::Msgqueue, Resource::Rtprio, Resource::Memlock][..], ", locked memory"),
+        Role::Switch | Role::Controller => {
+            (&[Resource::Msgqueue, Resource::Rtprio, Resource::Memlock][..], ", locked memory")
+        }
         Role::Driver => (&[Resource::Msgqueue, Resource::Rtprio][..], ""),
     };
     let nothing = || Rlimit { current: Some(0), maximum: Some(0) };

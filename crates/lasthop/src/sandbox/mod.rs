@@ -51,6 +51,8 @@ pub(crate) enum Role {
     Switch,
     /// Moves frames between devices and the switch.
     Driver,
+    /// Decides for switches of module flow.
+    Controller,
 }
 
 /// What the process keeps of the world outside.

@@ -74,7 +74,9 @@ pub(crate) fn port(port: &DevicePortReport) -> String {
     if !settings.address.is_empty() {
         line("address", settings.address.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
     }
-    if !settings.is_tap() {
+    if port.requested {
+        line("asked for", format!("by the controller of {}", settings.switch));
+    } else if !settings.is_tap() {
         line("host", settings.host.name().to_owned());
     }
     if settings.link_tracking {
@@ -121,6 +123,9 @@ fn flow_text(flow: Flow) -> String {
 }
 
 fn kind(port: &DevicePortReport) -> &'static str {
+    if port.requested {
+        return if port.settings.is_tap() { "internal" } else { "asked for" };
+    }
     match (port.settings.leads(), port.settings.is_tap(), port.settings.address.is_empty()) {
         (Leads::Out, ..) => "uplink",
         (Leads::Through, ..) => "transit uplink",

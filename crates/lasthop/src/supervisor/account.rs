@@ -1,10 +1,11 @@
 //! What the ports' counters were when a switch process died: the next one's go on from there.
 
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use lasthop_engine::{BOOK_BYTES, counters_in};
-use lasthop_fabric::{Drops, PortCounters};
+use lasthop_engine::{BOOK_BYTES, Booked};
+use lasthop_fabric::{Drops, PortCounters, RX_DROPS, TX_DROPS};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::orders::Answer;
@@ -16,12 +17,12 @@ use super::Supervisor;
 #[derive(Debug)]
 pub(super) struct Account {
     book: OwnedFd,
-    past: PortCounters,
+    past: Booked,
 }
 
 impl Account {
     pub(super) fn open() -> io::Result<Self> {
-        Ok(Self { book: blank()?, past: PortCounters::default() })
+        Ok(Self { book: blank()?, past: Booked::default() })
     }
 
     /// A copy of the memory, for the switch.
@@ -30,11 +31,11 @@ impl Account {
     }
 
     /// The switch is dead: what it counted; the next one begins a new book.
-    fn close_book(&mut self) -> io::Result<PortCounters> {
+    fn close_book(&mut self) -> io::Result<Booked> {
         let mut bytes = vec![0; BOOK_BYTES];
         let read = rustix::io::pread(&self.book, &mut bytes[..], 0)?;
         self.book = blank()?;
-        Ok(counters_in(&bytes[..read]))
+        Ok(Booked::of(&bytes[..read]))
     }
 }
 
@@ -60,12 +61,12 @@ impl Supervisor {
     /// The switch is dead: what it counted is added to what others did before it.
     pub(super) fn close_books(&mut self) {
         let accounts = self.accounts.values_mut();
-        let mut closed: Vec<(&mut Account, PortCounters)> = accounts
-            .filter_map(|account| account.close_book().ok().map(|counters| (account, counters)))
+        let mut closed: Vec<(&mut Account, Booked)> = accounts
+            .filter_map(|account| account.close_book().ok().map(|booked| (account, booked)))
             .collect();
-        balance(closed.iter_mut().map(|(_, counters)| counters).collect());
-        for (account, counters) in closed {
-            account.past.merge(&counters);
+        balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
+        for (account, booked) in closed {
+            account.past.merge(&booked);
         }
     }
 
@@ -76,10 +77,14 @@ impl Supervisor {
             Answer::Inspection(inspection) => &mut inspection.ports,
             _ => return answer,
         };
+        let booked = self.accounts.iter().filter_map(|(number, account)| {
+            let port = self.ports.get(number)?;
+            Some((port.spec.name.as_str(), &account.past))
+        });
+        let past: HashMap<&str, &Booked> = booked.collect();
         for port in ports {
-            let number = self.ports.iter().find(|(_, known)| known.spec.name.as_str() == port.name);
-            if let Some(account) = number.and_then(|(number, _)| self.accounts.get(number)) {
-                add(port, &account.past);
+            if let Some(past) = past.get(port.name.as_str()) {
+                add(port, past);
             }
         }
         answer
@@ -97,31 +102,53 @@ fn balance(mut ports: Vec<&mut PortCounters>) {
     busiest.tx_packets += forwarded.saturating_sub(delivered);
 }
 
-fn add(port: &mut PortReport, past: &PortCounters) {
-    port.rx_packets += past.rx_packets;
-    port.rx_bytes += past.rx_bytes;
-    port.rx_gso_packets += past.rx_gso_packets;
-    port.tx_packets += past.tx_packets;
-    port.tx_bytes += past.tx_bytes;
-    port.tx_gso_packets += past.tx_gso_packets;
-    port.injected += past.injected;
-    port.copies_added += past.copies_added;
-    port.segments_added += past.segments_added;
-    port.forwarded += past.forwarded;
-    add_drops(&mut port.rx_drops, &past.rx_drops);
-    add_drops(&mut port.tx_drops, &past.tx_drops);
-    port.tx_csum_completed += past.tx_csum_completed;
-    port.signals += past.signals;
+/// Each counter is named here: none that comes to be is forgotten.
+fn add(port: &mut PortReport, past: &Booked) {
+    let PortCounters {
+        rx_packets,
+        rx_bytes,
+        rx_gso_packets,
+        injected,
+        copies_added,
+        segments_added,
+        forwarded,
+        rx_drops,
+        waiting: _, // the dead leave nobody waiting
+        tx_packets,
+        tx_bytes,
+        tx_gso_packets,
+        tx_drops,
+        tx_csum_completed,
+        signals,
+    } = &past.counters;
+    port.rx_packets += rx_packets;
+    port.rx_bytes += rx_bytes;
+    port.rx_gso_packets += rx_gso_packets;
+    port.tx_packets += tx_packets;
+    port.tx_bytes += tx_bytes;
+    port.tx_gso_packets += tx_gso_packets;
+    port.injected += injected;
+    port.copies_added += copies_added;
+    port.segments_added += segments_added;
+    port.forwarded += forwarded;
+    add_drops(&mut port.rx_drops, (rx_drops, RX_DROPS), past);
+    add_drops(&mut port.tx_drops, (tx_drops, TX_DROPS), past);
+    port.tx_csum_completed += tx_csum_completed;
+    port.signals += signals;
 }
 
-fn add_drops(drops: &mut report::Drops, past: &Drops) {
-    for (reason, count) in past.nonzero() {
-        *drops.entry(reason.name().to_owned()).or_default() += count;
+fn add_drops(drops: &mut report::Drops, (known, side): (&Drops, &str), past: &Booked) {
+    let known = known.nonzero().map(|(reason, count)| (reason.name(), count));
+    let unknown = past.unknown.iter().filter_map(|(name, count)| Some((name.strip_prefix(side)?, *count)));
+    for (reason, count) in known.chain(unknown) {
+        *drops.entry(reason.to_owned()).or_default() += count;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use lasthop_engine::NAMES_BYTES;
+
     use super::*;
 
     #[test]
@@ -142,10 +169,17 @@ mod tests {
     #[test]
     fn an_account_starts_blank_and_is_read_whole() {
         let mut account = Account::open().expect("an account");
-        rustix::io::pwrite(&account.book, &7_u64.to_ne_bytes(), 0).expect("written");
-        rustix::io::pwrite(&account.book, &7_u64.to_ne_bytes(), 6 * 8).expect("written");
-        let counters = account.close_book().expect("read");
-        assert_eq!((counters.rx_packets, counters.forwarded), (7, 7));
-        assert_eq!(account.close_book().expect("read"), PortCounters::default());
+        let write = |bytes: &[u8], at| rustix::io::pwrite(&account.book, bytes, at).expect("written");
+        write(b"rx_packets rx_drops.moon tx_drops.too_long forwarded tx_drops.moon", 0);
+        let words = [7_u64, 2, 3, 5, 1].map(u64::to_ne_bytes);
+        write(words.as_flattened(), NAMES_BYTES as u64);
+        let booked = account.close_book().expect("read");
+        assert_eq!((booked.counters.rx_packets, booked.counters.forwarded), (7, 5));
+        assert_eq!(account.close_book().expect("read"), Booked::default());
+        let mut port = PortReport { tx_drops: [("too_long".to_owned(), 4)].into(), ..PortReport::default() };
+        add(&mut port, &booked);
+        assert_eq!((port.rx_packets, port.forwarded), (7, 5));
+        assert_eq!(port.rx_drops, [("moon".to_owned(), 2)].into());
+        assert_eq!(port.tx_drops, [("moon".to_owned(), 1), ("too_long".to_owned(), 7)].into());
     }
 }

@@ -68,6 +68,7 @@ impl Supervisor {
                 say!("vnic {}: {what}", to.name);
                 let name = to.name.to_string();
                 port.spec = to;
+                port.placeholder.iter().for_each(|placeholder| placeholder.set_address(&port.spec));
                 let guest_told = if let Answer::Changed { guest_told } = answer { guest_told } else { None };
                 to_json(&SetReport { name, changes, guest_told })
             }

@@ -12,15 +12,15 @@ use libc::SIGSYS;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::cli::{DRIVER_ROLE, SWITCH_ROLE};
+use crate::cli::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use crate::clock::Pause;
-use crate::config::SwitchSettings;
 use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
 use crate::notify;
 use crate::poller::{Interest, Poller};
 use crate::sandbox::Layer;
+use crate::settings::SwitchSettings;
 
 /// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -66,6 +66,12 @@ impl Role {
         let hysteresis = settings.hysteresis.to_string();
         let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
         Self { name: "the driver process", words: words.map(OsString::from).into() }
+    }
+
+    /// The process that decides for switches of module flow.
+    pub(crate) fn controller(settings: &SwitchSettings) -> Self {
+        let words = [CONTROLLER_ROLE, "--sandbox", settings.sandbox.as_str()];
+        Self { name: "the controller process", words: words.map(OsString::from).into() }
     }
 }
 
@@ -198,6 +204,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// The sandbox of the process that runs now.
     pub(crate) fn sandbox(&self) -> Option<&[Layer]> {
         self.current.as_ref()?.sandbox.as_deref()
+    }
+
+    /// Times that it was started; no two of its processes have the same.
+    pub(crate) fn starts(&self) -> u64 {
+        self.starts
     }
 
     /// Times that it was started again.

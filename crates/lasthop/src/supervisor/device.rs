@@ -5,14 +5,16 @@
 //!   vnic:    Idle at the switch + descriptors + a driver ──► a socket pair: one end each ──► joined
 //! ```
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use lasthop_driver::open::Uplink;
+use lasthop_driver::open::{Uplink, tap_namespace_id};
 use lasthop_driver::{Counters, DeviceFacts, OpenedDevice};
+use rustix::io::Errno;
 
 use crate::clock::Pause;
 use crate::links::Device;
+use crate::orders::HostDevice;
 use crate::port::PortSpec;
 
 use super::opening::Opening;
@@ -30,6 +32,10 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct DevicePort {
     pub(super) spec: PortSpec,
+    /// A controller asked for it; nobody configured it.
+    pub(super) is_requested: bool,
+    /// What the switch was told that the host has.
+    pub(super) told: Option<HostDevice>,
     /// The device as the kernel told last; none if there is none.
     pub(super) seen: Option<Device>,
     opened: Option<Opened>,
@@ -57,6 +63,10 @@ struct Opened {
     kept: Vec<OwnedFd>,
     /// Keeps the host's stack where it is to be, also while there is no driver process.
     uplink: Option<Uplink>,
+    /// Of a tap: the namespace that it was moved to.
+    namespace: Option<i32>,
+    /// The driver process could not go on with the descriptors that it had.
+    is_spent: bool,
     since: Instant,
 }
 
@@ -74,6 +84,8 @@ impl DevicePort {
     pub(super) fn new(spec: PortSpec) -> Self {
         Self {
             spec,
+            is_requested: false,
+            told: None,
             seen: None,
             opened: None,
             is_driven: false,
@@ -87,8 +99,23 @@ impl DevicePort {
 
     /// Whether there is something to open that is not open. Devices have to be up: one that is down fails at once.
     pub(super) fn wants_opening(&self, now: Instant) -> bool {
-        let is_there = self.spec.is_tap() || self.seen.as_ref().is_some_and(|device| device.is_up);
-        self.opened.is_none() && is_there && self.retry.is_none_or(|at| at <= now)
+        self.could_open() && self.retry.is_none_or(|at| at <= now)
+    }
+
+    fn could_open(&self) -> bool {
+        match &self.opened {
+            // It is open, and stays so.
+            Some(opened) => opened.is_spent,
+            // One that somebody asked for is made once.
+            None if self.is_internal() => false,
+            None => self.spec.is_tap() || self.seen.as_ref().is_some_and(|device| device.is_up),
+        }
+    }
+
+    /// Whether it is a tap that a controller asked for. It is made once; whoever has it in the end may move it to another
+    /// network namespace, rename and delete it.
+    pub(super) fn is_internal(&self) -> bool {
+        self.is_requested && self.spec.is_tap()
     }
 
     /// The device was opened.
@@ -97,7 +124,16 @@ impl DevicePort {
         let copies = queues.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
         let kept = if self.spec.is_tap() { copies.unwrap_or_default() } else { Vec::new() };
         (self.trouble, self.retry) = (None, None);
-        self.opened = Some(Opened { facts, why, unsent: Some(queues), kept, uplink, since: now });
+        self.opened = Some(Opened {
+            facts,
+            why,
+            unsent: Some(queues),
+            kept,
+            uplink,
+            namespace: None,
+            is_spent: false,
+            since: now,
+        });
     }
 
     /// The device could not be opened. True if that is news.
@@ -110,12 +146,48 @@ impl DevicePort {
 
     /// The device is gone, or is another one of the same name.
     pub(super) fn lost(&mut self, now: Instant) {
-        let Some(opened) = self.opened.take() else { return };
+        let is_internal = self.is_internal();
+        let Some(opened) = &mut self.opened else { return };
         let was_sound = now.saturating_duration_since(opened.since) >= SOUND;
         if was_sound {
             self.pause.reset();
         }
         self.retry = Some(now + if was_sound { Duration::ZERO } else { self.pause.take() });
+        if is_internal {
+            opened.is_spent = true;
+        } else {
+            self.opened = None;
+        }
+    }
+
+    /// Has descriptors of the same tap for the driver process again.
+    pub(super) fn renew(&mut self) {
+        if let Some(opened) = &mut self.opened {
+            (opened.unsent, opened.is_spent) = (opened.renew(), false);
+        }
+    }
+
+    /// Looks where a tap is that others may have moved. False if it is no more.
+    pub(super) fn look_for_tap(&mut self) -> bool {
+        let Some(opened) = &mut self.opened else { return false };
+        let Some(queue) = opened.kept.first() else { return true };
+        match tap_namespace_id(queue.as_fd()) {
+            Ok(namespace) => opened.namespace = namespace,
+            Err(error) => return error != Errno::BADFD,
+        }
+        true
+    }
+
+    /// Whether somebody has moved the tap to another network namespace.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.opened.as_ref().is_some_and(|opened| opened.namespace.is_some())
+    }
+
+    /// What others on the host find.
+    pub(super) fn host_device(&self) -> Option<HostDevice> {
+        let seen = self.seen.as_ref().map(|device| device.index);
+        let index = self.facts().map(|facts| facts.index).or(seen)?;
+        Some(HostDevice { index, namespace: self.opened.as_ref().and_then(|opened| opened.namespace) })
     }
 
     /// The tap that it shares the host with is a new one: it is opened anew, at once. Gives `number` back.
@@ -132,7 +204,7 @@ impl DevicePort {
             (Some(_), None) => false,
             (None, _) => true,
         };
-        if !is_same {
+        if !is_same && !self.is_internal() {
             self.lost(now);
         }
         let came_up = |device: &Device| device.is_up && !self.seen.as_ref().is_some_and(|old| old.is_up);
@@ -217,8 +289,7 @@ impl DevicePort {
 
     /// When the device is to be opened again.
     pub(super) fn due(&self) -> Option<Instant> {
-        let is_there = self.spec.is_tap() || self.seen.as_ref().is_some_and(|device| device.is_up);
-        self.retry.filter(|_| self.opened.is_none() && is_there)
+        self.retry.filter(|_| self.could_open())
     }
 }
 

@@ -40,7 +40,9 @@ impl Supervisor {
         for number in concerned {
             self.see_device(number);
             self.advance_port(number);
+            self.look_for_device(number);
         }
+        self.look_for_placeholders(&heard.names);
         for (request, errno) in heard.done {
             self.on_done(request, errno);
         }
@@ -53,7 +55,8 @@ impl Supervisor {
         let Some(device) = port.device_mut() else { return };
         let seen = links.find(device.spec.device_name()).cloned();
         let name = device.facts().and_then(|facts| links.name_of(facts.index));
-        let is_renamed = name.is_some_and(|name| name != device.spec.device_name());
+        let is_other = name.is_some_and(|name| name != device.spec.device_name());
+        let is_renamed = is_other && !device.is_internal();
         device.see(seen.as_ref(), Instant::now());
         if is_renamed && device.is_driven {
             // It would go on under its new name, which nobody gave to the port.
@@ -101,12 +104,18 @@ impl Supervisor {
         let Some(port) = self.ports.get_mut(&number) else { return };
         let name = port.spec.name.clone();
         let Some(device) = port.device_mut().filter(|device| device.wants_opening(now)) else { return };
-        match opening::open(&device.spec) {
+        if device.is_internal() {
+            return device.renew();
+        }
+        let opened =
+            if device.is_requested { opening::requested(&device.spec) } else { opening::open(&device.spec) };
+        match opened {
             Ok(opening) => {
                 let facts = &opening.device.facts;
                 let (index, backend) = (facts.index, facts.backend.name());
                 say_of_others!("port {name}: {} is open, by {backend}: {}", facts.name, opening.why);
                 device.open(opening, now);
+                self.tell_of_device(number);
                 self.give_addresses(number, index);
                 self.free_host_of(number, now);
             }
@@ -211,6 +220,7 @@ impl Supervisor {
         if let Some(device) = self.ports.get_mut(&number).and_then(Port::device_mut) {
             device.lost(now);
         }
+        self.look_for_tap(number);
         self.advance_port(number);
     }
 

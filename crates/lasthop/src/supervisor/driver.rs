@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use lasthop_driver::open::lift_memory_lock;
 
-use crate::config::SwitchSettings;
 use crate::driver::{DriverOrder, DriverReport};
 use crate::log::{say, say_of_others};
 use crate::sandbox;
+use crate::settings::SwitchSettings;
 
 use super::Supervisor;
 use super::child::{Lives, Role};

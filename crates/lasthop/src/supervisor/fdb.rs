@@ -7,8 +7,8 @@ use crate::fdb::{Flush, STATIC_ENTRIES_MAX, StaticEntry, too_many};
 use crate::orders::Order;
 
 use super::Supervisor;
+use super::controller::PlaneQuestion;
 use super::orders::{Asker, What, switch_down};
-use super::requests::Question;
 
 impl Supervisor {
     pub(super) fn fdb_add(&mut self, entry: StaticEntry, asker: &Asker) -> Result<Option<Value>, Fault> {
@@ -28,10 +28,15 @@ impl Supervisor {
         if let Some(vnic) = &flush.vnic {
             self.find(vnic.as_str())?;
         }
-        self.change_fdb(Order::FdbFlush(flush), What::Question(Question::Flush), asker)
+        self.ask_plane(PlaneQuestion::Flush(flush), asker)
     }
 
-    fn change_fdb(&mut self, order: Order, what: What, asker: &Asker) -> Result<Option<Value>, Fault> {
+    pub(super) fn change_fdb(
+        &mut self,
+        order: Order,
+        what: What,
+        asker: &Asker,
+    ) -> Result<Option<Value>, Fault> {
         if !self.lives.is_up() {
             return Err(switch_down());
         }

@@ -9,6 +9,7 @@ use crate::rundir;
 use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
+use super::controller::Plane;
 use super::driver::Driver;
 use super::orders::What;
 use super::source::Source;
@@ -128,9 +129,11 @@ impl Supervisor {
         }
         say!("ending");
         self.control = None;
+        self.entrance = None;
         self.ports.clear();
         self.estates.clear();
         self.driver = Driver::new(&self.settings);
+        self.plane = Plane::new(&self.settings);
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);

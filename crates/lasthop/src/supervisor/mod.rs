@@ -10,17 +10,21 @@ mod change;
 mod child;
 mod client;
 mod control;
+mod controller;
 mod device;
 mod devices;
 mod doctor;
 mod driver;
 mod estate;
 mod fdb;
+mod interface;
 mod lifecycle;
 mod opening;
 mod orders;
+mod placeholder;
 mod port;
 mod ports;
+mod requested;
 mod requests;
 mod showing;
 mod sockets;
@@ -39,7 +43,6 @@ use std::time::Instant;
 use rustix::fs::Mode;
 
 use crate::clock::earlier;
-use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
@@ -48,7 +51,8 @@ use crate::notify::Manager;
 use crate::orders::{Report, Request};
 use crate::poller::{Happening, Interest, Poller};
 use crate::port::PortSpec;
-use crate::rundir::{RunDir, control_socket};
+use crate::rundir::{RunDir, control_socket, datapath_socket};
+use crate::settings::SwitchSettings;
 use crate::signals::Signals;
 use crate::switches::SwitchSpec;
 use crate::vnic::VnicSpec;
@@ -56,8 +60,10 @@ use crate::vnic::VnicSpec;
 use account::Account;
 use child::{Lives, Role};
 use control::Control;
+use controller::Plane;
 use driver::Driver;
 use estate::Estate;
+use interface::Entrance;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
@@ -119,6 +125,7 @@ struct Supervisor {
     settings: SwitchSettings,
     lives: Lives<Request, Report>,
     driver: Driver,
+    plane: Plane,
     /// None until there is a device port.
     links: Option<Links>,
     /// The default one first.
@@ -135,6 +142,7 @@ struct Supervisor {
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
+    entrance: Option<Entrance>,
     control_group: Option<String>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
@@ -158,12 +166,14 @@ impl Supervisor {
         let access = access::Access::of_control(control_group.as_deref())?;
         let control = Control::open(&control_socket(dir), access)?;
         poller.add(&control, Source::Control.into(), Interest::READ)?;
+        let entrance = Entrance::open(&datapath_socket(dir), access)?;
         Ok(Self {
             dir: dir.to_path_buf(),
             poller,
             signals,
             lives: Lives::new(Role::switch(&settings)),
             driver: Driver::new(&settings),
+            plane: Plane::new(&settings),
             settings,
             links: None,
             switches,
@@ -175,6 +185,7 @@ impl Supervisor {
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
+            entrance: Some(entrance),
             control_group,
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
@@ -191,6 +202,9 @@ impl Supervisor {
             }
             self.on_time(Instant::now());
             self.track_uplinks();
+            self.tend_placeholders();
+            self.watch_entrance();
+            self.settle_plane();
             self.proceed_with_clients();
             self.watch_channels();
             self.tell(manager);
@@ -214,6 +228,8 @@ impl Supervisor {
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Heir) => self.hear_heir(),
             Some(Source::Links) => self.hear_links(),
+            Some(Source::Interface) => self.let_in(),
+            Some(Source::Plane) => self.hear_plane(),
             Some(Source::Signals) | None => {}
         }
     }
@@ -225,7 +241,8 @@ impl Supervisor {
         let control = self.control.as_ref().and_then(Control::due);
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
-        others.into_iter().fold(ports, earlier)
+        let others = others.into_iter().chain([self.plane.due()]);
+        others.fold(ports, earlier)
     }
 
     /// Does what is due.
@@ -239,6 +256,9 @@ impl Supervisor {
             control.expire(now, &self.poller);
         }
         self.give_up_waiting(now);
+        if is_due(self.plane.due()) {
+            self.plane_on_time(now);
+        }
         if is_due(self.devices_due()) {
             self.devices_on_time(now);
         }

@@ -41,6 +41,20 @@ fn uplink(spec: &PortSpec) -> Result<Opening, OpenError> {
     Ok(Opening { device, why, uplink: Some(uplink) })
 }
 
+/// The tap of an internal port, new and down; whoever asked for it sets it up.
+pub(super) fn internal(name: &str) -> Result<Opening, OpenError> {
+    let device = open::tap(name, TapOptions { up: false, ..TapOptions::default() })?;
+    Ok(Opening { device, why: "a controller asked for an internal port".to_owned(), uplink: None })
+}
+
+/// A device that a controller asked for, kept from the host's stack if this kernel can do that, as with its own datapath.
+pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
+    match open(&PortSpec { host: Host::Off, ..spec.clone() }) {
+        Ok(opening) => Ok(opening),
+        Err(_) => open(spec),
+    }
+}
+
 fn tap(name: &str, spec: &PortSpec) -> Result<Opening, OpenError> {
     let options = TapOptions {
         queues: spec.queues,

@@ -113,6 +113,11 @@ impl Supervisor {
         self.send(Request { id: 0, order: Order::Bring { attachment, numbers } }, fds);
     }
 
+    /// Tells the switch something that it does not answer.
+    pub(super) fn tell_switch(&mut self, order: Order) {
+        self.send(Request { id: 0, order }, Vec::new());
+    }
+
     fn send(&mut self, request: Request, fds: Vec<OwnedFd>) {
         if let Some(switch) = self.lives.current() {
             // A channel that fails is one whose other end is gone, and that is seen by reading from it.
@@ -127,6 +132,9 @@ impl Supervisor {
         }
         if let Some(driver) = self.driver.lives.current() {
             driver.watch(&self.poller, Source::Driver.into());
+        }
+        if let Some(controller) = self.plane.lives.current() {
+            controller.watch(&self.poller, Source::Plane.into());
         }
     }
 
@@ -151,6 +159,8 @@ impl Supervisor {
             Report::Kept { attachment, session, numbers } => {
                 self.keep_session(attachment, session, &numbers);
             }
+            Report::Wanted(wanted) => self.device_wanted(wanted),
+            Report::Released { name } => self.device_released(&name),
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => {

@@ -23,6 +23,7 @@ use crate::vnic::{Link, Mode, VnicSpec};
 
 use super::access::Access;
 use super::device::DevicePort;
+use super::placeholder::Placeholder;
 use super::sockets::{ListenSocket, check_length, connect_to};
 
 /// How long a second connection may wait for the first one's hang-up, which can be on its way.
@@ -87,6 +88,8 @@ pub(super) struct Port {
     pub(super) is_changing: bool,
     /// The uplinks that it depends on have no link, so it has none either, as the switch was told.
     pub(super) is_cut: bool,
+    /// What the host has of the port's name, for controllers outside.
+    pub(super) placeholder: Option<Placeholder>,
     life: Life,
     role: Role,
     /// What the front end was refused last, until the next one attaches.
@@ -125,6 +128,15 @@ impl Port {
         Self::with_role(vnic, path, role)
     }
 
+    /// As `over_device`, since a controller asked for it.
+    pub(super) fn on_request(spec: PortSpec, dir: &Path) -> Self {
+        let mut port = Self::over_device(spec, dir);
+        if let Some(device) = port.device_mut() {
+            device.is_requested = true;
+        }
+        port
+    }
+
     fn with_role(spec: VnicSpec, path: PathBuf, role: Role) -> Self {
         Self {
             spec,
@@ -132,6 +144,7 @@ impl Port {
             is_watched: false,
             is_changing: false,
             is_cut: false,
+            placeholder: None,
             life: Life::Down,
             role,
             refusal: None,
@@ -161,7 +174,24 @@ impl Port {
     pub(super) fn as_told(&self, vnic: &VnicSpec) -> SwitchPort {
         let leads = self.device().map(|device| device.spec.leads()).unwrap_or_default();
         let link = if self.is_cut { Link::Down } else { vnic.link };
-        SwitchPort { vnic: VnicSpec { link, ..vnic.clone() }, leads }
+        let placeholder = self.placeholder.as_ref().map(Placeholder::host_device);
+        let device = self.device().and_then(DevicePort::host_device).or(placeholder);
+        SwitchPort {
+            vnic: VnicSpec { link, ..vnic.clone() },
+            leads,
+            is_requested: self.is_requested(),
+            device,
+        }
+    }
+
+    /// Whether it is there since a controller asked for it.
+    pub(super) fn is_requested(&self) -> bool {
+        self.device().is_some_and(|device| device.is_requested)
+    }
+
+    /// Whether a guest has a link here.
+    pub(super) fn has_guest_link(&self) -> bool {
+        self.is_attached() && self.spec.link.is_up() && !self.is_cut
     }
 
     /// Whether the switch waits for a connection that may be made now.
@@ -208,6 +238,9 @@ impl Port {
     /// One line on what a guest has to do.
     pub(super) fn invitation(&self) -> String {
         let path = self.path.display();
+        if self.is_requested() {
+            return format!("the controller of {} asked for it", self.spec.switch);
+        }
         if let Some(device) = self.device() {
             return format!("its device is {}", device.spec.device_name());
         }

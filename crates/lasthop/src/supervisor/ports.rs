@@ -28,31 +28,43 @@ const STATE_NEW: &str = "waiting for guest";
 impl Supervisor {
     /// Makes a port's socket. The switch does not know the port yet.
     pub(super) fn open_port(&mut self, spec: VnicSpec) -> Result<u32, Fault> {
-        self.check_new(&spec)?;
+        self.check_switch_of(&spec)?;
+        self.check_beside(&spec)?;
         let port = Port::open(spec, &self.dir)?;
         self.next_port += 1;
         self.ports.insert(self.next_port, port);
+        self.make_placeholder(self.next_port);
         Ok(self.next_port)
     }
 
     /// Makes a device port. The switch does not know it yet.
     pub(super) fn open_device_port(&mut self, spec: PortSpec) -> Result<u32, Fault> {
+        self.check_switch_of(&spec.vnic())?;
+        self.check_device(&spec)?;
+        self.enter_device_port(Port::over_device(spec, &self.dir))
+    }
+
+    /// Refuses a device port that cannot be beside the others.
+    pub(super) fn check_device(&self, spec: &PortSpec) -> Result<(), Fault> {
         let devices = self.ports.values().filter_map(Port::device);
-        port::check_beside(&spec, devices.map(|device| &device.spec))?;
-        self.check_new(&spec.vnic())?;
+        port::check_beside(spec, devices.map(|device| &device.spec))?;
+        self.check_beside(&spec.vnic())
+    }
+
+    /// Makes a device port that was checked.
+    pub(super) fn enter_device_port(&mut self, port: Port) -> Result<u32, Fault> {
         self.watch_links()?;
         self.next_port += 1;
-        self.ports.insert(self.next_port, Port::over_device(spec, &self.dir));
+        self.ports.insert(self.next_port, port);
         self.see_device(self.next_port);
         Ok(self.next_port)
     }
 
-    fn check_new(&self, spec: &VnicSpec) -> Result<(), Fault> {
+    fn check_beside(&self, spec: &VnicSpec) -> Result<(), Fault> {
         if self.ports.len() >= VNICS_MAX {
             let why = format!("there are {VNICS_MAX} vnics, and that is the limit; delete one first");
             return Err(Fault::new(Kind::Limit, why));
         }
-        self.check_switch_of(spec)?;
         let path = spec.socket_in(&self.dir);
         for port in self.ports.values() {
             let name = &port.spec.name;
@@ -75,8 +87,12 @@ impl Supervisor {
     /// Tells the switch of a port, which is new to everybody or to this switch process.
     pub(super) fn tell_of_port(&mut self, number: u32, is_new: bool, asker: Option<Asker>) {
         let book = self.book(number);
-        let Some(port) = self.ports.get(&number) else { return };
-        let order = Order::AddPort(port.as_told(&port.spec));
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        let told = port.as_told(&port.spec);
+        if let Some(device) = port.device_mut() {
+            device.told = told.device;
+        }
+        let order = Order::AddPort(told);
         let what = What::Added { port: number, is_new };
         self.order_with(order, book.into_iter().collect(), what, asker);
     }
@@ -143,7 +159,11 @@ impl Supervisor {
                 if is_device { self.describe_port(number, &StatsReport::default()) } else { to_json(&report) }
             }
             Err(fault) => {
-                if is_new {
+                let is_requested = port.is_requested();
+                if is_requested {
+                    self.deny_again(number, &fault);
+                }
+                if is_new || is_requested {
                     self.forget_port(number);
                 }
                 Err(fault)

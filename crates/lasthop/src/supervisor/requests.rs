@@ -4,16 +4,18 @@ use lasthop_modules::FDB_ENTRIES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::config::FdbEntries;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::orders::{Answer, Order};
 use crate::port::PortSpec;
 use crate::report::{
-    ConfigReport, FlushReport, SandboxReport, SettingsReport, StatsReport, VersionReport, VlansReport,
-    VnicList, VnicReport, VnicVlans,
+    ConfigReport, FlushReport, SandboxReport, StatsReport, VersionReport, VlansReport, VnicList, VnicReport,
+    VnicVlans,
 };
 use crate::rpc;
 use crate::sandbox::Layer;
+use crate::settings::Settings;
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
@@ -191,6 +193,12 @@ impl Supervisor {
 
     fn port_del(&mut self, name: &str, asker: &Asker) -> Result<Option<Value>, Fault> {
         let number = self.find_device_port(name)?;
+        if self.ports.get(&number).is_some_and(Port::is_requested) {
+            let why = format!(
+                "the port \"{name}\" is there since a controller asked for it; take it away there: ovs-vsctl del-port {name}"
+            );
+            return Err(Fault::refused(why));
+        }
         self.delete(number, name, asker)
     }
 
@@ -236,12 +244,13 @@ impl Supervisor {
 
     fn config(&self) -> Result<Value, Fault> {
         let settings = &self.settings;
-        let settings = SettingsReport {
-            module: Some(settings.module.as_str().to_owned()),
-            cpus: settings.cpus.as_ref().map(ToString::to_string),
-            fdb_entries: Some(settings.fdb_entries.map_or(FDB_ENTRIES_MAX, |entries| entries.0)),
-            workers: Some(settings.workers.0),
-            hysteresis_us: Some(settings.hysteresis.0),
+        let settings = Settings {
+            module: Some(settings.module.clone()),
+            cpus: settings.cpus.clone(),
+            fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
+            controller: settings.controller,
+            workers: Some(settings.workers),
+            hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),
             control_group: self.control_group.clone(),
         };
@@ -254,8 +263,12 @@ impl Supervisor {
         let vnics = self.ports.values().filter(|port| port.device().is_none());
         let mut vnics: Vec<VnicSpec> = vnics.map(spec).collect();
         vnics.sort_by(|one, other| one.name.cmp(&other.name));
-        let mut ports: Vec<PortSpec> =
-            self.ports.values().filter_map(|port| Some(port.device()?.spec.clone())).collect();
+        let mut ports: Vec<PortSpec> = self
+            .ports
+            .values()
+            .filter(|port| !port.is_requested())
+            .filter_map(|port| Some(port.device()?.spec.clone()))
+            .collect();
         ports.sort_by(|one, other| one.name.cmp(&other.name));
         let switches = self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect();
         to_json(&ConfigReport { settings, switches, vnics, ports, fdb: self.static_entries.clone() })
@@ -273,7 +286,11 @@ impl Supervisor {
 
     /// What the inner processes that run have given up.
     pub(super) fn sandboxes(&self) -> Vec<SandboxReport> {
-        let told = [("switch", self.lives.sandbox()), ("driver", self.driver.lives.sandbox())];
+        let told = [
+            ("switch", self.lives.sandbox()),
+            ("driver", self.driver.lives.sandbox()),
+            ("controller", self.plane.lives.sandbox()),
+        ];
         let report = |(process, layers): (&str, Option<&[Layer]>)| {
             let (process, mode) = (process.to_owned(), self.settings.sandbox);
             Some(SandboxReport { process, mode, layers: layers?.to_vec() })
@@ -299,9 +316,15 @@ impl Supervisor {
     /// Makes the answer to a question out of the switch's.
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
-            (Question::Fdb { .. }, Answer::Fdb(fdb)) => to_json(&fdb),
-            (Question::Flush, Answer::Flushed(flushed)) => to_json(&FlushReport { flushed }),
-            (Question::Switches, Answer::Switches(inside)) => self.list_switches(&inside),
+            (Question::Fdb { switch }, Answer::Fdb(fdb)) => {
+                to_json(&self.with_controlled(switch.as_deref(), fdb))
+            }
+            (Question::Flush, Answer::Flushed(flushed)) => {
+                to_json(&FlushReport { flushed: flushed + self.plane.flushed })
+            }
+            (Question::Switches, Answer::Switches(inside)) => {
+                self.list_switches(&self.with_controlled_switches(inside))
+            }
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
             (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside))

@@ -70,6 +70,7 @@ impl Supervisor {
         Some(DevicePortReport {
             name: port.spec.name.to_string(),
             settings: device.spec.clone(),
+            requested: device.is_requested,
             device: device.spec.device_name().to_owned(),
             state: state.to_owned(),
             why,
@@ -113,6 +114,9 @@ impl Supervisor {
             () if !self.driver.lives.is_up() => ("driver restarting", trouble()),
             () if device.facts().is_none() => ("not open", trouble()),
             () if !device.is_driven || !port.is_attached() || !runs => ("joining", trouble()),
+            () if device.is_elsewhere() => {
+                ("up", Some(format!("{name} was moved to another network namespace")))
+            }
             () if device.has_link() => ("up", trouble()),
             () => ("no carrier", trouble()),
         }

@@ -7,7 +7,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 
 use crate::fault::Fault;
 
@@ -15,6 +17,10 @@ use super::access::Access;
 
 /// Longest path of a Unix socket, in bytes (unix(7): sun_path without its zero).
 const PATH_BYTES_MAX: usize = 107;
+
+/// Connections that wait to be accepted: ovs-vswitchd makes one for each core, and those of all its sockets again after a
+/// restart of the switch.
+const BACKLOG: i32 = 1024;
 
 /// A listening socket; its file goes when this is dropped.
 #[derive(Debug)]
@@ -31,6 +37,19 @@ impl ListenSocket {
         check_length(path)?;
         clear(path)?;
         let listener = UnixListener::bind(path).map_err(|error| cannot_bind(path, &error))?;
+        Self::begin(listener, path, access)
+    }
+
+    /// As `bind`, for connections that keep datagrams apart (SEQPACKET).
+    pub(super) fn bind_sequenced(path: &Path, access: Access) -> Result<Self, Fault> {
+        check_length(path)?;
+        clear(path)?;
+        let listener = listen_sequenced(path).map_err(|error| cannot_bind(path, &error.into()))?;
+        // What is accepted there is a socket like any other to who hands it on.
+        Self::begin(listener.into(), path, access)
+    }
+
+    fn begin(listener: UnixListener, path: &Path, access: Access) -> Result<Self, Fault> {
         let this = Self { listener, path: path.to_path_buf(), identity: identity(path) };
         this.listener.set_nonblocking(true).map_err(|error| cannot_bind(path, &error))?;
         access.apply(None, path)?;
@@ -62,6 +81,13 @@ impl Drop for ListenSocket {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+fn listen_sequenced(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
+    listen(&listener, BACKLOG)?;
+    Ok(listener)
 }
 
 /// Connects to whoever listens at `path`, without ever waiting.

@@ -12,6 +12,10 @@ pub(super) enum Source {
     Links,
     /// A switch process that is to take over.
     Heir,
+    /// Who would control datapaths.
+    Interface,
+    /// The controller process.
+    Plane,
 }
 
 impl From<Source> for u64 {
@@ -25,6 +29,8 @@ impl From<Source> for u64 {
             Source::Driver => (5, 0),
             Source::Links => (6, 0),
             Source::Heir => (7, 0),
+            Source::Interface => (8, 0),
+            Source::Plane => (9, 0),
         };
         kind << 32 | u64::from(number)
     }
@@ -43,6 +49,8 @@ impl Source {
             5 => Some(Self::Driver),
             6 => Some(Self::Links),
             7 => Some(Self::Heir),
+            8 => Some(Self::Interface),
+            9 => Some(Self::Plane),
             _ => None,
         }
     }
@@ -56,9 +64,10 @@ mod tests {
     fn numbers_go_both_ways() {
         let all =
             [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links, Source::Heir];
-        for source in all.into_iter().chain([Source::Listener(7), Source::Client(u32::MAX)]) {
+        let all = all.into_iter().chain([Source::Interface, Source::Plane]);
+        for source in all.chain([Source::Listener(7), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }
-        assert_eq!(Source::of(9 << 32), None);
+        assert_eq!(Source::of(10 << 32), None);
     }
 }

@@ -11,6 +11,7 @@ use crate::switches::{self, SwitchName, SwitchSpec};
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
+use super::controller::PlaneQuestion;
 use super::orders::{Asker, What, switch_down};
 use super::requests::{Question, to_json};
 
@@ -111,7 +112,7 @@ impl Supervisor {
 
     pub(super) fn switch_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
         if self.lives.is_up() {
-            return self.ask(Question::Switches, asker);
+            return self.ask_plane(PlaneQuestion::Ask(Question::Switches), asker);
         }
         self.list_switches(&[]).map(Some)
     }
@@ -130,7 +131,7 @@ impl Supervisor {
                 return Err(Fault::refused(why));
             }
         }
-        self.ask(Question::Fdb { switch: params.switch }, asker)
+        self.ask_plane(PlaneQuestion::Ask(Question::Fdb { switch: params.switch }), asker)
     }
 
     /// Refuses a vnic of a switch that there is not.

@@ -11,18 +11,19 @@ use lasthop_engine::{
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
+use lasthop_flowtable::{Executions, FlowModule};
 use lasthop_guestmem::Mapping;
-use lasthop_verdict::{FdbEntry, FdbMove, PortId};
+use lasthop_verdict::{FdbEntry, FdbMove, PortId, SwitchId};
 
 use crate::capture::{CaptureSpec, Sighting};
-use crate::config::SwitchSettings;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
-use crate::orders::SwitchPort;
+use crate::orders::{HostDevice, SwitchPort};
 use crate::report::{
     Drops, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
+use crate::settings::SwitchSettings;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::describe_features;
 
@@ -32,14 +33,32 @@ use super::switches::NamedSwitches;
 pub(super) struct Datapath {
     engine: Engine,
     switches: NamedSwitches,
-    /// Each with the switch that it is in.
-    ports: BTreeMap<String, (PortId, SwitchName)>,
+    ports: BTreeMap<String, NamedPort>,
+}
+
+/// A port, by name.
+#[derive(Clone, Debug)]
+pub(super) struct NamedPort {
+    pub(super) number: PortId,
+    /// The switch that it belongs to; none if it is there since a controller asked for it.
+    home: Option<SwitchName>,
+    /// The one that it is in: another one, if a datapath has it.
+    pub(super) at: SwitchId,
+    /// What the host has of it.
+    pub(super) device: Option<HostDevice>,
+}
+
+impl NamedPort {
+    /// Whether it is there since a controller asked for it.
+    pub(super) fn is_requested(&self) -> bool {
+        self.home.is_none()
+    }
 }
 
 impl Datapath {
     /// Starts the workers, which sleep until there is a port with a guest.
     pub(super) fn start(settings: &SwitchSettings) -> Result<Self, Fault> {
-        let switches = NamedSwitches::new(&settings.default_switch())?;
+        let mut switches = NamedSwitches::new(&settings.default_switch(), settings.workers.0)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
         let settings = EngineSettings {
             cpus,
@@ -48,6 +67,7 @@ impl Datapath {
             ..EngineSettings::default()
         };
         let engine = Engine::start(switches.module(), &settings).map_err(refused)?;
+        switches.set_clock_origin(engine.clock_origin_ns());
         Ok(Self { engine, switches, ports: BTreeMap::new() })
     }
 
@@ -74,14 +94,85 @@ impl Datapath {
 
     /// Makes a port. `book` is memory for its counters, should this process be killed.
     pub(super) fn add(&mut self, port: &SwitchPort, book: Option<OwnedFd>) -> Result<(), Fault> {
-        let (number, vnic) = (self.engine.add_port(self.port_config(port)?).map_err(refused)?, &port.vnic);
+        let (vnic, home) = (&port.vnic, (!port.is_requested).then(|| port.vnic.switch.clone()));
+        let at = self.home(home.as_ref())?;
+        let number = self.engine.add_port(port_config(port, at)).map_err(refused)?;
         // Without it counters begin at 0 then, and nothing else.
         let memory = book.and_then(|book| Mapping::of_file(book.as_fd(), 0, BOOK_BYTES as u64).ok());
         if let Some(memory) = memory {
             let _ = self.engine.keep_counters(number, &Arc::new(memory));
         }
-        self.ports.insert(vnic.name.to_string(), (number, vnic.switch.clone()));
+        self.ports.insert(vnic.name.to_string(), NamedPort { number, home, at, device: port.device });
         Ok(())
+    }
+
+    /// The switch of this name; without a name, that of ports which are in none.
+    fn home(&mut self, name: Option<&SwitchName>) -> Result<SwitchId, Fault> {
+        if let Some(name) = name {
+            return self.switches.find(name.as_str());
+        }
+        let (number, is_new) = self.switches.nowhere()?;
+        if is_new {
+            self.engine.set_module(&self.switches.module()).map_err(refused)?;
+        }
+        Ok(number)
+    }
+
+    /// The host has something else of a port.
+    pub(super) fn set_host_device(&mut self, name: &str, device: Option<HostDevice>) {
+        if let Some(port) = self.ports.get_mut(name) {
+            port.device = device;
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(super) fn executions(&self) -> Arc<Executions> {
+        self.switches.executions()
+    }
+
+    pub(super) fn port_named(&self, name: &str) -> Option<NamedPort> {
+        self.ports.get(name).cloned()
+    }
+
+    /// Whether a datapath may have a port: its switch has a flow table, or it is there for that.
+    pub(super) fn is_for_datapaths(&self, port: &NamedPort) -> bool {
+        port.is_requested() || self.switches.flow_table(port.at).is_some()
+    }
+
+    /// Whether there is a switch of this name.
+    pub(super) fn has_switch(&self, name: &str) -> bool {
+        self.switches.find(name).is_ok()
+    }
+
+    /// The switch of this name and its flow table; whether it was made for this.
+    pub(super) fn flow_switch(&mut self, name: &str) -> Result<(SwitchId, Arc<FlowModule>, bool), Fault> {
+        let is_made = self.switches.find(name).is_err();
+        if is_made {
+            self.add_switch(&SwitchSpec::of_datapath(name)?)?;
+        }
+        let number = self.switches.find(name)?;
+        let module = self.switches.flow_table(number).map(Arc::clone);
+        let module = module.ok_or_else(|| Fault::refused(format!("switch \"{name}\" has no flow table")))?;
+        Ok((number, module, is_made))
+    }
+
+    /// Takes a port to another switch, unless it is there.
+    pub(super) fn move_port(&mut self, name: &str, switch: SwitchId) -> Result<(), EngineError> {
+        let Some(port) = self.ports.get_mut(name).filter(|port| port.at != switch) else { return Ok(()) };
+        self.engine.move_port(port.number, switch)?;
+        port.at = switch;
+        Ok(())
+    }
+
+    /// Takes a port to the switch that it belongs to.
+    pub(super) fn send_home(&mut self, name: &str) -> Result<(), Fault> {
+        let Some(port) = self.ports.get(name) else { return Ok(()) };
+        let home = port.home.clone();
+        let home = self.home(home.as_ref())?;
+        self.move_port(name, home).map_err(refused)
     }
 
     /// Takes nothing more from guests, and waits for what was taken, for so long at most.
@@ -96,8 +187,10 @@ impl Datapath {
 
     /// Changes a port while packets pass.
     pub(super) fn change(&mut self, port: &SwitchPort) -> Result<(), Fault> {
-        let number = self.find(port.vnic.name.as_str())?;
-        self.engine.change_port(number, self.port_config(port)?).map_err(refused)
+        let name = port.vnic.name.as_str();
+        let number = self.find(name)?;
+        let at = self.ports.get(name).map_or(SwitchId::DEFAULT, |port| port.at);
+        self.engine.change_port(number, port_config(port, at)).map_err(refused)
     }
 
     /// Forgets a port. Its session has ended before.
@@ -121,9 +214,10 @@ impl Datapath {
     /// The lines of one switch, or of all.
     pub(super) fn fdb(&self, switch: Option<&str>) -> FdbReport {
         let ports = self.ports.iter();
-        let wanted = ports.filter(|(_, (_, own))| switch.is_none_or(|switch| own.as_str() == switch));
+        let at_home = ports.filter_map(|(name, port)| Some((port.number, (name, port.home.as_ref()?))));
+        let is_wanted = |home: &SwitchName| switch.is_none_or(|switch| home.as_str() == switch);
         let names: BTreeMap<PortId, (&String, &SwitchName)> =
-            wanted.map(|(name, (port, own))| (*port, (name, own))).collect();
+            at_home.filter(|(_, (_, home))| is_wanted(home)).collect();
         // Besides other switches' entries, those that are older than the end of their port have no name.
         let named =
             |entry: FdbEntry| names.get(&entry.port).map(|(name, switch)| fdb_line(&entry, name, switch));
@@ -149,7 +243,7 @@ impl Datapath {
 
     /// The port's name. What is told of it may be older than its end.
     fn name_of(&self, port: PortId) -> String {
-        let named = self.ports.iter().find(|(_, (known, _))| *known == port);
+        let named = self.ports.iter().find(|(_, known)| known.number == port);
         named.map_or_else(|| format!("port {port}"), |(name, _)| name.clone())
     }
 
@@ -165,22 +259,6 @@ impl Datapath {
     pub(super) fn fdb_flush(&self, flush: &Flush) -> Result<usize, Fault> {
         let port = flush.vnic.as_ref().map(|vnic| self.find(vnic.as_str())).transpose()?;
         self.engine.fdb_flush(port, flush.vlan).map_err(refused)
-    }
-
-    fn port_config(&self, SwitchPort { vnic: spec, leads }: &SwitchPort) -> Result<PortConfig, Fault> {
-        Ok(PortConfig {
-            switch: self.switches.find(spec.switch.as_str())?,
-            name: spec.name.to_string(),
-            mac: spec.mac,
-            mtu: spec.mtu,
-            storm: spec.storm(),
-            queue_pairs: spec.queues,
-            features_mask: spec.features_off.mask_without(),
-            link_up: spec.link.is_up(),
-            vlans: spec.port_vlans(),
-            is_isolated: spec.isolated,
-            kind: leads.kind(),
-        })
     }
 
     /// Starts a capture, and tells the names of its interfaces.
@@ -206,7 +284,23 @@ impl Datapath {
 
     fn find(&self, name: &str) -> Result<PortId, Fault> {
         let gone = || Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\""));
-        self.ports.get(name).map(|(port, _)| *port).ok_or_else(gone)
+        self.ports.get(name).map(|port| port.number).ok_or_else(gone)
+    }
+}
+
+fn port_config(SwitchPort { vnic: spec, leads, .. }: &SwitchPort, switch: SwitchId) -> PortConfig {
+    PortConfig {
+        switch,
+        name: spec.name.to_string(),
+        mac: spec.mac,
+        mtu: spec.mtu,
+        storm: spec.storm(),
+        queue_pairs: spec.queues,
+        features_mask: spec.features_off.mask_without(),
+        link_up: spec.link.is_up(),
+        vlans: spec.port_vlans(),
+        is_isolated: spec.isolated,
+        kind: leads.kind(),
     }
 }
 

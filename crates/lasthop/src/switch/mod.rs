@@ -6,31 +6,36 @@
 mod captures;
 mod datapath;
 mod inspection;
+mod interface;
 mod sessions;
 mod succession;
 mod switches;
+mod wishes;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use crate::capture::CaptureSpec;
-use crate::config::SwitchSettings;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
 use crate::sandbox::{self, Kept, Role};
+use crate::settings::SwitchSettings;
 use crate::signals;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
+use interface::{Interface, Numbers};
 use sessions::{Arrival, Served, Sessions};
 use succession::Brought;
 
 /// The channel's number in the poller; sessions have their attachment's, which start at 1.
 const CHANNEL: u64 = 0;
+/// Those of the control interface, which no attachment ever has.
+const INTERFACE: Numbers = Numbers { clients: u64::MAX, packets: u64::MAX - 1 };
 
 /// Runs until the supervisor says so or is gone.
 pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
@@ -50,8 +55,10 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     };
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
+    let interface = Interface::new(&poller, INTERFACE)?;
     Switch {
         channel,
+        interface,
         is_channel_full: false,
         poller,
         datapath,
@@ -92,6 +99,7 @@ struct Switch {
     channel: Channel<Report, Request>,
     is_channel_full: bool,
     poller: Poller,
+    interface: Interface,
     /// Before the engine in the order of dropping: sessions hold devices of it.
     sessions: Sessions,
     /// Before the engine, too: they end with a word from its workers.
@@ -104,12 +112,20 @@ struct Switch {
 impl Switch {
     fn serve(&mut self) -> Result<(), Fault> {
         while self.stage != Stage::Over {
-            for Happening { source, .. } in self.poller.wait(None)? {
+            for Happening { source, .. } in self.poller.wait(self.interface.due())? {
                 match source {
                     CHANNEL => self.hear(),
                     _ if self.stage == Stage::Resting => {}
+                    _ if source == INTERFACE.clients => self.interface.serve(&mut self.datapath),
+                    _ if source == INTERFACE.packets => self.interface.ask(&mut self.datapath),
                     attachment => self.serve_session(attachment),
                 }
+            }
+            if self.stage == Stage::Serving {
+                self.interface.finish(&self.poller, &mut self.datapath);
+            }
+            for report in self.interface.take_reports() {
+                self.report(&report);
             }
             self.rest();
             self.watch_channel()?;
@@ -145,7 +161,10 @@ impl Switch {
             }
             Order::AddPort(port) => {
                 let book = fds.and_then(|mut fds| fds.pop());
-                self.datapath.add(&port, book).map(|()| Answer::Done)
+                self.datapath.add(&port, book).map(|()| {
+                    self.interface.port_arrived(port.vnic.name.as_str());
+                    Answer::Done
+                })
             }
             Order::ChangePort(port) => self.datapath.change(&port).map(|()| {
                 let guest_told = self.sessions.set_link(port.vnic.name.as_str(), port.vnic.link.is_up());
@@ -153,11 +172,15 @@ impl Switch {
             }),
             Order::RemovePort { name } => {
                 self.sessions.end_of_port(&name);
+                self.interface.port_lost(&name, &mut self.datapath);
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
+            Order::Connect => self.connect(fds).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
+            Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
+            Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {
@@ -204,6 +227,13 @@ impl Switch {
         if let Err(fault) = made {
             self.report(&Report::Detached { name, attachment, why: fault.message });
         }
+    }
+
+    /// A client of the control interface.
+    fn connect(&mut self, fds: Option<Vec<OwnedFd>>) -> Result<(), Fault> {
+        let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
+        self.interface.add(client);
+        Ok(())
     }
 
     fn capture(

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use lasthop_modules::{BridgeSettings, FDB_ENTRIES_MAX, Switches, by_name};
+use lasthop_flowtable::{Executions, FlowModule};
+use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX, Nowhere, Switches, by_name};
 use lasthop_verdict::{Module, PortId, SwitchId};
 
+use crate::config::FLOW;
 use crate::fault::{Fault, Kind};
 use crate::report::SwitchInside;
 use crate::switches::{SwitchName, SwitchSpec};
@@ -14,13 +16,64 @@ use crate::switches::{SwitchName, SwitchSpec};
 pub(super) struct NamedSwitches {
     numbers: BTreeMap<SwitchName, SwitchId>,
     table: Arc<Switches>,
+    /// Of switches that have one, by number.
+    flow_tables: BTreeMap<SwitchId, Arc<FlowModule>>,
+    /// What the port `internal` sends.
+    executions: Arc<Executions>,
+    workers: usize,
+    /// Where ports wait to be given to a switch, once there is one that does.
+    nowhere: Option<SwitchId>,
+    /// CLOCK_MONOTONIC when the workers' clock began, in nanoseconds.
+    clock_origin_ns: u64,
 }
 
 impl NamedSwitches {
-    /// The default switch alone.
-    pub(super) fn new(default: &SwitchSpec) -> Result<Self, Fault> {
-        let table = Arc::new(Switches::new(module(default)?));
-        Ok(Self { numbers: [(default.name.clone(), SwitchId::DEFAULT)].into(), table })
+    /// The default switch alone, for so many workers.
+    pub(super) fn new(default: &SwitchSpec, workers: usize) -> Result<Self, Fault> {
+        let executions = Arc::<Executions>::default();
+        let mut this = Self {
+            numbers: [(default.name.clone(), SwitchId::DEFAULT)].into(),
+            table: Arc::new(Switches::new(Arc::new(Dummy::default()))),
+            flow_tables: BTreeMap::new(),
+            executions: Arc::clone(&executions),
+            workers,
+            nowhere: None,
+            clock_origin_ns: 0,
+        };
+        let module = this.make(default, SwitchId::DEFAULT)?;
+        this.table = Arc::new(Switches::new(module).with_internal(executions));
+        Ok(this)
+    }
+
+    /// Says when the workers' clock began.
+    pub(super) fn set_clock_origin(&mut self, origin_ns: u64) {
+        self.clock_origin_ns = origin_ns;
+        self.flow_tables.values().for_each(|module| module.table().set_clock_origin(origin_ns));
+    }
+
+    /// What packets of the port `internal` are announced to.
+    pub(super) fn executions(&self) -> Arc<Executions> {
+        Arc::clone(&self.executions)
+    }
+
+    /// The flow table of a switch, if it has one.
+    pub(super) fn flow_table(&self, switch: SwitchId) -> Option<&Arc<FlowModule>> {
+        self.flow_tables.get(&switch)
+    }
+
+    /// A switch's module.
+    fn make(&mut self, spec: &SwitchSpec, number: SwitchId) -> Result<Arc<dyn Module>, Fault> {
+        let name = spec.module.as_str();
+        let bridge = BridgeSettings::with_entries(spec.table().unwrap_or(FDB_ENTRIES_MAX));
+        if name != FLOW {
+            let unknown = || Fault::params(format!("there is no module \"{name}\""));
+            return by_name(name, &bridge).map(Arc::from).ok_or_else(unknown);
+        }
+        let standby = spec.stands_alone().then(|| Box::new(Bridge::new(&bridge)) as Box<dyn Module>);
+        let module = Arc::new(FlowModule::in_waiting(self.workers, number.0, standby));
+        module.table().set_clock_origin(self.clock_origin_ns);
+        self.flow_tables.insert(number, Arc::clone(&module));
+        Ok(module)
     }
 
     /// What the workers are to use.
@@ -33,11 +86,27 @@ impl NamedSwitches {
         if self.numbers.contains_key(name) {
             return Err(Fault::new(Kind::NameTaken, format!("there is a switch \"{name}\" already")));
         }
-        let full = || Fault::new(Kind::Limit, "there is no room for one more switch; delete one first");
-        let number = self.table.vacancy().ok_or_else(full)?;
-        self.table = Arc::new(self.table.with(number, module(spec)?));
+        let number = self.vacancy()?;
+        let module = self.make(spec, number)?;
+        self.table = Arc::new(self.table.with(number, module));
         self.numbers.insert(name.clone(), number);
         Ok(())
+    }
+
+    fn vacancy(&self) -> Result<SwitchId, Fault> {
+        let full = || Fault::new(Kind::Limit, "there is no room for one more switch; delete one first");
+        self.table.vacancy().ok_or_else(full)
+    }
+
+    /// A switch without a name, where nothing passes; and whether it is there only now.
+    pub(super) fn nowhere(&mut self) -> Result<(SwitchId, bool), Fault> {
+        if let Some(number) = self.nowhere {
+            return Ok((number, false));
+        }
+        let number = self.vacancy()?;
+        self.table = Arc::new(self.table.with(number, Arc::new(Nowhere)));
+        self.nowhere = Some(number);
+        Ok((number, true))
     }
 
     pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {
@@ -46,6 +115,7 @@ impl NamedSwitches {
             return Err(Fault::refused(format!("switch \"{name}\" is in use; delete its vnics first")));
         }
         self.numbers.retain(|_, other| *other != number);
+        self.flow_tables.remove(&number);
         self.table = Arc::new(self.table.without(number));
         Ok(())
     }
@@ -75,11 +145,4 @@ impl NamedSwitches {
         let counters = self.table.module(switch).map(Module::counters).unwrap_or_default();
         counters.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
     }
-}
-
-fn module(spec: &SwitchSpec) -> Result<Arc<dyn Module>, Fault> {
-    let name = spec.module.as_str();
-    let unknown = || Fault::params(format!("there is no module \"{name}\""));
-    let bridge = BridgeSettings::with_entries(spec.table().unwrap_or(FDB_ENTRIES_MAX));
-    by_name(name, &bridge).map(Arc::from).ok_or_else(unknown)
 }

@@ -2,16 +2,18 @@
 //!
 //! There is always the switch `default`, which vnics belong to that name no other.
 
+mod controller;
 mod name;
 mod parse;
 
+pub(crate) use controller::ControllerKind;
 pub(crate) use name::SwitchName;
 
 use lasthop_modules::FDB_ENTRIES_MAX;
 use lasthop_verdict::SWITCHES_MAX;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{FdbEntries, ModuleName};
+use crate::config::{FLOW, FdbEntries, ModuleName};
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::vnic::VnicSpec;
@@ -31,23 +33,51 @@ pub(crate) struct SwitchSpec {
     /// Slots of its forwarding table; the bridge's default if not given.
     #[serde(default, alias = "fdb-entries", skip_serializing_if = "Option::is_none")]
     pub(crate) fdb_entries: Option<FdbEntries>,
+    /// Whom it asks, if its module is flow.
+    #[serde(default, skip_serializing_if = "ControllerKind::is_default")]
+    pub(crate) controller: ControllerKind,
 }
 
 impl SwitchSpec {
     /// The keys, as on the command line.
-    pub(crate) const KEYS: &[&str] = &["module", "fdb-entries"];
+    pub(crate) const KEYS: &[&str] = &["module", "fdb-entries", "controller"];
 
     /// The switch that is always there. A table is not meant for a module that has none.
-    pub(crate) fn default_of(module: ModuleName, fdb_entries: Option<FdbEntries>) -> Self {
-        let spec = Self { name: SwitchName::default(), module, fdb_entries };
+    pub(crate) fn default_of(
+        module: ModuleName,
+        fdb_entries: Option<FdbEntries>,
+        controller: Option<ControllerKind>,
+    ) -> Self {
+        let controller = controller.unwrap_or_default();
+        let spec = Self { name: SwitchName::default(), module, fdb_entries, controller };
         let fdb_entries = fdb_entries.filter(|_| spec.table().is_some());
         Self { fdb_entries, ..spec }
+    }
+
+    /// One that a client of the control interface makes.
+    pub(crate) fn of_datapath(name: &str) -> Result<Self, Fault> {
+        Ok(Self {
+            name: name.parse()?,
+            module: FLOW.parse()?,
+            fdb_entries: None,
+            controller: ControllerKind::External,
+        })
     }
 
     /// Its options as on the command line.
     pub(crate) fn options_text(&self) -> String {
         let module = format!("module={}", self.module.as_str());
-        self.table().map_or_else(|| module.clone(), |entries| format!("{module},fdb-entries={entries}"))
+        let table = self.table().map_or_else(String::new, |entries| format!(",fdb-entries={entries}"));
+        let controller = match self.controller {
+            ControllerKind::Embedded => String::new(),
+            other => format!(",controller={other}"),
+        };
+        format!("{module}{table}{controller}")
+    }
+
+    /// Whether it forwards as a bridge while nobody is to be asked about packets of no flow.
+    pub(crate) fn stands_alone(&self) -> bool {
+        true
     }
 
     /// Slots of its forwarding table; none if its module has no table.
@@ -56,12 +86,23 @@ impl SwitchSpec {
         (self.module.as_str() != DUMMY).then_some(entries)
     }
 
+    /// Whether somebody decides about its flows whom the supervisor does not start.
+    pub(crate) fn has_outside_controller(&self) -> bool {
+        false
+    }
+
     /// Refuses keys that do not go together.
     pub(crate) fn check(&self) -> Result<(), Fault> {
         if self.fdb_entries.is_some() && self.table().is_none() {
             let (name, module) = (&self.name, self.module.as_str());
             return Err(Fault::params(format!(
                 "switch \"{name}\": module \"{module}\" has no forwarding table; leave fdb-entries out"
+            )));
+        }
+        if self.module.as_str() != FLOW && !self.controller.is_default() {
+            let (name, module) = (&self.name, self.module.as_str());
+            return Err(Fault::params(format!(
+                "switch \"{name}\": module \"{module}\" asks nobody; leave controller out, or set module to flow"
             )));
         }
         Ok(())

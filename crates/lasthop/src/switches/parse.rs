@@ -1,4 +1,4 @@
-//! `NAME[,module=bridge|dummy][,fdb-entries=N]`.
+//! `NAME[,module=bridge|dummy|flow][,fdb-entries=N][,controller=embedded|external|none]`.
 
 use std::str::FromStr;
 
@@ -7,17 +7,20 @@ use crate::fault::Fault;
 use crate::names;
 use crate::vnic::options;
 
-use super::SwitchSpec;
+use super::{ControllerKind, SwitchSpec};
 
 impl FromStr for SwitchSpec {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
         let (name, options) = options(text)?;
-        let mut spec = Self { name: name.parse()?, module: ModuleName::default(), fdb_entries: None };
+        let controller = ControllerKind::default();
+        let mut spec =
+            Self { name: name.parse()?, module: ModuleName::default(), fdb_entries: None, controller };
         for (key, value) in options {
             match key {
                 "module" => spec.module = value.parse()?,
+                "controller" => spec.controller = value.parse()?,
                 "fdb-entries" => spec.fdb_entries = Some(value.parse()?),
                 _ => return Err(unknown(key)),
             }
@@ -64,6 +67,8 @@ mod tests {
             ("a,fdb-entries=64,fdb-entries=128", "twice"),
             ("a,module", "KEY=VALUE"),
             ("a,module=dummy,fdb-entries=64", "leave fdb-entries out"),
+            ("a,module=flow,controller=extern", "did you mean \"external\""),
+            ("a,controller=external", "set module to flow"),
         ] {
             let message = parse(text).expect_err(text);
             assert!(message.contains(words), "{text}: {message}");

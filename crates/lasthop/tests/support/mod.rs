@@ -94,6 +94,11 @@ impl Switch {
     pub(crate) fn spawn_by(mut command: Command, base: TempDir, words: &[&str]) -> Self {
         let log = File::create(base.path().join("log")).expect("a log");
         command.arg("run").arg("--dir").arg(base.path().join("run")).args(words);
+        // The same tests for another module than the usual one, where they name none.
+        let is_open = !words.iter().any(|word| ["--module", "-c", "--config"].contains(word));
+        if let Some(module) = std::env::var_os("LASTHOP_TEST_MODULE").filter(|_| is_open) {
+            command.arg("--module").arg(module);
+        }
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the binary runs");
         Self { child, base }

@@ -171,7 +171,9 @@ impl Served {
         let woken = fds[2].revents();
         if woken.contains(PollFlags::IN) {
             rustix::io::read(&self.woken, [0].as_mut_slice()).expect("a pipe");
-            self.missed.try_iter().for_each(|upcall| connections.upcall(upcall, &mut self.datapath));
+            for upcall in self.missed.try_iter() {
+                let _ = connections.upcall(upcall, &mut self.datapath);
+            }
         } else if !woken.is_empty() {
             return false;
         }

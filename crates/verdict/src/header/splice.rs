@@ -62,18 +62,9 @@ impl Header {
 #[cfg(test)]
 mod tests {
     use lasthop_wire::Offload;
-    use lasthop_wire::vnet::F_NEEDS_CSUM;
 
     use super::*;
-
-    const CSUM: Offload = Offload {
-        flags: F_NEEDS_CSUM,
-        gso_type: 0,
-        hdr_len: 54,
-        gso_size: 0,
-        csum_start: 34,
-        csum_offset: 16,
-    };
+    use crate::header::CSUM;
 
     #[test]
     fn what_is_put_in_can_be_taken_out() {
@@ -90,7 +81,7 @@ mod tests {
     #[test]
     fn what_cannot_be_changes_nothing() {
         let mut header = Header::new(&[7; 60], 60, CSUM);
-        assert_eq!(header.insert(0, &[0; 101]), Err(DropReason::TooLong));
+        assert_eq!(header.insert(0, &[0; IMAGE_BYTES - 59]), Err(DropReason::TooLong));
         assert_eq!(header.insert(35, &[0; 4]), Err(DropReason::BadCsum));
         assert_eq!(header.remove(32, 4), Err(DropReason::BadCsum));
         assert_eq!(header.remove(58, 4), Err(DropReason::ActionImpossible));

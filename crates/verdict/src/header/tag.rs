@@ -123,19 +123,11 @@ impl Header {
 #[cfg(test)]
 mod tests {
     use lasthop_wire::Offload;
-    use lasthop_wire::vnet::F_NEEDS_CSUM;
 
     use super::*;
+    use crate::header::CSUM;
 
     const MACS: [u8; 12] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
-    const CSUM: Offload = Offload {
-        flags: F_NEEDS_CSUM,
-        gso_type: 0,
-        hdr_len: 54,
-        gso_size: 0,
-        csum_start: 34,
-        csum_offset: 16,
-    };
 
     fn header(behind_macs: &[u8], frame_len: u32, offload: Offload) -> Header {
         let bytes = [&MACS[..], behind_macs].concat();

@@ -4,44 +4,22 @@
 //! absent, and its fields as zero. What lies behind the bytes at hand counts as absent, too.
 
 use super::{
-    ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, Metadata, VLAN_PRESENT, field,
-    wide_field,
+    ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, Link, Metadata, VLAN_PRESENT, field,
+    nsh_field, wide_field,
 };
 use crate::headers::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ETHERTYPE_VLAN_SERVICE, EXTENSION_HEADERS_MAX,
-    MACS_BYTES, PROTO_TCP, PROTO_UDP,
+    DESTINATION, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP,
+    ETHERTYPE_VLAN, ETHERTYPE_VLAN_SERVICE, ETHERTYPES_MPLS, EXTENSION_HEADERS_MAX, FRAGMENT, HOP_BY_HOP,
+    IPV4_BYTES_MIN, IPV6_BYTES, MACS_BYTES, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
+    ROUTING, TCP_BYTES_MIN,
 };
 
-const ETHERTYPE_ARP: u16 = 0x0806;
-const ETHERTYPE_RARP: u16 = 0x8035;
 /// Lower numbers in the place of an EtherType are lengths (IEEE 802.3, 3.2.6).
 const ETHERTYPE_MIN: u16 = 0x0600;
-/// Unicast and multicast MPLS (RFC 5332).
-const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
 
-const PROTO_ICMP: u8 = 1;
-const PROTO_ICMPV6: u8 = 58;
-const PROTO_SCTP: u8 = 132;
-
-/// IPv6 extension headers (RFC 8200, 4; RFC 4302) and "nothing follows".
-const HOP_BY_HOP: u8 = 0;
-const ROUTING: u8 = 43;
-const FRAGMENT: u8 = 44;
+/// A further IPv6 extension header (RFC 4302), and "nothing follows" (RFC 8200, 4.7).
 const AUTHENTICATION: u8 = 51;
 const NO_NEXT_HEADER: u8 = 59;
-const DESTINATION: u8 = 60;
-
-const IPV6_BYTES: usize = 40;
-const TCP_BYTES_MIN: usize = 20;
-
-/// What a packet begins with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
-    /// An Ethernet header.
-    Ethernet,
-    /// A network header of this EtherType.
-    None(u16),
-}
 
 /// Where a packet's headers begin, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,12 +34,12 @@ pub struct Offsets {
 
 /// Makes `key` the key of the packet that starts with `head`.
 #[inline]
-pub fn extract(head: &[u8], link: Link, metadata: &Metadata, key: &mut Key) -> Offsets {
+pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
     *key = Key::default();
     key.0[0] = u64::from(metadata.recirc_id) << 32 | u64::from(metadata.dp_hash);
     key.0[1] = u64::from(metadata.priority) << 32 | u64::from(metadata.mark);
     key.0[2] = u64::from(metadata.in_port) << 48;
-    let (ethertype, network) = match link {
+    let (ethertype, network) = match metadata.link {
         Link::Ethernet => ethernet(head, key),
         Link::None(ethertype) => {
             key.put(field::NO_ETHERNET, 1);
@@ -73,6 +51,7 @@ pub fn extract(head: &[u8], link: Link, metadata: &Metadata, key: &mut Key) -> O
         ETHERTYPE_IPV4 => (ipv4(head, network, key), false),
         ETHERTYPE_IPV6 => (ipv6(head, network, key), true),
         ETHERTYPE_ARP | ETHERTYPE_RARP => (arp(head, network, key), true),
+        ETHERTYPE_NSH => (nsh(head, network, key), true),
         _ if ETHERTYPES_MPLS.contains(&ethertype) => (mpls(head, network, key), true),
         _ => (None, false),
     };
@@ -148,9 +127,9 @@ fn behind_802_2(head: &[u8], offset: usize) -> (u16, usize) {
 fn ipv4(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     const MORE_FRAGMENTS: u16 = 0x2000;
     const FRAGMENT_OFFSET: u16 = 0x1fff;
-    let header: &[u8; 20] = fixed(head, offset)?;
+    let header: &[u8; IPV4_BYTES_MIN] = fixed(head, offset)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
-    if header_len < 20 || head.len() < offset + header_len {
+    if header_len < IPV4_BYTES_MIN || head.len() < offset + header_len {
         return None;
     }
     let [.., a, b, c, d, e, f, g, h] = *header;
@@ -310,6 +289,27 @@ fn mpls(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
             break;
         }
     }
+    None
+}
+
+/// A service header that is whole and of a known type of metadata (RFC 8300, 2.2 to 2.5).
+fn nsh(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+    const VERSION: u16 = 0xc000;
+    let &[a, b, md_type, next, path @ ..] = fixed::<8>(head, offset)?;
+    let first = u16::from_be_bytes([a, b]);
+    let len = 4 * usize::from(first & 0x3f);
+    let rest = head.get(offset..offset + len).filter(|_| first & VERSION == 0)?.get(8..)?;
+    let context = match md_type {
+        1 => u128::from_be_bytes(rest.try_into().ok()?),
+        2 => 0,
+        _ => return None,
+    };
+    key.put(nsh_field::FLAGS, u64::from(first >> 12 & 3));
+    key.put(nsh_field::TTL, u64::from(first >> 6 & 0x3f));
+    key.put(nsh_field::MD_TYPE, u64::from(md_type));
+    key.put(nsh_field::NEXT_PROTOCOL, u64::from(next));
+    key.put(nsh_field::PATH, u64::from(u32::from_be_bytes(path)));
+    key.put_wide(nsh_field::CONTEXT, context);
     None
 }
 

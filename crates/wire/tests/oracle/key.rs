@@ -2,7 +2,7 @@ use etherparse::{
     ArpPacketSlice, Icmpv4Slice, Icmpv6Slice, InternetSlice, LinkExtSlice, LinkSlice, SlicedPacket,
     TransportSlice,
 };
-use lasthop_wire::key::{Field, KEY_WORDS, Link, VLAN_PRESENT, extract, field, wide_field};
+use lasthop_wire::key::{Field, KEY_WORDS, VLAN_PRESENT, extract, field, wide_field};
 use lasthop_wire::{Key, Metadata};
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::packets::{any_packet, arp_packet, icmp_packet};
 
 fn key_of(bytes: &[u8]) -> Key {
     let mut key = Key([u64::MAX; KEY_WORDS]);
-    extract(bytes, Link::Ethernet, &Metadata::default(), &mut key);
+    extract(bytes, &Metadata::default(), &mut key);
     key
 }
 

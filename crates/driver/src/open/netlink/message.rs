@@ -11,7 +11,9 @@ const HEADER_BYTES: usize = 16;
 /// Bytes of an answer: more than a link with all of its attributes has.
 const ANSWER_BYTES_MAX: usize = 32 * 1024;
 /// `NLM_F_REQUEST`: errors are answered, success is the answer itself.
-const FLAGS: u16 = 1;
+const REQUEST: u16 = 1;
+/// `NLM_F_ACK`: success is answered, too.
+const ACK: u16 = 4;
 /// `NLMSG_ERROR`.
 const ERROR: u16 = 2;
 /// A nested attribute's bit (`NLA_F_NESTED`).
@@ -36,28 +38,42 @@ impl Netlink {
     /// # Errors
     /// The kernel's answer, or `PROTO` for one that cannot be.
     pub(super) fn ask(&self, kind: u16, body: &[u8]) -> Result<Vec<u8>, Errno> {
+        answer(&self.exchange(kind, REQUEST, body)?)?.ok_or(Errno::PROTO)
+    }
+
+    /// Sends a request whose answer is that it was done.
+    ///
+    /// # Errors
+    /// The kernel's answer, or `PROTO` for one that cannot be.
+    pub(super) fn tell(&self, kind: u16, body: &[u8]) -> Result<(), Errno> {
+        answer(&self.exchange(kind, REQUEST | ACK, body)?).map(drop)
+    }
+
+    fn exchange(&self, kind: u16, flags: u16, body: &[u8]) -> Result<Vec<u8>, Errno> {
         let mut request = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
         request.extend(kind.to_ne_bytes());
-        request.extend(FLAGS.to_ne_bytes());
+        request.extend(flags.to_ne_bytes());
         request.extend([0; 8]); // sequence and port: there is one request, and the answer is for its socket
         request.extend(body);
         send(&self.0, &request, SendFlags::empty())?;
         let mut bytes = vec![0; ANSWER_BYTES_MAX];
         let (len, _) = recv(&self.0, bytes.as_mut_slice(), RecvFlags::empty())?;
-        answer(bytes.get(..len).unwrap_or_default())
+        bytes.truncate(len);
+        Ok(bytes)
     }
 }
 
-/// The body of the first message.
-fn answer(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
+/// The body of the first message; none if that says that what was asked for is done.
+fn answer(bytes: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     let len = u32_at(bytes, 0).ok_or(Errno::PROTO)? as usize;
     let kind = u16_at(bytes, 4).ok_or(Errno::PROTO)?;
     let body = bytes.get(HEADER_BYTES..len).ok_or(Errno::PROTO)?;
     if kind != ERROR {
-        return Ok(body.to_vec());
+        return Ok(Some(body.to_vec()));
     }
     match u32_at(body, 0).map(|error| error.cast_signed().wrapping_neg()) {
-        Some(0) | None => Err(Errno::PROTO), // acknowledged, and nothing said
+        Some(0) => Ok(None),
+        None => Err(Errno::PROTO),
         Some(error) => Err(Errno::from_raw_os_error(error)),
     }
 }

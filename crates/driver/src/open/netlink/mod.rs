@@ -6,6 +6,8 @@
 mod generic;
 mod link;
 mod message;
+mod namespace;
 
 pub(crate) use generic::{channels, has_zero_copy, takes_tags_out};
 pub(crate) use link::{Interface, interface};
+pub(crate) use namespace::namespace_id;

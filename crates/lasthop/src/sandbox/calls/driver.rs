@@ -55,12 +55,6 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     )
     .kept(),
     Call::any(call!(SYS_clock_nanosleep), "which the kernel may not have taken from the last one yet").kept(),
-    Call::with(
-        call!(SYS_sched_setaffinity),
-        &[&[int(0, 0)]],
-        "threads stay on their CPUs, if they are given some",
-    )
-    .kept(),
     // A front end waits for the switch's answers.
     Call::with(
         call!(SYS_setsockopt),

@@ -4,6 +4,7 @@
 //! each entry that nothing needs is found there, unless it is [`Call::kept`] and says for what.
 
 pub(super) mod common;
+pub(super) mod controller;
 pub(super) mod driver;
 mod names;
 pub(super) mod switch;
@@ -105,13 +106,14 @@ const NO_ADDRESS: Terms = &[Term { argument: 4, is: Value::Long(0) }];
 
 impl Role {
     #[cfg(test)]
-    pub(super) const ALL: [Self; 2] = [Self::Switch, Self::Driver];
+    pub(super) const ALL: [Self; 3] = [Self::Switch, Self::Driver, Self::Controller];
 
     /// What it may do.
     pub(super) fn calls(self) -> impl Iterator<Item = &'static Call> {
         let own = match self {
             Self::Switch => switch::CALLS,
             Self::Driver => driver::CALLS,
+            Self::Controller => controller::CALLS,
         };
         common::CALLS.iter().chain(own)
     }

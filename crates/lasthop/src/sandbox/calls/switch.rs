@@ -22,8 +22,18 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::any(call!(SYS_shutdown), "a session ends, of whose connection the supervisor has a copy"),
     Call::any(call!(SYS_clock_nanosleep), "what is under way comes to its end before an upgrade").kept(),
     Call::with(call!(SYS_sched_setaffinity), &[&[int(0, 0)]], "a worker stays on its CPUs"),
-    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "captures are written to their clients"),
-    Call::any(call!(SYS_recvfrom), "a client says that it wants no more"),
+    Call::with(
+        call!(SYS_sendto),
+        &[NO_ADDRESS],
+        "captures are written to their clients, and answers of the control interface",
+    ),
+    Call::any(call!(SYS_recvfrom), "a client says that it wants no more; requests of the control interface"),
+    Call::with(
+        call!(SYS_ioctl),
+        &[&[int(1, libc::FIONBIO as i32)]],
+        "connections of the control interface become non-blocking",
+    ),
+    Call::any(call!(SYS_read), "a bell that there are packets for the control plane"),
     Call::any(call!(SYS_ppoll), "a capture waits for its client"),
     Call::with(
         call!(SYS_setpriority),

@@ -3,11 +3,12 @@ use proptest::prelude::*;
 use super::*;
 use crate::key::Field;
 
-const METADATA: Metadata = Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5 };
+const METADATA: Metadata =
+    Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5, link: Link::Ethernet };
 
 fn key_of(head: &[u8]) -> (Key, Offsets) {
     let mut key = Key([u64::MAX; super::super::KEY_WORDS]);
-    let offsets = extract(head, Link::Ethernet, &METADATA, &mut key);
+    let offsets = extract(head, &METADATA, &mut key);
     (key, offsets)
 }
 
@@ -45,7 +46,8 @@ fn metadata_and_addresses_have_their_places() {
 fn a_packet_without_ethernet_header_has_its_type_from_outside() {
     let bytes = &ipv4_packet(PROTO_UDP, [0, 0], &[0, 1, 0, 2, 0, 8, 0, 0])[14..];
     let mut key = Key::default();
-    let offsets = extract(bytes, Link::None(ETHERTYPE_IPV4), &METADATA, &mut key);
+    let metadata = Metadata { link: Link::None(ETHERTYPE_IPV4), ..METADATA };
+    let offsets = extract(bytes, &metadata, &mut key);
     use field::*;
     assert_eq!(fields(&key, [NO_ETHERNET, ETH_DST, ETH_TYPE, TP_SRC, TP_DST]), [1, 0, 0x0800, 1, 2]);
     assert_eq!(offsets, Offsets { network: 0, transport: 20, is_long: false });
@@ -183,10 +185,37 @@ fn mpls_entries_end_at_the_bottom_of_the_stack() {
     assert_eq!(of(&[0x1040]), [0x1040, 0, 0]);
 }
 
+/// A frame with a service header of these parts, in words of its length's own.
+fn service_frame(first: u16, md_type: u8, rest: &[u8]) -> Vec<u8> {
+    let [a, b] = first.to_be_bytes();
+    frame(ETHERTYPE_NSH, &[&[a, b, md_type, 3, 0, 0x12, 0x34, 0xfe], rest].concat())
+}
+
+#[test]
+fn service_headers_count_if_they_are_whole() {
+    use nsh_field::*;
+    let of = |first: u16, md_type: u8, rest: &[u8]| {
+        let (key, offsets) = key_of(&service_frame(first, md_type, rest));
+        assert_eq!((key.get(field::ETH_TYPE), offsets.is_long, offsets.transport), (0x894f, true, 0));
+        (fields(&key, [FLAGS, TTL, MD_TYPE, NEXT_PROTOCOL, PATH]), key.get_wide(CONTEXT))
+    };
+    let context: Vec<u8> = (1..=16).collect();
+    let words = 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10;
+    assert_eq!(of(0x2fc6, 1, &context), ([2, 63, 1, 3, 0x1234fe], words));
+    assert_eq!(of(0x0042, 2, &[]), ([0, 1, 2, 3, 0x1234fe], 0));
+    assert_eq!(of(0x0043, 2, &context), ([0, 1, 2, 3, 0x1234fe], 0), "type 2 is not looked into");
+    let nothing = ([0; 5], 0);
+    assert_eq!(of(0x0fc6, 1, &context[..15]), nothing, "cut");
+    assert_eq!(of(0x0fc5, 1, &context), nothing, "type 1 has one length");
+    assert_eq!(of(0x0fc1, 2, &context), nothing, "shorter than its base");
+    assert_eq!(of(0x4fc6, 1, &context), nothing, "another version");
+    assert_eq!(of(0x0fc6, 3, &context), nothing, "an unknown type");
+}
+
 proptest! {
     #[test]
     fn never_panics_and_offsets_lie_inside(
-        ethertype in prop_oneof![Just(0x0800_u16), Just(0x86dd), Just(0x8100), Just(0x0806), Just(0x8847), any::<u16>()],
+        ethertype in prop_oneof![Just(0x0800_u16), Just(0x86dd), Just(0x8100), Just(0x0806), Just(0x8847), Just(0x894f), any::<u16>()],
         start in prop::sample::select(vec![0x45, 0x46, 0x60]),
         rest in prop::collection::vec(any::<u8>(), 0..120),
         cut in 0..134_usize,

@@ -1,0 +1,73 @@
+//! Requests for ports whose devices are being made: they are tried again until the device is there, is refused, or has been waited
+//! for long enough.
+
+use std::time::{Duration, Instant};
+
+use super::{PeerId, Server, behind};
+use crate::bounds::PARKED_MS_MAX;
+use crate::datapath::Datapath;
+use crate::message::{self, Messages};
+use crate::refusal::{Errno, Refusal};
+
+/// A client's request, which is the first message of what is left of its datagram.
+#[derive(Debug)]
+pub(super) struct Parked {
+    /// The port's name.
+    pub(super) name: String,
+    /// When it was first looked at again.
+    since: Option<Instant>,
+}
+
+impl Server {
+    /// The client's request waits for the device of a port.
+    pub(super) fn park(&mut self, id: PeerId, name: String) {
+        self.parked.insert(id, Parked { name, since: None });
+    }
+
+    /// Tries again what waits for a device.
+    pub(super) fn try_parked(&mut self, now: Instant, datapath: &mut dyn Datapath) {
+        for (id, mut parked) in std::mem::take(&mut self.parked) {
+            let since = *parked.since.get_or_insert(now);
+            if now.saturating_duration_since(since) > Duration::from_millis(PARKED_MS_MAX) {
+                self.refuse_next(id);
+                self.unwanted.push(parked.name);
+                self.advance(id, datapath);
+            } else {
+                self.advance(id, datapath);
+                // The same one again, or the next one of its datagram, which waits from here on.
+                self.parked.entry(id).and_modify(|again| again.take_place_of(&parked));
+            }
+            self.told.insert(id);
+        }
+        self.forget_unwanted(datapath);
+    }
+
+    /// Answers the message that is next in a client's datagram without looking at what it wants.
+    fn refuse_next(&mut self, id: PeerId) {
+        let Some(request) = self.peers.get_mut(&id).and_then(|peer| peer.request.take()) else { return };
+        let Some(message) = Messages::new(&request).next() else { return };
+        let len = message::HEADER_BYTES + message.body.len();
+        let late =
+            Refusal::new(Errno::ETIMEDOUT, "the port's device was not there in time; see the switch's log");
+        self.acknowledge(id, message.header, len, Err(late));
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.request = Some(behind(&request, len));
+        }
+    }
+
+    /// Says of which ports nobody waits for the device any more.
+    fn forget_unwanted(&mut self, datapath: &mut dyn Datapath) {
+        for name in std::mem::take(&mut self.unwanted) {
+            let is_wanted = self.parked.values().any(|parked| parked.name == name);
+            if !is_wanted && self.state.port_named(&name).is_none() {
+                datapath.port_unwanted(&name);
+            }
+        }
+    }
+}
+
+impl Parked {
+    fn take_place_of(&mut self, before: &Self) {
+        self.since = before.since.filter(|_| self.name == before.name);
+    }
+}

@@ -1,0 +1,231 @@
+//! What becomes of a packet, as the bridge would have it, and what that depends on.
+//!
+//! ```text
+//!   which VLAN? ── not carried, wrong tag: dropped
+//!        v
+//!   may it come from there? ── spoofed, group address: dropped       (here its source is learned)
+//!        v
+//!   where is its destination? ── one port, or all that carry the VLAN ──> actions
+//! ```
+//!
+//! A drop looks at as few bits as tell the packet from those that pass: one that makes up addresses is met by some dozens of
+//! flows.
+
+use std::collections::BTreeMap;
+
+use lasthop_flow::{Action, Vlan};
+
+use crate::addresses::{Addresses, Place};
+use crate::frame::{
+    ETHERTYPE_VLAN, Frame, Looked, MAC_ONES, TCI_PRIORITY, TCI_VID, apart, apart_from_mac, apart_from_tag,
+};
+use crate::ports::{Form, NO_VID, Port, Tag};
+
+/// Bridge group addresses 01-80-C2-00-00-00 to -0F, which no bridge forwards (IEEE 802.1D-2004, 7.12.6).
+const LINK_LOCAL: u64 = 0x0180_c200_0000;
+const LINK_LOCAL_MASK: u64 = MAC_ONES & !0xf;
+/// The individual/group bit of an address (IEEE 802-2014, 8.2.2).
+const GROUP: u64 = 1 << 40;
+const BROADCAST: u64 = MAC_ONES;
+
+/// Why a frame is flooded; each has its meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flood {
+    Broadcast,
+    Multicast,
+    Unknown,
+}
+
+impl Flood {
+    pub(crate) const ALL: [Flood; 3] = [Flood::Broadcast, Flood::Multicast, Flood::Unknown];
+
+    /// Frames per second that `port` may have flooded; 0 is no limit.
+    pub(crate) fn limit(self, port: &Port) -> u32 {
+        let limits = &port.settings.storm;
+        match self {
+            Flood::Broadcast => limits.broadcast,
+            Flood::Multicast => limits.multicast,
+            Flood::Unknown => limits.unknown,
+        }
+    }
+
+    /// The number of the meter of a port's floods.
+    pub(crate) fn meter(self, port: u32) -> u32 {
+        port * 3 + 1 + self as u32
+    }
+}
+
+/// What is known when a packet comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) ports: &'a BTreeMap<u32, Port>,
+    pub(crate) addresses: &'a Addresses,
+    pub(crate) now_ns: u64,
+}
+
+/// A packet that may come from where it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    pub(crate) vid: u16,
+    /// Where its source is to be learned; none at ports with an address of their own, and for addresses that are entered.
+    pub(crate) lesson: Option<Place>,
+}
+
+/// What is done with a packet, and with all that are like it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub(crate) actions: Vec<Action>,
+    pub(crate) looked: Looked,
+}
+
+/// Whether the packet may come from where it came from; `None` is a drop.
+pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Option<Admitted> {
+    let port = view.ports.get(&frame.port)?;
+    let vid = classify(port, frame, looked)?;
+    let place = (vid, frame.src);
+    if frame.src & GROUP != 0 {
+        looked.src |= GROUP;
+        return None;
+    }
+    if frame.src == 0 {
+        looked.src = MAC_ONES;
+        return None;
+    }
+    if port.own_mac() == 0 {
+        looked.src = MAC_ONES;
+        let entered = view.addresses.find_static(place, view.ports);
+        return match entered {
+            Some(entry) if entry.port != frame.port => None,
+            Some(_) => Some(Admitted { vid, lesson: None }),
+            None => Some(Admitted { vid, lesson: Some(place) }),
+        };
+    }
+    let own = || view.addresses.statics_of(frame.port, vid, view.ports).chain([port.own_mac()]);
+    if own().any(|mac| mac == frame.src) {
+        looked.src = MAC_ONES;
+        return Some(Admitted { vid, lesson: None });
+    }
+    own().for_each(|mac| looked.src |= apart_from_mac(frame.src, mac));
+    None
+}
+
+/// The VLAN that a frame belongs to (IEEE 802.1Q-2022, 6.9.1, 8.6.2).
+fn classify(port: &Port, frame: &Frame, looked: &mut Looked) -> Option<u16> {
+    if frame.outer.0 == 0 {
+        // A frame that ends in its tag looks untagged but for its EtherType.
+        if frame.ether_type == ETHERTYPE_VLAN {
+            looked.ether_type = u16::MAX;
+            return None;
+        }
+        looked.ether_type |= apart_from_tag(frame.ether_type);
+    }
+    if frame.is_tagged() && frame.vid() != NO_VID {
+        if port.is_access() {
+            looked.tci |= apart(frame.vid().into(), NO_VID.into(), u64::MAX, 12) as u16;
+            return None;
+        }
+        looked.tci |= TCI_VID;
+        return Some(frame.vid()).filter(|vid| port.carries(*vid));
+    }
+    if frame.is_tagged() {
+        looked.tci |= TCI_VID;
+    }
+    let own = port.untagged_vid();
+    let is_homeless = own == NO_VID && !port.is_any();
+    (!is_homeless).then_some(own)
+}
+
+/// Where a packet goes that is admitted.
+pub(crate) fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked) -> Decision {
+    let (targets, flood) = targets(view, frame, vid, &mut looked);
+    let tag = Tag::of(frame);
+    let forms = targets.iter().map(|(number, port)| (*number, port.form(vid)));
+    let mut actions = outputs(frame, (vid, tag), forms, &mut looked);
+    let from = view.ports.get(&frame.port);
+    let metered = flood.zip(from).filter(|(flood, from)| !actions.is_empty() && flood.limit(from) > 0);
+    if let Some((flood, _)) = metered {
+        actions.insert(0, Action::Meter(flood.meter(frame.port)));
+    }
+    Decision { actions, looked }
+}
+
+type Targets<'a> = Vec<(u32, &'a Port)>;
+
+/// Ports that get the packet, and why it is flooded, if it is.
+fn targets<'a>(view: View<'a>, frame: &Frame, vid: u16, looked: &mut Looked) -> (Targets<'a>, Option<Flood>) {
+    let Some(from) = view.ports.get(&frame.port) else { return (Vec::new(), None) };
+    let reaches = |number: u32, port: &Port| number != frame.port && !from.is_barred_from(port);
+    let everybody = || {
+        let all = view.ports.iter().map(|(number, port)| (*number, port));
+        all.filter(|(number, port)| reaches(*number, port) && port.carries(vid)).collect()
+    };
+    if frame.dst & GROUP != 0 {
+        return match group(from, frame, looked) {
+            Some(flood) => (everybody(), Some(flood)),
+            None => (Vec::new(), None),
+        };
+    }
+    looked.dst = MAC_ONES;
+    let Some(number) = view.addresses.find((vid, frame.dst), view.ports, view.now_ns) else {
+        return (everybody(), Some(Flood::Unknown));
+    };
+    let to = view.ports.get(&number).filter(|port| reaches(number, port));
+    (to.map(|port| (number, port)).into_iter().collect(), None)
+}
+
+/// Why a frame to a group address is flooded; `None` if it is not.
+fn group(from: &Port, frame: &Frame, looked: &mut Looked) -> Option<Flood> {
+    if frame.dst & LINK_LOCAL_MASK == LINK_LOCAL {
+        looked.dst |= LINK_LOCAL_MASK;
+        return None;
+    }
+    looked.dst |= GROUP | apart(frame.dst, LINK_LOCAL, LINK_LOCAL_MASK, 48);
+    let is_limited = [Flood::Broadcast, Flood::Multicast].into_iter().any(|flood| flood.limit(from) > 0);
+    if frame.dst == BROADCAST {
+        looked.dst |= if is_limited { MAC_ONES } else { 0 };
+        return Some(Flood::Broadcast);
+    }
+    looked.dst |= if is_limited { apart_from_mac(frame.dst, BROADCAST) } else { 0 };
+    Some(Flood::Multicast)
+}
+
+/// A copy for each target in its form; those that need the same done to them follow each other.
+fn outputs(
+    frame: &Frame,
+    (vid, tag): (u16, Tag),
+    targets: impl Iterator<Item = (u32, Form)>,
+    looked: &mut Looked,
+) -> Vec<Action> {
+    let (mut as_is, mut untagged, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
+    for (port, form) in targets {
+        match (form, tag) {
+            (Form::AsItIs, _) | (Form::Untagged, Tag::None) | (Form::Tagged, Tag::Vlan) => as_is.push(port),
+            (Form::Untagged, _) => untagged.push(port),
+            (Form::Tagged, _) => tagged.push(port),
+        }
+    }
+    if !untagged.is_empty() && would_show_another_tag(frame, looked) {
+        untagged.clear();
+    }
+    let sent = |ports: Vec<u32>| ports.into_iter().map(Action::Output);
+    let mut actions: Vec<Action> = sent(as_is).collect();
+    let is_popped = !untagged.is_empty() || !tagged.is_empty() && tag == Tag::PriorityOnly;
+    actions.extend(is_popped.then_some(Action::PopVlan));
+    actions.extend(sent(untagged));
+    if !tagged.is_empty() {
+        looked.tci |= if tag == Tag::PriorityOnly { TCI_PRIORITY } else { 0 };
+        actions.push(Action::PushVlan(Vlan { tpid: ETHERTYPE_VLAN, tci: Tag::tci(frame, vid) }));
+        actions.extend(sent(tagged));
+    }
+    actions
+}
+
+/// Whether the frame without its tag would pass for one of the VLAN that its sender wrote behind it.
+fn would_show_another_tag(frame: &Frame, looked: &mut Looked) -> bool {
+    if frame.inner != 0 {
+        return frame.inner == ETHERTYPE_VLAN;
+    }
+    let is_cut = frame.ether_type == ETHERTYPE_VLAN;
+    looked.ether_type |= if is_cut { u16::MAX } else { apart_from_tag(frame.ether_type) };
+    is_cut
+}

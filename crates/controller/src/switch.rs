@@ -1,0 +1,465 @@
+//! One switch: its ports, its addresses, its flows, and what has to be changed in the datapath for all to agree.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
+use lasthop_verdict::{PortSettings, Vid};
+
+use crate::addresses::{Addresses, Lesson, Limits, Place, Static};
+use crate::bounds::{
+    ADDRESSES_PORT_SHARE, AGEING_NS, COUNTING_NS, FLOWS_MAX, FLOWS_PORT_SHARE, IDLE_CROWDED_NS, IDLE_NS,
+    REVALIDATED_PER_TURN,
+};
+use crate::config::{StaticEntry, SwitchConfig};
+use crate::decide::{Admitted, Decision, Flood, View, admit, route};
+use crate::flows::{self, Flow, Flows};
+use crate::frame::{Frame, Looked, MAC_ONES, number};
+use crate::ports::Port;
+
+/// What is to be changed in the datapath.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Install { ufid: Ufid, matches: Box<Match>, actions: Vec<Action> },
+    Modify { ufid: Ufid, actions: Vec<Action> },
+    Remove { ufid: Ufid },
+    Meter { meter: u32, rate: u32 },
+    MeterGone { meter: u32 },
+}
+
+/// Events so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) misses: u64,
+    pub(crate) strange: u64,
+    pub(crate) installed: u64,
+    pub(crate) changed: u64,
+    pub(crate) removed: u64,
+    pub(crate) idle: u64,
+    pub(crate) limit_hit: u64,
+    pub(crate) overrun: u64,
+    pub(crate) revalidated: u64,
+    pub(crate) adopted: u64,
+    pub(crate) refused: u64,
+}
+
+/// A switch of module flow.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    /// By name, those without a number included.
+    settings: BTreeMap<String, PortSettings>,
+    numbers: BTreeMap<String, u32>,
+    ports: BTreeMap<u32, Port>,
+    statics: Vec<StaticEntry>,
+    pub(crate) addresses: Addresses,
+    flows: Flows,
+    changes: VecDeque<Change>,
+    /// Flows to be looked at again.
+    doubted: Vec<Ufid>,
+    round: u64,
+    round_began_ns: u64,
+    pub(crate) counts: Counts,
+}
+
+impl Switch {
+    pub(crate) fn new(config: &SwitchConfig) -> Self {
+        let entries_max = config.addresses_max;
+        let port_max = entries_max / ADDRESSES_PORT_SHARE;
+        Self {
+            settings: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            statics: Vec::new(),
+            addresses: Addresses::new(Limits { entries_max, port_max, ageing_ns: AGEING_NS }),
+            flows: Flows::default(),
+            changes: VecDeque::new(),
+            doubted: Vec::new(),
+            round: 0,
+            round_began_ns: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    fn view(&self, now_ns: u64) -> View<'_> {
+        View { ports: &self.ports, addresses: &self.addresses, now_ns }
+    }
+
+    /// A port is to be served, or has other settings.
+    pub(crate) fn set_port(&mut self, settings: PortSettings) {
+        let name = settings.name.clone();
+        self.settings.insert(name.clone(), settings);
+        if let Some(number) = self.numbers.get(&name).copied() {
+            self.open(&name, number);
+        }
+    }
+
+    /// A port is no more; its number.
+    pub(crate) fn remove_port(&mut self, name: &str) -> Option<u32> {
+        self.settings.remove(name);
+        self.lose_number(name)
+    }
+
+    /// A port of the datapath has this number.
+    pub(crate) fn set_number(&mut self, name: &str, number: u32) {
+        if self.numbers.get(name) == Some(&number) {
+            return;
+        }
+        let owner = self.numbers.iter().find(|(_, taken)| **taken == number).map(|(name, _)| name.clone());
+        for stale in owner.iter().map(String::as_str).chain([name]) {
+            self.lose_number(stale);
+        }
+        if self.settings.contains_key(name) {
+            self.numbers.insert(name.to_owned(), number);
+            self.open(name, number);
+        }
+    }
+
+    /// A port has no number any more; the one that it had.
+    pub(crate) fn lose_number(&mut self, name: &str) -> Option<u32> {
+        let number = self.numbers.remove(name)?;
+        if let Some(port) = self.ports.remove(&number) {
+            let metered = Flood::ALL.into_iter().filter(|flood| flood.limit(&port) > 0);
+            self.changes.extend(metered.map(|flood| Change::MeterGone { meter: flood.meter(number) }));
+        }
+        self.addresses.forget_port(number);
+        self.refresh_statics();
+        Some(number)
+    }
+
+    fn open(&mut self, name: &str, number: u32) {
+        let Some(settings) = self.settings.get(name) else { return };
+        let port = Port::new(settings.clone());
+        let old = self.ports.get(&number);
+        if old.is_some_and(|old| old.own_mac() != port.own_mac()) {
+            // What was learned goes with the address: the guest may use neither any more.
+            self.addresses.flush(Some(number), None);
+        }
+        let old = self.ports.insert(number, port.clone());
+        for flood in Flood::ALL {
+            let (was, rate) = (old.as_ref().map_or(0, |old| flood.limit(old)), flood.limit(&port));
+            let meter = flood.meter(number);
+            match rate {
+                _ if rate == was => {}
+                0 => self.changes.push_back(Change::MeterGone { meter }),
+                _ => self.changes.push_back(Change::Meter { meter, rate }),
+            }
+        }
+        self.refresh_statics();
+    }
+
+    /// Takes these as the user's entries.
+    pub(crate) fn set_statics(&mut self, entries: Vec<StaticEntry>) {
+        self.statics = entries;
+        self.refresh_statics();
+    }
+
+    fn refresh_statics(&mut self) {
+        let own = self.ports.iter().filter(|(_, port)| port.own_mac() != 0);
+        let own = own.map(|(number, port)| (port.own_mac(), Static { port: *number, vlan: None }));
+        let entered = self.statics.iter().filter_map(|entry| {
+            let port = *self.numbers.get(&entry.port)?;
+            Some((number(entry.mac), Static { port, vlan: entry.vlan }))
+        });
+        let all: Vec<_> = own.chain(entered).collect();
+        self.addresses.set_statics(all.into_iter(), &self.ports);
+        self.doubted = self.flows.names();
+    }
+
+    /// Ports that are to be served and have no number.
+    pub(crate) fn unnumbered(&self) -> impl Iterator<Item = &str> {
+        self.settings.keys().filter(|name| !self.numbers.contains_key(*name)).map(String::as_str)
+    }
+
+    pub(crate) fn has_port(&self, name: &str) -> bool {
+        self.settings.contains_key(name)
+    }
+
+    pub(crate) fn numbers(&self) -> &BTreeMap<String, u32> {
+        &self.numbers
+    }
+
+    /// What is done with a packet of no flow; its like will meet one.
+    pub(crate) fn miss(&mut self, key: &FlowKey, now_ns: u64) -> Vec<Action> {
+        self.counts.misses += 1;
+        let frame = Frame::of(key).filter(|frame| self.ports.contains_key(&frame.port));
+        let Some(frame) = frame else {
+            self.counts.strange += 1;
+            return Vec::new();
+        };
+        let mut looked = Looked::default();
+        let admitted = admit(self.view(now_ns), &frame, &mut looked);
+        if let Some(place) = admitted.and_then(|admitted| admitted.lesson) {
+            self.learn(place, frame.port, now_ns);
+        }
+        let vid = admitted.map(|admitted| admitted.vid);
+        let decision = self.decide(&frame, vid, looked, now_ns);
+        self.install(&frame, vid, &decision, now_ns);
+        decision.actions
+    }
+
+    fn decide(&self, frame: &Frame, vid: Option<u16>, looked: Looked, now_ns: u64) -> Decision {
+        match vid {
+            Some(vid) => route(self.view(now_ns), frame, vid, looked),
+            None => Decision { actions: Vec::new(), looked },
+        }
+    }
+
+    fn install(&mut self, frame: &Frame, vid: Option<u16>, decision: &Decision, now_ns: u64) {
+        let Decision { actions, looked } = decision;
+        if !looked.can_match(frame) {
+            return;
+        }
+        let masked = frame.masked(looked);
+        let ufid = flows::name(&masked, looked);
+        if self.flows.get(ufid).is_some() {
+            return; // its packets were on their way before it was there
+        }
+        let is_full = self.flows.len() >= FLOWS_MAX;
+        if is_full || self.flows.sum(frame.port) >= FLOWS_MAX / FLOWS_PORT_SHARE {
+            self.counts.limit_hit += 1;
+            return;
+        }
+        let (packets, round) = (0, self.round);
+        let is_stranger = vid.is_some_and(|vid| self.is_unlearned((vid, frame.src), frame.port));
+        let flow = Flow {
+            frame: masked,
+            looked: *looked,
+            actions: actions.clone(),
+            vid,
+            used_ns: now_ns,
+            packets,
+            round,
+            is_stranger,
+        };
+        self.flows.insert(ufid, flow);
+        self.counts.installed += 1;
+        let matches = Box::new(frame.to_match(looked));
+        self.changes.push_back(Change::Install { ufid, matches, actions: actions.clone() });
+    }
+
+    /// Whether packets from an address would teach it, if there were room.
+    fn is_unlearned(&self, place: Place, port: u32) -> bool {
+        let has_own = self.ports.get(&port).is_some_and(|port| port.own_mac() != 0);
+        !has_own
+            && self.addresses.learned(place).is_none()
+            && self.addresses.find_static(place, &self.ports).is_none()
+    }
+
+    /// Learns where an address is; flows that are about it follow.
+    fn learn(&mut self, place: Place, number: u32, now_ns: u64) {
+        let Some(port) = self.ports.get(&number) else { return };
+        if self.addresses.learn(place, number, port, now_ns) == Lesson::News {
+            self.revalidate_about(place, now_ns);
+        }
+        self.let_strangers_in(now_ns);
+    }
+
+    /// Where there is room for addresses again, packets have to be seen to teach theirs.
+    fn let_strangers_in(&mut self, now_ns: u64) {
+        let (ports, is_unblocked) = self.addresses.take_freed();
+        let strangers = match is_unblocked {
+            true => self.flows.strangers(None),
+            false => ports.iter().flat_map(|port| self.flows.strangers(Some(*port))).collect(),
+        };
+        strangers.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
+    }
+
+    fn revalidate_about(&mut self, place: Place, now_ns: u64) {
+        self.flows.about(place).into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
+    }
+
+    /// Looks again at some of the flows that are in doubt; whether there are more.
+    pub(crate) fn revalidate_some(&mut self, now_ns: u64) -> bool {
+        self.let_strangers_in(now_ns);
+        for _ in 0..REVALIDATED_PER_TURN {
+            let Some(ufid) = self.doubted.pop() else { return false };
+            self.revalidate(ufid, now_ns);
+        }
+        !self.doubted.is_empty()
+    }
+
+    /// Decides once more about a flow's packets.
+    fn revalidate(&mut self, ufid: Ufid, now_ns: u64) {
+        let Some(flow) = self.flows.get(ufid) else { return };
+        self.counts.revalidated += 1;
+        let mut looked = Looked::default();
+        let admitted = admit(self.view(now_ns), &flow.frame, &mut looked);
+        let vid = admitted.map(|admitted| admitted.vid);
+        let decision = self.decide(&flow.frame, vid, looked, now_ns);
+        let would_teach = admitted.is_some_and(|admitted| self.would_teach(&admitted, flow.frame.port));
+        if would_teach || vid != flow.vid || !decision.looked.is_within(&flow.looked) {
+            return self.remove(ufid);
+        }
+        if decision.actions != flow.actions {
+            self.modify(ufid, decision.actions);
+        }
+    }
+
+    /// Whether the next packet has to be seen, since the address is known elsewhere, or could be learned and is not.
+    fn would_teach(&self, admitted: &Admitted, number: u32) -> bool {
+        let Some(place) = admitted.lesson else { return false };
+        let has_room = || self.ports.get(&number).is_some_and(|port| self.addresses.has_room(number, port));
+        self.addresses.learned(place).map_or_else(has_room, |entry| entry.port != number)
+    }
+
+    fn modify(&mut self, ufid: Ufid, actions: Vec<Action>) {
+        self.counts.changed += 1;
+        if let Some(flow) = self.flows.get_mut(ufid) {
+            flow.actions.clone_from(&actions);
+        }
+        self.changes.push_back(Change::Modify { ufid, actions });
+    }
+
+    fn remove(&mut self, ufid: Ufid) {
+        if self.flows.remove(ufid).is_some() {
+            self.counts.removed += 1;
+        }
+        self.changes.push_back(Change::Remove { ufid });
+    }
+
+    /// The datapath did not take a flow, or has lost it. Its packets are asked about again.
+    pub(crate) fn forget_flow(&mut self, ufid: Ufid) {
+        self.counts.refused += 1;
+        self.flows.remove(ufid);
+    }
+
+    /// What has to be done in the datapath next.
+    pub(crate) fn take_change(&mut self) -> Option<Change> {
+        self.changes.pop_front()
+    }
+
+    /// Everything in the datapath is in doubt, or gone: another process may serve it. Addresses stay.
+    pub(crate) fn disconnected(&mut self) {
+        self.flows = Flows::default();
+        self.changes.clear();
+        self.doubted.clear();
+    }
+
+    /// Meters of all ports, for a datapath that may have none of them.
+    pub(crate) fn renew_meters(&mut self) {
+        for (number, port) in &self.ports {
+            let metered = Flood::ALL.into_iter().filter(|flood| flood.limit(port) > 0);
+            let metered = metered.map(|flood| (flood.meter(*number), flood.limit(port)));
+            self.changes.extend(metered.map(|(meter, rate)| Change::Meter { meter, rate }));
+        }
+    }
+
+    /// A flow that is in the datapath, made by a controller that is no more.
+    pub(crate) fn adopt(
+        &mut self,
+        ufid: Ufid,
+        matches: &Match,
+        actions: Vec<Action>,
+        stats: FlowStats,
+        now_ns: u64,
+    ) {
+        if !flows::is_ours(ufid) {
+            return; // somebody else's is nobody's business
+        }
+        let read = matches.mask.as_ref().and_then(|mask| Frame::of_match(&matches.key, mask));
+        let read = read.filter(|(frame, looked)| flows::name(frame, looked) == ufid);
+        let Some((frame, looked)) = read else {
+            return self.changes.push_back(Change::Remove { ufid });
+        };
+        self.counts.adopted += 1;
+        // One without a packet was made for one that was sent on, and is not old, or it would be gone.
+        let used_ns = match stats.used_ms {
+            0 => now_ns.saturating_sub(IDLE_NS),
+            ms => (ms * 1_000_000).min(now_ns),
+        };
+        let admitted = admit(self.view(now_ns), &frame, &mut Looked::default());
+        let vid = admitted.map(|admitted| admitted.vid);
+        let (packets, round) = (stats.packets, self.round);
+        let is_stranger = false; // what cannot be learned from it is asked about once more
+        let flow = Flow { frame, looked, actions, vid, used_ns, packets, round, is_stranger };
+        self.flows.insert(ufid, flow);
+        // Its source was there then: what the controller before knew is in its flows.
+        if let Some(place) = admitted.and_then(|admitted| admitted.lesson) {
+            let known = self.addresses.learned(place);
+            if known.is_none_or(|known| known.seen_ns < used_ns) && looked.src == MAC_ONES {
+                self.learn(place, frame.port, used_ns);
+            }
+        }
+        self.doubted.push(ufid);
+    }
+
+    /// A look at all flows' counters begins.
+    pub(crate) fn begin_round(&mut self, now_ns: u64) {
+        self.round += 1;
+        self.round_began_ns = now_ns;
+    }
+
+    /// A flow's counters. Packets that met it are as good as seen.
+    pub(crate) fn counted(&mut self, ufid: Ufid, stats: FlowStats, now_ns: u64) {
+        let round = self.round;
+        let Some(flow) = self.flows.get_mut(ufid) else {
+            if flows::is_ours(ufid) {
+                self.changes.push_back(Change::Remove { ufid });
+            }
+            return;
+        };
+        flow.round = round;
+        let has_news = stats.packets > flow.packets;
+        flow.packets = stats.packets;
+        if !has_news {
+            return;
+        }
+        flow.used_ns = flow.used_ns.max((stats.used_ms * 1_000_000).min(now_ns));
+        let (frame, used_ns) = (flow.frame, flow.used_ns);
+        if let Some(vid) = flow.vid {
+            self.addresses.seen((vid, frame.src), frame.port, used_ns);
+        }
+    }
+
+    /// All counters were told: takes out what is idle, and forgets what the datapath has lost.
+    pub(crate) fn end_round(&mut self, now_ns: u64) {
+        // A flow that was made shortly before may not have been there when the counters were read.
+        let sure_ns = self.round_began_ns.saturating_sub(2 * COUNTING_NS);
+        let lost = self.flows.iter().filter(|(_, flow)| flow.round < self.round && flow.used_ns < sure_ns);
+        let lost: Vec<Ufid> = lost.map(|(ufid, _)| ufid).collect();
+        lost.into_iter().for_each(|ufid| self.forget_flow(ufid));
+        let is_crowded = self.flows.len() > FLOWS_MAX / 2;
+        let idle_ns = if is_crowded { IDLE_CROWDED_NS } else { IDLE_NS };
+        let idle = self.flows.iter().filter(|(_, flow)| flow.used_ns.saturating_add(idle_ns) < now_ns);
+        let idle: Vec<Ufid> = idle.map(|(ufid, _)| ufid).collect();
+        self.counts.idle += idle.len() as u64;
+        idle.into_iter().for_each(|ufid| self.remove(ufid));
+    }
+
+    /// Forgets addresses that have aged out.
+    pub(crate) fn sweep(&mut self, now_ns: u64) {
+        let places = self.addresses.sweep(now_ns);
+        self.forgotten(&places, now_ns);
+    }
+
+    /// Forgets learned addresses, of one port or all, of one VLAN or all; how many.
+    pub(crate) fn flush(&mut self, port: Option<&str>, vlan: Option<Vid>, now_ns: u64) -> usize {
+        let number = port.map(|name| self.numbers.get(name).copied());
+        let places = match number {
+            Some(None) => Vec::new(),
+            Some(number) => self.addresses.flush(number, vlan),
+            None => self.addresses.flush(None, vlan),
+        };
+        self.forgotten(&places, now_ns);
+        places.len()
+    }
+
+    /// The next packet from an address that was forgotten teaches it again, so it must not meet a flow.
+    fn forgotten(&mut self, places: &[Place], now_ns: u64) {
+        places.iter().for_each(|place| self.revalidate_about(*place, now_ns));
+        self.let_strangers_in(now_ns);
+    }
+
+    /// The name of the port with this number.
+    pub(crate) fn name_of(&self, number: u32) -> Option<&str> {
+        self.ports.get(&number).map(|port| port.settings.name.as_str())
+    }
+
+    /// Whether flows are to be looked at again.
+    pub(crate) fn has_doubts(&self) -> bool {
+        !self.doubted.is_empty()
+    }
+
+    pub(crate) fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+}

@@ -1,0 +1,5 @@
+//! The controller against the bridge, over the real flow table and the real control interface.
+
+mod model;
+mod scenarios;
+mod support;

@@ -1,0 +1,236 @@
+//! What time and others do: flows age, addresses move, controllers die, users install flows of their own.
+
+use lasthop_control::datapath::{Datapath, DatapathId, FlowInstall, FlowName};
+use lasthop_controller::{Controller, SwitchConfig};
+use lasthop_flow::{Action, Ethernet, FlowKey, Match, Ufid};
+use lasthop_verdict::{PortId, PortSettings, StormLimits};
+
+use crate::support::{Rig, SECOND_NS, SWITCH, frame, mac};
+
+const BROADCAST: [u8; 6] = [0xff; 6];
+
+fn ip(destination: [u8; 6], source: [u8; 6]) -> Vec<u8> {
+    frame(destination, source, &[&[8, 0][..], &[0; 46]].concat())
+}
+
+fn controller(ports: u16) -> Controller {
+    let mut controller = Controller::new();
+    controller.set_switch(&SwitchConfig::named(SWITCH));
+    for port in 1..=ports {
+        controller.set_port(SWITCH, settings(port));
+    }
+    controller
+}
+
+fn settings(port: u16) -> PortSettings {
+    PortSettings { name: format!("p{port}"), ..PortSettings::default() }
+}
+
+fn rig(ports: u16) -> Rig {
+    let mut rig = Rig::new(controller(ports));
+    rig.tables.ports = (1..=ports).map(|port| (format!("p{port}"), PortId(port))).collect();
+    rig.settle();
+    assert!(rig.controller.is_settled());
+    rig
+}
+
+fn to(rig: &mut Rig, port: u16, frame: &[u8]) -> Vec<u16> {
+    rig.send(port, frame).into_iter().map(|(port, _)| port).collect()
+}
+
+fn wait(rig: &mut Rig, seconds: u64) {
+    for _ in 0..seconds {
+        rig.now_ns += SECOND_NS;
+        rig.settle();
+    }
+}
+
+#[test]
+fn flows_that_nobody_uses_go_and_those_in_use_stay() {
+    let mut rig = rig(3);
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2, 3]);
+    assert_eq!(to(&mut rig, 2, &ip(mac(1), mac(2))), [1]);
+    assert_eq!(rig.flow_count(), 2);
+    for _ in 0..15 {
+        assert_eq!(to(&mut rig, 2, &ip(mac(1), mac(2))), [1]);
+        wait(&mut rig, 1);
+    }
+    assert_eq!((rig.flow_count(), rig.misses), (1, 2));
+    wait(&mut rig, 15);
+    assert_eq!(rig.flow_count(), 0);
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2], "its address is known for five minutes");
+}
+
+#[test]
+fn an_address_whose_flow_has_traffic_does_not_age() {
+    let mut rig = rig(3);
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    to(&mut rig, 2, &ip(BROADCAST, mac(2)));
+    for _ in 0..100 {
+        to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+        wait(&mut rig, 4);
+    }
+    assert_eq!(rig.misses, 2, "the rest met a flow");
+    assert_eq!(to(&mut rig, 3, &ip(mac(1), mac(3))), [1]);
+    assert_eq!(to(&mut rig, 3, &ip(mac(2), mac(3))), [1, 2], "it was silent");
+}
+
+#[test]
+fn flows_follow_an_address_that_moves() {
+    let mut rig = rig(3);
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    assert_eq!(to(&mut rig, 3, &ip(mac(1), mac(3))), [1]);
+    let misses = rig.misses;
+    to(&mut rig, 2, &ip(BROADCAST, mac(1)));
+    assert_eq!(to(&mut rig, 3, &ip(mac(1), mac(3))), [2], "the flow was changed");
+    assert_eq!(rig.misses, misses + 1, "by the guest that moved, and no other packet");
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    assert_eq!(to(&mut rig, 3, &ip(mac(1), mac(3))), [1], "and back");
+    let moves = rig.controller.moves(SWITCH, rig.now_ns);
+    assert_eq!((moves[0].count, moves[0].from.as_str(), moves[0].to.as_str()), (2, "p2", "p1"));
+}
+
+#[test]
+fn who_comes_after_a_controller_takes_over_what_it_left() {
+    let mut rig = rig(3);
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    to(&mut rig, 2, &ip(mac(1), mac(2)));
+    to(&mut rig, 2, &ip(mac(1), mac(2)));
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    let (flows, misses) = (rig.flow_count(), rig.misses);
+    rig.replace_controller(Controller::new());
+    assert_eq!(to(&mut rig, 2, &ip(mac(1), mac(2))), [1], "known flows go on");
+    let records = rig.server.records().clone();
+    rig.replace_controller(controller(3));
+    rig.settle();
+    assert!(rig.controller.is_settled());
+    let now = rig.server.records();
+    assert_eq!(now.len(), 1);
+    let numbers =
+        |records: &std::collections::BTreeMap<DatapathId, lasthop_control::server::DatapathRecord>| {
+            records
+                .values()
+                .flat_map(|known| known.ports.iter())
+                .map(|(n, port)| (*n, port.name.clone()))
+                .collect::<Vec<_>>()
+        };
+    assert_eq!(numbers(now), numbers(&records), "no port was made twice");
+    assert_eq!((rig.flow_count(), rig.controller.stats().adopted), (flows, flows as u64));
+    assert_eq!(to(&mut rig, 2, &ip(mac(1), mac(2))), [1]);
+    assert_eq!(to(&mut rig, 3, &ip(mac(1), mac(3))), [1], "addresses were learned from flows");
+    assert_eq!(rig.misses, misses + 1);
+}
+
+#[test]
+fn flows_of_a_switch_that_has_changed_meanwhile_are_changed_when_they_are_taken_over() {
+    let mut rig = rig(3);
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    rig.replace_controller(Controller::new());
+    let mut next = controller(3);
+    next.set_port(SWITCH, PortSettings { is_isolated: true, ..settings(1) });
+    next.set_port(SWITCH, PortSettings { is_isolated: true, ..settings(2) });
+    rig.replace_controller(next);
+    rig.settle();
+    let misses = rig.misses;
+    assert_eq!(to(&mut rig, 1, &ip(BROADCAST, mac(1))), [3]);
+    assert_eq!(rig.misses, misses);
+}
+
+#[test]
+fn ports_that_come_and_go_are_in_existing_floods_or_not() {
+    let mut rig = rig(3);
+    assert_eq!(to(&mut rig, 1, &ip(BROADCAST, mac(1))), [2, 3]);
+    rig.tables.ports.insert("p4".to_owned(), PortId(4));
+    rig.controller.set_port(SWITCH, settings(4));
+    rig.settle();
+    assert_eq!(to(&mut rig, 1, &ip(BROADCAST, mac(1))), [2, 3, 4]);
+    rig.controller.remove_port(SWITCH, "p2");
+    rig.settle();
+    assert_eq!(to(&mut rig, 1, &ip(BROADCAST, mac(1))), [3, 4]);
+    assert_eq!(rig.misses, 1);
+}
+
+#[test]
+fn a_port_that_is_not_there_yet_is_asked_for_again() {
+    let mut rig = rig(1);
+    rig.controller.set_port(SWITCH, settings(2));
+    rig.settle();
+    assert!(!rig.controller.is_settled());
+    let words = rig.controller.take_words();
+    assert!(
+        matches!(&words[..], [word] if word.contains("p2") && word.contains("no such port")),
+        "{words:?}"
+    );
+    rig.tables.ports.insert("p2".to_owned(), PortId(2));
+    wait(&mut rig, 1);
+    assert!(rig.controller.is_settled());
+    assert_eq!(to(&mut rig, 1, &ip(BROADCAST, mac(1))), [2]);
+}
+
+#[test]
+fn flows_of_others_are_left_alone() {
+    let mut rig = rig(2);
+    let key = FlowKey {
+        in_port: Some(1),
+        ethernet: Some(Ethernet::default()),
+        ether_type: Some(0x1234),
+        ..FlowKey::default()
+    };
+    let mask = FlowKey { in_port: Some(u32::MAX), ether_type: Some(0xffff), ..FlowKey::default() };
+    let ufid = Some(Ufid([7; 16]));
+    let install = FlowInstall {
+        ufid,
+        matches: Match { key, mask: Some(mask) },
+        actions: vec![Action::Output(1)],
+        is_probe: false,
+        is_new: true,
+    };
+    rig.tables.flow_install(DatapathId(1), install).expect("there is room");
+    wait(&mut rig, 30);
+    rig.replace_controller(controller(2));
+    wait(&mut rig, 30);
+    assert!(rig.tables.flow(DatapathId(1), &FlowName::Ufid(Ufid([7; 16]))).is_some());
+    assert_eq!(rig.flow_count(), 1);
+}
+
+#[test]
+fn flows_that_somebody_took_away_are_made_again() {
+    let mut rig = rig(2);
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
+    rig.tables.flows_flush(DatapathId(1));
+    wait(&mut rig, 5);
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
+    let misses = rig.misses;
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
+    assert_eq!((rig.misses, rig.flow_count()), (misses, 1));
+}
+
+#[test]
+fn floods_are_limited_by_meters() {
+    let mut rig = rig(2);
+    let storm = StormLimits { broadcast: 10, ..StormLimits::default() };
+    rig.controller.set_port(SWITCH, PortSettings { storm, ..settings(1) });
+    rig.settle();
+    let passed = (0..100).filter(|_| !to(&mut rig, 1, &ip(BROADCAST, mac(1))).is_empty()).count();
+    assert_eq!(passed, 10, "a second's worth at once");
+    assert_eq!(to(&mut rig, 1, &ip([0x33, 0x33, 0, 0, 0, 1], mac(1))), [2]);
+    rig.controller.set_port(SWITCH, settings(1));
+    rig.settle();
+    assert!((0..100).all(|_| !to(&mut rig, 1, &ip(BROADCAST, mac(1))).is_empty()));
+}
+
+#[test]
+fn made_up_sources_at_a_port_with_its_own_address_meet_some_flows() {
+    let mut rig = rig(2);
+    let own = lasthop_verdict::Mac(mac(1));
+    rig.controller.set_port(SWITCH, PortSettings { mac: Some(own), ..settings(1) });
+    rig.settle();
+    let mut state = 1_u64;
+    for _ in 0..2000 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let [a, b, c, d, e, f, ..] = state.to_be_bytes();
+        assert_eq!(to(&mut rig, 1, &ip(mac(2), [a, b, c, d, e, f])), [0; 0]);
+    }
+    assert!(rig.misses < 60, "{} packets were asked about", rig.misses);
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
+}

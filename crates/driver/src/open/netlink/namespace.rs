@@ -1,0 +1,48 @@
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use super::message::{Netlink, find, put, u32_at};
+
+/// `RTM_NEWNSID`, `RTM_GETNSID` (linux/rtnetlink.h).
+const NEW_NSID: u16 = 88;
+const GET_NSID: u16 = 90;
+/// `struct rtgenmsg`, filled up.
+const RTGEN: [u8; 4] = [0; 4];
+/// Attributes (linux/net_namespace.h).
+mod attribute {
+    pub(super) const NSID: u16 = 1;
+    pub(super) const FD: u16 = 3;
+}
+/// `NETNSA_NSID_NOT_ASSIGNED`: as an answer, that it has none; as a wish, any.
+const NONE: i32 = -1;
+
+/// The number under which the caller's network namespace knows another one; it is given one if it has none.
+///
+/// # Errors
+/// What the kernel says; `PERM` without CAP_NET_ADMIN when a number has to be given.
+pub(crate) fn namespace_id(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
+    let known = ask(namespace)?;
+    if known != NONE {
+        return Ok(known);
+    }
+    let mut body = about(namespace);
+    put(&mut body, attribute::NSID, &NONE.to_ne_bytes());
+    match Netlink::open(None)?.tell(NEW_NSID, &body) {
+        // Somebody else was quicker.
+        Ok(()) | Err(Errno::EXIST) => ask(namespace),
+        Err(error) => Err(error),
+    }
+}
+
+fn ask(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
+    let answer = Netlink::open(None)?.ask(GET_NSID, &about(namespace))?;
+    let id = answer.get(RTGEN.len()..).and_then(|attributes| find(attributes, attribute::NSID));
+    id.and_then(|value| u32_at(value, 0)).map(u32::cast_signed).ok_or(Errno::PROTO)
+}
+
+fn about(namespace: BorrowedFd<'_>) -> Vec<u8> {
+    let mut body = RTGEN.to_vec();
+    put(&mut body, attribute::FD, &namespace.as_raw_fd().to_ne_bytes());
+    body
+}

@@ -1,0 +1,81 @@
+//! The module of the port `internal`: what the control planes of all datapaths send, each packet with its own actions.
+
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lasthop_flow::Action;
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+use lasthop_wire::Metadata;
+
+use crate::program::compile;
+use crate::{FlowModule, Refused};
+
+/// In the place of a flow's number, for userspace actions of packets that the control plane has executed: this bit, and the
+/// execution's number.
+pub const EXECUTED: u32 = 1 << 31;
+
+/// What is done with a packet of the control plane's own.
+#[derive(Debug)]
+pub struct Execution {
+    pub(crate) metadata: Metadata,
+    pub(crate) program: Box<[AtomicU64]>,
+    pub(crate) number: u32,
+}
+
+impl Execution {
+    /// Has `actions` done to a packet, which comes from `metadata.in_port` for all that it does. Packets that go back to the
+    /// control plane by an action name `number`, below [`EXECUTED`], in the place of a flow.
+    ///
+    /// # Errors
+    /// If there is something among them that is not done here.
+    pub fn new(metadata: Metadata, actions: &[Action], number: u32) -> Result<Self, Refused> {
+        let program = compile(actions)?.into_iter().map(AtomicU64::new).collect();
+        Ok(Self { metadata, program, number: number | EXECUTED })
+    }
+}
+
+/// Hands each packet of the port `internal` to the module that it was announced for.
+#[derive(Debug, Default)]
+pub struct Executions {
+    /// Its worker alone takes from here, and puts something in right before: the lock is free.
+    order: Mutex<VecDeque<Arc<FlowModule>>>,
+}
+
+impl Executions {
+    /// Says what is done with the next packet that is injected (`Fabric::inject`), and which module's flows and ports that is
+    /// about. To be called on the worker that injects it, right before. False: as many were announced as may be.
+    pub fn announce(&self, module: &Arc<FlowModule>, execution: Execution) -> bool {
+        let is_taken = module.execute_next(execution).is_ok();
+        if is_taken {
+            self.order().push_back(Arc::clone(module));
+        }
+        is_taken
+    }
+
+    fn order(&self) -> MutexGuard<'_, VecDeque<Arc<FlowModule>>> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Module for Executions {
+    fn name(&self) -> &'static str {
+        "executions"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+        for (packet, header) in batch.headers.iter().enumerate() {
+            let module = self.order().pop_front();
+            match module {
+                Some(module) => module.execute_one(packet, header, now_ns, verdicts),
+                None => verdicts.drop_packet(packet, DropReason::NoFlow),
+            }
+        }
+    }
+
+    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn port_removed(&self, _: PortId) {}
+}

@@ -1,0 +1,89 @@
+//! The packets of a batch looked up side by side, in the masks that are used most.
+//!
+//! A packet that the cache does not know costs several cache lines, each found by what is in the one before: bucket, flow,
+//! statistics. One packet after the other, each line is waited for. Here all packets take each step together, so that
+//! their lines come in at the same time, and the cache, which did not help, is left alone.
+//!
+//! ```text
+//!   packets   0 1 2 ... 31
+//!     step 1   hashes by mask, their buckets
+//!     step 2   flows that the buckets lead to
+//!     step 3   whether they are it, and their statistics
+//! ```
+
+use lasthop_verdict::BATCH_PACKETS_MAX;
+use lasthop_wire::Key;
+
+use crate::bounds::MASKS_FORESEEN;
+use crate::shared::Shared;
+
+/// In the place of a flow: the packet has to be looked up by itself.
+const NOBODY: u32 = u32::MAX;
+
+/// Flows of a batch's packets, as far as they were found.
+#[derive(Debug)]
+pub(crate) struct Foresight {
+    /// By packet, and the place of the mask that it was found by.
+    flows: [(u32, u8); BATCH_PACKETS_MAX],
+    hashes: [[u64; MASKS_FORESEEN]; BATCH_PACKETS_MAX],
+}
+
+impl Foresight {
+    pub(crate) fn new() -> Self {
+        Self { flows: [(NOBODY, 0); BATCH_PACKETS_MAX], hashes: [[0; MASKS_FORESEEN]; BATCH_PACKETS_MAX] }
+    }
+
+    /// The flow of a packet and which of the masks it was found by; none if it has to be looked up by itself.
+    #[inline]
+    pub(crate) fn found(&self, packet: usize) -> Option<(u32, usize)> {
+        let (flow, at) = *self.flows.get(packet)?;
+        (flow != NOBODY).then_some((flow, usize::from(at)))
+    }
+
+    /// Looks all packets up in `masks`, of which [`MASKS_FORESEEN`] count.
+    #[inline(never)]
+    pub(crate) fn look(&mut self, shared: &Shared, masks: &[u16], keys: &[Key]) {
+        let masks = &masks[..masks.len().min(MASKS_FORESEEN)];
+        for (hashes, key) in self.hashes.iter_mut().zip(keys) {
+            seek(shared, masks, key, hashes);
+        }
+        for (found, hashes) in self.flows.iter_mut().zip(&self.hashes).take(keys.len()) {
+            lead(shared, &hashes[..masks.len()], found);
+        }
+        for (found, key) in self.flows.iter_mut().zip(keys) {
+            check(shared, masks, key, found);
+        }
+    }
+}
+
+/// Where a packet's flow would be.
+#[inline]
+fn seek(shared: &Shared, masks: &[u16], key: &Key, hashes: &mut [u64; MASKS_FORESEEN]) {
+    for (hash, number) in hashes.iter_mut().zip(masks) {
+        *hash = shared.hash(*number, key);
+        shared.buckets.prefetch(*hash);
+    }
+}
+
+/// The flow that may be it.
+#[inline]
+fn lead(shared: &Shared, hashes: &[u64], found: &mut (u32, u8)) {
+    let led = hashes.iter().zip(0..).find_map(|(hash, at)| Some((shared.buckets.candidate(*hash)?, at)));
+    *found = led.unwrap_or((NOBODY, 0));
+    if let Some(slot) = shared.flows.get(found.0 as usize) {
+        slot.prefetch();
+    }
+}
+
+/// Whether it is.
+#[inline]
+fn check(shared: &Shared, masks: &[u16], key: &Key, found: &mut (u32, u8)) {
+    let (flow, at) = *found;
+    let Some(slot) = shared.flows.get(flow as usize) else { return };
+    let number = masks[usize::from(at)];
+    if shared.masks.get(usize::from(number)).is_some_and(|mask| mask.selects(number, slot, key)) {
+        shared.stats.prefetch(slot.newest_entry());
+    } else {
+        *found = (NOBODY, 0);
+    }
+}

@@ -1,0 +1,83 @@
+//! Which port of the switch has which number in the datapath: what flows speak of.
+//!
+//! Words that whoever adds and removes ports stores and workers load: a port's number once a batch, a number's port once an
+//! output. So nothing in a flow has to be translated, and a number may come and go while flows name it.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use lasthop_verdict::{PORTS_MAX, PortId};
+
+/// Numbers that there are, as in the Open vSwitch datapath.
+pub(crate) const NUMBERS: usize = 1 << 16;
+/// In the place of a port's number: it has none.
+const NO_NUMBER: u32 = u32::MAX;
+/// In the place of a number's port: nobody has it. Nothing is ever sent to the port `internal`.
+const NOBODY: u16 = PortId::INTERNAL.0;
+
+/// The numbers of one datapath.
+#[derive(Debug)]
+pub(crate) struct Numbers {
+    by_port: Box<[AtomicU32]>,
+    by_number: Box<[AtomicU16]>,
+}
+
+impl Numbers {
+    /// No port has a number.
+    pub(crate) fn none() -> Self {
+        let by_port = (0..PORTS_MAX).map(|_| AtomicU32::new(NO_NUMBER)).collect();
+        Self { by_port, by_number: (0..NUMBERS).map(|_| AtomicU16::new(NOBODY)).collect() }
+    }
+
+    /// Every port has the number that the switch knows it by.
+    pub(crate) fn identical() -> Self {
+        let numbers = Self::none();
+        (1..PORTS_MAX as u16).for_each(|port| numbers.set(PortId(port), Some(port)));
+        numbers
+    }
+
+    /// The number of a port.
+    #[inline]
+    pub(crate) fn of(&self, port: PortId) -> Option<u16> {
+        let number = self.by_port.get(port.index())?.load(Ordering::Relaxed);
+        (number != NO_NUMBER).then_some(number as u16)
+    }
+
+    /// The port that has a number.
+    #[inline]
+    pub(crate) fn port(&self, number: u16) -> Option<PortId> {
+        let port = self.by_number.get(usize::from(number))?.load(Ordering::Relaxed);
+        (port != NOBODY).then_some(PortId(port))
+    }
+
+    /// Gives a port a number that nobody has, or takes away the one that it has.
+    pub(crate) fn set(&self, port: PortId, number: Option<u16>) {
+        let Some(place) = self.by_port.get(port.index()) else { return };
+        let old = place.swap(number.map_or(NO_NUMBER, u32::from), Ordering::Relaxed);
+        // No number is beyond the table.
+        let store = |number: usize, port: u16| self.by_number[number].store(port, Ordering::Relaxed);
+        if old != NO_NUMBER {
+            store(old as usize, NOBODY);
+        }
+        if let Some(number) = number {
+            store(usize::from(number), port.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_has_one_number_and_a_number_one_port() {
+        let numbers = Numbers::none();
+        assert_eq!((numbers.of(PortId(3)), numbers.port(0), numbers.port(u16::MAX)), (None, None, None));
+        numbers.set(PortId(3), Some(u16::MAX));
+        assert_eq!((numbers.of(PortId(3)), numbers.port(u16::MAX)), (Some(u16::MAX), Some(PortId(3))));
+        numbers.set(PortId(3), Some(0));
+        assert_eq!((numbers.port(u16::MAX), numbers.port(0)), (None, Some(PortId(3))));
+        numbers.set(PortId(3), None);
+        assert_eq!((numbers.of(PortId(3)), numbers.port(0)), (None, None));
+        assert_eq!(Numbers::identical().port(1023), Some(PortId(1023)));
+    }
+}

@@ -1,0 +1,205 @@
+//! A copy of a packet on its way through actions: what is put in front of it and taken off.
+
+use lasthop_verdict::{DropReason, Header};
+use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
+use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, nsh_field, wide_field};
+use lasthop_wire::{Key, Metadata};
+
+use crate::hash::finish;
+
+pub(crate) const ETHERNET_BYTES: usize = 14;
+pub(crate) const EVERYTHING: u32 = u32::MAX;
+const TAG_BYTES: usize = 4;
+const MPLS_BYTES: usize = 4;
+/// "Transparent Ethernet bridging": an Ethernet header follows.
+const ETHERTYPE_ETHERNET: u16 = 0x6558;
+/// Next protocols of a service header (RFC 8300, 2.2) and what they are.
+const NEXT_PROTOCOLS: [(u8, Link); 5] = [
+    (1, Link::None(ETHERTYPE_IPV4)),
+    (2, Link::None(ETHERTYPE_IPV6)),
+    (3, Link::Ethernet),
+    (4, Link::None(ETHERTYPE_NSH)),
+    (5, Link::None(ETHERTYPES_MPLS[0])),
+];
+/// Where a service header has its next protocol.
+const NEXT_PROTOCOL_AT: usize = 3;
+
+/// A copy of a packet on its way through actions.
+#[derive(Clone)]
+pub(crate) struct Parcel<'a> {
+    /// Which packet of the batch it is of.
+    pub(crate) packet: u16,
+    origin: &'a Header,
+    edited: Option<Header>,
+    /// The image among the verdicts' that is as it is now.
+    pub(crate) image: Option<u16>,
+    pub(crate) metadata: Metadata,
+    pub(crate) truncate_len_bytes: u32,
+}
+
+impl<'a> Parcel<'a> {
+    pub(crate) fn new(packet: usize, origin: &'a Header, metadata: Metadata) -> Self {
+        let packet = packet as u16; // below BATCH_PACKETS_MAX
+        let (image, truncate_len_bytes) = (Some(packet), EVERYTHING);
+        Self { packet, origin, edited: None, image, metadata, truncate_len_bytes }
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        self.edited.as_ref().unwrap_or(self.origin)
+    }
+
+    /// The header, which will not be the one that was there.
+    pub(crate) fn edit(&mut self) -> &mut Header {
+        self.image = None;
+        self.edited.get_or_insert(*self.origin)
+    }
+
+    pub(crate) fn key(&self) -> (Key, Offsets) {
+        let mut key = Key::default();
+        let offsets = extract(self.header().bytes(), &self.metadata, &mut key);
+        (key, offsets)
+    }
+
+    pub(crate) fn push_vlan(&mut self, tpid: u16, tci: u16) -> Result<(), DropReason> {
+        if self.metadata.link != Link::Ethernet {
+            return Err(DropReason::ActionImpossible);
+        }
+        let [[a, b], [c, d]] = [tpid.to_be_bytes(), (tci & !VLAN_PRESENT).to_be_bytes()];
+        self.edit().insert(MACS_BYTES, &[a, b, c, d])
+    }
+
+    /// A packet without a tag stays as it is.
+    pub(crate) fn pop_vlan(&mut self) -> Result<(), DropReason> {
+        let is_tagged =
+            matches!(self.header().bytes().get(MACS_BYTES..), Some([0x81, 0, ..] | [0x88, 0xa8, ..]));
+        if self.metadata.link != Link::Ethernet || !is_tagged {
+            return Ok(());
+        }
+        self.edit().remove(MACS_BYTES, TAG_BYTES)
+    }
+
+    /// Behind the last EtherType, which becomes that of MPLS; or in front of everything.
+    pub(crate) fn push_mpls(
+        &mut self,
+        entry: u32,
+        ethertype: u16,
+        is_outermost: bool,
+    ) -> Result<(), DropReason> {
+        self.refuse_gso()?;
+        if is_outermost {
+            self.edit().insert(0, &entry.to_be_bytes())?;
+            self.metadata.link = Link::None(ethertype);
+            return Ok(());
+        }
+        let (_, offsets) = self.key();
+        self.edit().insert(usize::from(offsets.network), &entry.to_be_bytes())?;
+        self.put_ethertype(offsets, ethertype)
+    }
+
+    pub(crate) fn pop_mpls(&mut self, ethertype: u16) -> Result<(), DropReason> {
+        let (key, offsets) = self.key();
+        if !ETHERTYPES_MPLS.contains(&key.ethertype()) {
+            return Err(DropReason::ActionImpossible);
+        }
+        self.edit().remove(usize::from(offsets.network), MPLS_BYTES)?;
+        self.put_ethertype(offsets, ethertype)
+    }
+
+    fn put_ethertype(&mut self, offsets: Offsets, ethertype: u16) -> Result<(), DropReason> {
+        if self.metadata.link != Link::Ethernet {
+            self.metadata.link = link_of(ethertype);
+            return Ok(());
+        }
+        let end = usize::from(offsets.network);
+        let place = self.edit().bytes_mut().get_mut(end - 2..end).ok_or(DropReason::ActionImpossible)?;
+        place.copy_from_slice(&ethertype.to_be_bytes());
+        Ok(())
+    }
+
+    /// Nobody could cut a packet into segments whose network header is behind something else.
+    fn refuse_gso(&self) -> Result<(), DropReason> {
+        if self.header().offload.is_gso() { Err(DropReason::BadGso) } else { Ok(()) }
+    }
+
+    pub(crate) fn push_ethernet(&mut self, destination: u64, source: u64) -> Result<(), DropReason> {
+        let Link::None(ethertype) = self.metadata.link else { return Err(DropReason::ActionImpossible) };
+        let mut bytes = [0; ETHERNET_BYTES];
+        bytes[..6].copy_from_slice(&destination.to_le_bytes()[..6]);
+        bytes[6..12].copy_from_slice(&source.to_le_bytes()[..6]);
+        bytes[12..].copy_from_slice(&ethertype.to_be_bytes());
+        self.edit().insert(0, &bytes)?;
+        self.metadata.link = Link::Ethernet;
+        Ok(())
+    }
+
+    /// Of a packet without tags.
+    pub(crate) fn pop_ethernet(&mut self) -> Result<(), DropReason> {
+        let (key, offsets) = self.key();
+        if self.metadata.link != Link::Ethernet || usize::from(offsets.network) != ETHERNET_BYTES {
+            return Err(DropReason::ActionImpossible);
+        }
+        self.edit().remove(0, ETHERNET_BYTES)?;
+        self.metadata.link = Link::None(key.ethertype());
+        Ok(())
+    }
+
+    /// In front of everything. What follows is said in `header`.
+    pub(crate) fn push_nsh(&mut self, header: &mut [u8]) -> Result<(), DropReason> {
+        self.refuse_gso()?;
+        let known = NEXT_PROTOCOLS.iter().find(|(_, link)| *link == self.metadata.link);
+        let (next, _) = known.ok_or(DropReason::ActionImpossible)?;
+        *header.get_mut(NEXT_PROTOCOL_AT).ok_or(DropReason::ActionImpossible)? = *next;
+        self.edit().insert(0, header)?;
+        self.metadata.link = Link::None(ETHERTYPE_NSH);
+        Ok(())
+    }
+
+    /// Of a packet that begins with one.
+    pub(crate) fn pop_nsh(&mut self) -> Result<(), DropReason> {
+        let (key, _) = self.key();
+        let next = key.get(nsh_field::NEXT_PROTOCOL) as u8;
+        let known = NEXT_PROTOCOLS.iter().find(|(number, _)| *number == next);
+        let (Link::None(ETHERTYPE_NSH), Some((_, link))) = (self.metadata.link, known) else {
+            return Err(DropReason::ActionImpossible);
+        };
+        let words = self.header().bytes().get(1).copied().unwrap_or(0) & 0x3f;
+        self.edit().remove(0, 4 * usize::from(words))?;
+        self.metadata.link = *link;
+        Ok(())
+    }
+
+    /// Of the longest packet on the wire: a segment, if it is still to be cut.
+    pub(crate) fn len_bytes(&self) -> u32 {
+        let (header, offload) = (self.header(), &self.header().offload);
+        let whole = header.frame_len_bytes();
+        if offload.is_gso() {
+            return whole.min(u32::from(offload.hdr_len) + u32::from(offload.gso_size));
+        }
+        whole
+    }
+
+    /// What makes the flow of an IP packet: addresses, protocol, ports. Never 0.
+    pub(crate) fn flow_hash(&self, secret: u64, basis: u32, is_symmetric: bool) -> u32 {
+        let (key, _) = self.key();
+        let one_way = |address: u128, port: u64, salt: u64| {
+            let folded = address as u64 ^ ((address >> 64) as u64).rotate_left(17) ^ secret;
+            finish(finish(folded ^ salt) ^ port << 32)
+        };
+        let address = |v6, v4| key.get_wide(v6) | u128::from(key.get(v4));
+        let salt = u64::from(!is_symmetric);
+        let source = address(wide_field::IPV6_SRC, field::IPV4_SRC);
+        let destination = address(wide_field::IPV6_DST, field::IPV4_DST);
+        let both = one_way(source, key.get(field::TP_SRC), 0).wrapping_add(one_way(
+            destination,
+            key.get(field::TP_DST),
+            salt,
+        ));
+        let rest = key.get(field::IP_PROTO) | key.get(field::ETH_TYPE) << 8 | u64::from(basis) << 32;
+        (finish(both ^ rest) as u32).max(1)
+    }
+}
+
+/// What a packet without an Ethernet header begins with.
+fn link_of(ethertype: u16) -> Link {
+    if ethertype == ETHERTYPE_ETHERNET { Link::Ethernet } else { Link::None(ethertype) }
+}

@@ -1,0 +1,75 @@
+//! `lasthop ovs`: the words, and what is said of what was done.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use super::ask::Asking;
+use crate::fault::Fault;
+use crate::output::print;
+use crate::ovs::{self, Places, Status, Unit};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum OvsCommand {
+    /// Run the installed ovsdb-server and ovs-vswitchd over this switch, in the foreground, until told to end
+    Run {
+        /// Open vSwitch's configuration, made if it is not there [default: RUNDIR/ovs/conf.db, gone with a reboot]
+        #[arg(long, value_name = "FILE")]
+        database: Option<PathBuf>,
+    },
+    /// Have the system's own Open vSwitch service use this switch from its next start on (systemd)
+    Install {
+        /// Only show the drop-in for its unit
+        #[arg(long)]
+        print: bool,
+        /// Where units are [default: /etc/systemd/system]
+        #[arg(long, value_name = "DIR")]
+        units: Option<PathBuf>,
+    },
+    /// Undo `install`: the service uses the kernel's datapath again
+    Uninstall {
+        /// Where units are [default: /etc/systemd/system]
+        #[arg(long, value_name = "DIR")]
+        units: Option<PathBuf>,
+    },
+    /// Show what is there of all that it takes, and what is missing; exits with 1 if something is
+    Status {
+        /// Where Open vSwitch's sockets are, if not where its tools look
+        #[arg(long, value_name = "DIR")]
+        ovs_rundir: Option<PathBuf>,
+    },
+    /// Run a program with this switch in the place of the kernel's datapath: lasthop ovs exec ovs-dpctl show
+    Exec {
+        /// The program and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+        words: Vec<String>,
+    },
+}
+
+impl Asking {
+    pub(super) fn ovs(&self, command: OvsCommand) -> Result<ExitCode, Fault> {
+        match command {
+            OvsCommand::Run { database } => {
+                let database = database.map(std::path::absolute).transpose();
+                let database = database.map_err(|error| Fault::internal("find the database", error))?;
+                ovs::run(&self.dir, &Places::new(&self.dir, database)).map(|()| ExitCode::SUCCESS)
+            }
+            OvsCommand::Install { print: true, .. } => {
+                print(&Unit::text(&self.dir)?).map(|()| ExitCode::SUCCESS)
+            }
+            OvsCommand::Install { units, .. } => {
+                self.show(&Unit::new(units.as_deref()).install(&self.dir)?, ovs::UnitChange::text)
+            }
+            OvsCommand::Uninstall { units } => {
+                self.show(&Unit::new(units.as_deref()).uninstall()?, ovs::UnitChange::text)
+            }
+            OvsCommand::Status { ovs_rundir } => {
+                let status = Status::look(&self.dir, ovs_rundir);
+                self.show(&status, Status::text)?;
+                Ok(ExitCode::from(u8::from(!status.is_ok())))
+            }
+            OvsCommand::Exec { words } => Err(ovs::exec(&self.dir, &words)),
+        }
+    }
+}

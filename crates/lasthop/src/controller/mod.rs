@@ -1,0 +1,301 @@
+//! The controller process: it decides for switches of module flow.
+//!
+//! What it decides is the controller crate's business; here are its sockets. It opens nothing: connections to the switch
+//! process come over the channel, and so does all that it knows of switches and ports.
+
+mod orders;
+
+pub(crate) use orders::{ControlledSwitch, ControllerOrder, ControllerReport};
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use lasthop_control::bounds::DATAGRAM_BYTES_MAX;
+use lasthop_controller::{Controller, LINKS, StaticEntry, SwitchConfig};
+use lasthop_verdict::{PortSettings, SwitchId};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::fault::Fault;
+use crate::fdb::Flush;
+use crate::ipc::{Channel, take_channel};
+use crate::orders::SwitchPort;
+use crate::poller::{Interest, Poller};
+use crate::report::{FdbLine, FdbReport, SwitchInside};
+use crate::sandbox::{self, Kept, Role};
+use crate::signals;
+use crate::switches::SwitchName;
+
+/// The channel's number in the poller; connections have those behind it.
+const CHANNEL: u64 = 0;
+/// Datagrams taken from one connection in a row: then what was decided goes out.
+const DATAGRAMS_PER_TURN: usize = 64;
+
+/// Runs until the supervisor is gone.
+pub(crate) fn run(mode: sandbox::Mode) -> Result<(), Fault> {
+    // Signals to a whole group are for the supervisor.
+    signals::ignore()?;
+    // Named, because it was started as /proc/self/exe.
+    let _ = rustix::thread::set_name(c"lasthop-control");
+    let mut channel: Channel<ControllerReport, ControllerOrder> = take_channel()?;
+    let kept = Kept { channel: channel.as_fd() };
+    match sandbox::enter(Role::Controller, mode, &kept, ControllerReport::Forbidden) {
+        Ok(layers) => drop(channel.send(&ControllerReport::Sandbox(layers), None)),
+        Err(fault) => {
+            let _ = channel.send(&ControllerReport::Failed { why: fault.message }, None);
+            // Said by the supervisor.
+            std::process::exit(1);
+        }
+    }
+    let poller = Poller::new()?;
+    poller.add(&channel, CHANNEL, Interest::READ)?;
+    Process {
+        channel,
+        is_channel_full: false,
+        poller,
+        controller: Controller::new(),
+        switches: BTreeMap::new(),
+        sockets: Vec::new(),
+        buffer: vec![0; DATAGRAM_BYTES_MAX],
+    }
+    .serve()
+}
+
+/// A connection to the switch process.
+struct Socket {
+    fd: OwnedFd,
+    /// It takes no more, and is watched for room as well.
+    is_full: bool,
+}
+
+struct Process {
+    channel: Channel<ControllerReport, ControllerOrder>,
+    /// The channel is watched for room as well.
+    is_channel_full: bool,
+    poller: Poller,
+    controller: Controller,
+    /// As told last.
+    switches: BTreeMap<SwitchName, ControlledSwitch>,
+    /// None while there is no switch process.
+    sockets: Vec<Socket>,
+    buffer: Vec<u8>,
+}
+
+/// CLOCK_MONOTONIC, which counters of flows are told in.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // Neither is ever negative.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+impl Process {
+    fn serve(&mut self) -> Result<(), Fault> {
+        let mut has_more = false;
+        loop {
+            let due = if has_more { Some(Instant::now()) } else { self.due() };
+            for happening in self.poller.wait(due)? {
+                match happening.source {
+                    CHANNEL if !self.hear() => return Ok(()),
+                    CHANNEL => {}
+                    link => self.receive(link as usize - 1), // ours are small
+                }
+            }
+            has_more = !self.sockets.is_empty() && self.controller.turn(now_ns());
+            self.controller
+                .take_words()
+                .into_iter()
+                .for_each(|words| self.tell(&ControllerReport::Said(words)));
+            self.send_all();
+            self.watch()?;
+        }
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let due_ns = self.controller.due_ns().filter(|_| !self.sockets.is_empty())?;
+        Some(Instant::now() + Duration::from_nanos(due_ns.saturating_sub(now_ns())))
+    }
+
+    /// Does what the supervisor says. False when it is gone.
+    fn hear(&mut self) -> bool {
+        let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
+        while let Some((order, fds)) = self.channel.take() {
+            self.obey(order, fds.unwrap_or_default());
+        }
+        is_open
+    }
+
+    fn obey(&mut self, order: ControllerOrder, fds: Vec<OwnedFd>) {
+        match order {
+            ControllerOrder::Connect => self.connect(fds),
+            ControllerOrder::Switches(switches) => self.take_switches(switches),
+            ControllerOrder::Flush { round, flush } => {
+                let flushed = self.flush(&flush);
+                self.tell(&ControllerReport::Flushed { round, flushed });
+            }
+            ControllerOrder::Tell { round } => {
+                let (fdb, switches) = self.describe();
+                self.tell(&ControllerReport::Told { round, fdb, switches });
+            }
+        }
+    }
+
+    fn tell(&mut self, report: &ControllerReport) {
+        // If the other side is gone, reading says so.
+        let _ = self.channel.send(report, None);
+    }
+
+    /// There is another switch process, or the first one.
+    fn connect(&mut self, fds: Vec<OwnedFd>) {
+        self.disconnect();
+        if fds.len() != LINKS {
+            let why =
+                "no file descriptors are left for connections to the switch; raise the limit (ulimit -n)";
+            return self.tell(&ControllerReport::Said(why.to_owned()));
+        }
+        self.controller.reconnected();
+        for (number, fd) in (1..).zip(fds) {
+            // What is not watched is never heard of, and the supervisor connects anew.
+            if self.poller.add(&fd, number, Interest::READ).is_ok() {
+                self.sockets.push(Socket { fd, is_full: false });
+            }
+        }
+    }
+
+    fn disconnect(&mut self) {
+        for socket in self.sockets.drain(..) {
+            self.poller.remove(&socket.fd);
+        }
+    }
+
+    /// Tells the controller what is other than before.
+    fn take_switches(&mut self, switches: Vec<ControlledSwitch>) {
+        let switches: BTreeMap<_, _> =
+            switches.into_iter().map(|switch| (switch.name.clone(), switch)).collect();
+        let old = std::mem::replace(&mut self.switches, switches);
+        for name in old.keys().filter(|name| !self.switches.contains_key(*name)) {
+            self.controller.remove_switch(name.as_str());
+        }
+        for (name, switch) in &self.switches {
+            update(&mut self.controller, old.get(name), switch);
+        }
+    }
+
+    fn flush(&mut self, flush: &Flush) -> usize {
+        let port = flush.vnic.as_ref().map(crate::vnic::Name::as_str);
+        let has_port = |switch: &&ControlledSwitch| {
+            port.is_none_or(|port| switch.ports.iter().any(|known| known.vnic.name.as_str() == port))
+        };
+        let names = self.switches.values().filter(has_port).map(|switch| switch.name.as_str());
+        names.map(|name| self.controller.flush(name, port, flush.vlan, now_ns())).sum()
+    }
+
+    /// All addresses, and what happened in each switch.
+    fn describe(&self) -> (FdbReport, Vec<SwitchInside>) {
+        let (mut entries, mut switches) = (Vec::new(), Vec::new());
+        for name in self.switches.keys() {
+            let addresses = self.controller.addresses(name.as_str(), now_ns()).unwrap_or_default();
+            let stats = self.controller.stats_of(name.as_str()).unwrap_or_default();
+            let counters = stats.counters().map(|(name, count)| (name.to_owned(), count)).collect();
+            switches.push(SwitchInside { name: name.clone(), addresses: addresses.len(), counters });
+            entries.extend(addresses.into_iter().map(|address| FdbLine {
+                switch: name.clone(),
+                mac: address.mac.to_string(),
+                vlan: address.vlan,
+                port: address.port,
+                age_ms: address.age_ns / 1_000_000,
+                is_static: address.is_static,
+            }));
+        }
+        (FdbReport { entries }, switches)
+    }
+
+    /// Takes what came from the switch process.
+    fn receive(&mut self, link: usize) {
+        for _ in 0..DATAGRAMS_PER_TURN {
+            let Some(socket) = self.sockets.get(link) else { return };
+            match recv(&socket.fd, self.buffer.as_mut_slice(), RecvFlags::empty()) {
+                Ok((0, _)) => return self.disconnect(),
+                Ok((len, _)) => {
+                    let datagram = self.buffer.get(..len).unwrap_or_default();
+                    self.controller.received(link, datagram, now_ns());
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                // The switch process is gone; the supervisor hands over connections to the next one.
+                Err(_) => return self.disconnect(),
+            }
+        }
+    }
+
+    /// Sends what the switch process takes.
+    fn send_all(&mut self) {
+        for link in 0..self.sockets.len() {
+            while let Some((socket, datagram)) = self.sockets.get_mut(link).zip(self.controller.output(link))
+            {
+                match send(&socket.fd, datagram, SendFlags::NOSIGNAL) {
+                    Ok(_) => self.controller.sent(link),
+                    Err(Errno::AGAIN | Errno::NOBUFS) => break,
+                    Err(Errno::INTR) => {}
+                    Err(_) => return self.disconnect(),
+                }
+            }
+        }
+    }
+
+    /// Watches for room where something waits for it.
+    fn watch(&mut self) -> Result<(), Fault> {
+        for (link, socket) in self.sockets.iter_mut().enumerate() {
+            let write = self.controller.output(link).is_some();
+            if write != socket.is_full {
+                self.poller.modify(&socket.fd, link as u64 + 1, Interest { read: true, write })?;
+                socket.is_full = write;
+            }
+        }
+        let write = self.channel.wants_write();
+        if write != self.is_channel_full {
+            self.poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
+            self.is_channel_full = write;
+        }
+        Ok(())
+    }
+}
+
+/// Tells the controller what is other than before about one switch.
+fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &ControlledSwitch) {
+    let name = switch.name.as_str();
+    controller.set_switch(&SwitchConfig { name: name.to_owned(), addresses_max: switch.addresses_max });
+    let old_ports = old.map(|old| old.ports.as_slice()).unwrap_or_default();
+    let old_fdb = old.map(|old| old.fdb.as_slice()).unwrap_or_default();
+    let is_in =
+        |port: &SwitchPort, ports: &[SwitchPort]| ports.iter().any(|other| other.vnic.name == port.vnic.name);
+    for gone in old_ports.iter().filter(|port| !is_in(port, &switch.ports)) {
+        controller.remove_port(name, gone.vnic.name.as_str());
+    }
+    for port in switch.ports.iter().filter(|port| !old_ports.contains(port)) {
+        controller.set_port(name, settings(port));
+    }
+    if switch.fdb != old_fdb {
+        let entries = switch.fdb.iter().map(|entry| StaticEntry {
+            mac: entry.mac,
+            vlan: entry.vlan,
+            port: entry.vnic.to_string(),
+        });
+        controller.set_statics(name, entries.collect());
+    }
+}
+
+/// A port as modules are told of it.
+fn settings(SwitchPort { vnic, leads, .. }: &SwitchPort) -> PortSettings {
+    PortSettings {
+        name: vnic.name.to_string(),
+        switch: SwitchId::DEFAULT,
+        mac: vnic.mac,
+        storm: vnic.storm(),
+        macs_max: None,
+        vlans: vnic.port_vlans(),
+        is_isolated: vnic.isolated,
+        kind: leads.kind(),
+    }
+}

@@ -1,0 +1,8 @@
+//! What the controller process needs beside that: datagrams of the control interface.
+
+use super::{Call, NO_ADDRESS, call};
+
+pub(in crate::sandbox) const CALLS: &[Call] = &[
+    Call::any(call!(SYS_recvfrom), "packets of no flow come, and answers of the switch process"),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "flows go, and packets that are sent on"),
+];

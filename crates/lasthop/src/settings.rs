@@ -1,0 +1,119 @@
+//! What only a restart can change: as it is asked for, and as the switch process runs with it.
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{FdbEntries, ModuleName};
+use crate::cpus::CpuList;
+use crate::fault::Fault;
+use crate::hysteresis::Hysteresis;
+use crate::sandbox;
+use crate::switches::{ControllerKind, SwitchSpec};
+use crate::workers::Workers;
+
+/// What is asked for, by the file or by flags. In a report of a running switch, what it runs with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    /// What decides where packets of the switch "default" go: bridge, dummy or flow [default: bridge]
+    #[arg(long)]
+    pub(crate) module: Option<ModuleName>,
+    /// CPUs that workers may use, as in 0-3,6 [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) cpus: Option<CpuList>,
+    /// Slots of the forwarding table of the switch "default", of which the addresses behind one port take a quarter at most
+    /// [default: 16384]
+    #[arg(long, value_name = "N")]
+    pub(crate) fdb_entries: Option<FdbEntries>,
+    /// Whom the switch "default" asks about packets of no flow, if its module is flow: the controller that comes with it, who comes
+    /// over the control interface, or nobody [default: embedded]
+    #[arg(long, value_name = "embedded|external|none")]
+    #[serde(default)]
+    pub(crate) controller: Option<ControllerKind>,
+    /// Threads that move packets, 1 to 16, the first alone while there is little to do [default: one for each CPU of --cpus; without
+    /// it 2, or 1 with fewer than 4 CPUs]
+    #[arg(long, value_name = "N")]
+    pub(crate) workers: Option<Workers>,
+    /// Microseconds for which a thread that moves packets looks for more before it sleeps, at most, 0 to 10000: it does so while
+    /// that has been paying lately; more saves wake-ups of requests whose answers take long [default: 200]
+    #[arg(long, value_name = "N")]
+    #[serde(default)]
+    pub(crate) hysteresis_us: Option<Hysteresis>,
+    /// What the switch process gives up before it meets a guest, so that who takes it over is nowhere: as much as this kernel
+    /// allows (auto), all or no start (strict), nothing (off) [default: auto]
+    #[arg(long, value_name = "auto|strict|off")]
+    pub(crate) sandbox: Option<sandbox::Mode>,
+    /// Group, by name or number, whose members may use the control socket, beside the switch's own user [default: none]
+    #[arg(long, value_name = "GROUP")]
+    #[serde(default)]
+    pub(crate) control_group: Option<String>,
+}
+
+impl Settings {
+    /// Both together, of which these win.
+    pub(crate) fn over(self, other: Self) -> Self {
+        Self {
+            module: self.module.or(other.module),
+            cpus: self.cpus.or(other.cpus),
+            fdb_entries: self.fdb_entries.or(other.fdb_entries),
+            controller: self.controller.or(other.controller),
+            workers: self.workers.or(other.workers),
+            hysteresis_us: self.hysteresis_us.or(other.hysteresis_us),
+            sandbox: self.sandbox.or(other.sandbox),
+            control_group: self.control_group.or(other.control_group),
+        }
+    }
+}
+
+/// How the switch process is to run; module and table are the default switch's.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SwitchSettings {
+    #[arg(long)]
+    pub(crate) module: ModuleName,
+    #[arg(long)]
+    pub(crate) cpus: Option<CpuList>,
+    #[arg(long)]
+    pub(crate) fdb_entries: Option<FdbEntries>,
+    /// The supervisor's business.
+    #[arg(skip)]
+    pub(crate) controller: Option<ControllerKind>,
+    #[arg(long, default_value = "1")]
+    pub(crate) workers: Workers,
+    #[arg(long = "hysteresis-us", default_value_t)]
+    pub(crate) hysteresis: Hysteresis,
+    #[arg(long, default_value = "auto")]
+    pub(crate) sandbox: sandbox::Mode,
+}
+
+impl SwitchSettings {
+    /// What is asked for, and defaults.
+    ///
+    /// # Errors
+    /// One sentence that names CPUs which this process may not use.
+    pub(crate) fn new(asked: Settings) -> Result<Self, Fault> {
+        let Settings {
+            module,
+            cpus,
+            fdb_entries,
+            controller,
+            workers,
+            hysteresis_us,
+            sandbox,
+            control_group: _,
+        } = asked;
+        cpus.as_ref().map_or(Ok(()), CpuList::check)?;
+        Ok(Self {
+            module: module.unwrap_or_default(),
+            workers: workers.unwrap_or_else(|| Workers::for_cpus(cpus.as_ref())),
+            cpus,
+            fdb_entries,
+            controller,
+            hysteresis: hysteresis_us.unwrap_or_default(),
+            sandbox: sandbox.unwrap_or_default(),
+        })
+    }
+
+    /// The switch that is always there.
+    pub(crate) fn default_switch(&self) -> SwitchSpec {
+        SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller)
+    }
+}

@@ -1,0 +1,128 @@
+//! Placeholders: what the host shows of a vnic that a controller outside may want.
+//!
+//! Open vSwitch looks for a network device of a port's name before it asks its datapath for the port. So a vnic of a switch
+//! whose controller is outside has a tap of its name, through which nothing passes: nobody reads it, and what the host's stack
+//! sends to it is lost. It says what the guest's end is like: its address, its MTU, and whether it has a link. It is the
+//! supervisor's alone, so it goes with the vnic, and outlives switch processes.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+
+use lasthop_driver::open::{self, OpenError, TapOptions};
+use rustix::io::Errno;
+
+use crate::log::say_of_others;
+use crate::orders::{HostDevice, Order};
+use crate::vnic::VnicSpec;
+
+use super::Supervisor;
+use super::port::Port;
+
+/// A tap without a purpose of its own.
+#[derive(Debug)]
+pub(super) struct Placeholder {
+    tap: OwnedFd,
+    index: u32,
+    /// As set last; none before.
+    has_link: Option<bool>,
+}
+
+impl Placeholder {
+    fn make(vnic: &VnicSpec) -> Result<Self, OpenError> {
+        let options = TapOptions {
+            mtu_bytes: vnic.mtu.map(u32::from),
+            mac: vnic.mac.map(|mac| mac.0),
+            ..TapOptions::default()
+        };
+        let device = open::tap(vnic.name.as_str(), options)?;
+        let index = device.facts.index;
+        let tap = device.queues.into_iter().next().ok_or_else(|| OpenError::Busy(vnic.name.to_string()))?;
+        Ok(Self { tap, index, has_link: None })
+    }
+
+    pub(super) fn host_device(&self) -> HostDevice {
+        HostDevice { index: self.index, namespace: None }
+    }
+
+    fn is_gone(&self) -> bool {
+        open::tap_namespace_id(self.tap.as_fd()) == Err(Errno::BADFD)
+    }
+
+    /// The guest's address is another one.
+    pub(super) fn set_address(&self, vnic: &VnicSpec) {
+        if let Some(mac) = vnic.mac
+            && let Err(error) = open::set_address(vnic.name.as_str(), mac.0)
+        {
+            say_of_others!("vnic {}: its tap keeps its address: {error}", vnic.name);
+        }
+    }
+
+    fn set_link(&mut self, has_link: bool) {
+        if self.has_link != Some(has_link) {
+            // Fails when somebody has deleted it, of which the kernel tells.
+            let _ = open::set_carrier(self.tap.as_fd(), has_link);
+            self.has_link = Some(has_link);
+        }
+    }
+}
+
+impl Supervisor {
+    /// Makes a vnic's placeholder if it is to have one. Without it the vnic is as good as ever to everybody but Open vSwitch.
+    pub(super) fn make_placeholder(&mut self, number: u32) {
+        let Some(port) = self.ports.get(&number).filter(|port| port.device().is_none()) else { return };
+        if !self.has_outside_controller(&port.spec) {
+            return;
+        }
+        let made = Placeholder::make(&port.spec);
+        // To hear of it should somebody delete it.
+        let watched = self.watch_links();
+        let Some(port) = self.ports.get_mut(&number) else { return };
+        match made {
+            Ok(placeholder) => port.placeholder = Some(placeholder),
+            Err(error) => say_of_others!(
+                "vnic {name}: Open vSwitch will not find it, for want of a tap of its name: {error}",
+                name = port.spec.name
+            ),
+        }
+        if let Err(fault) = watched {
+            say_of_others!("vnic {}: {fault}", port.spec.name);
+        }
+    }
+
+    fn has_outside_controller(&self, vnic: &VnicSpec) -> bool {
+        self.switches.iter().any(|switch| switch.name == vnic.switch && switch.has_outside_controller())
+    }
+
+    /// Has placeholders say what links their guests have.
+    pub(super) fn tend_placeholders(&mut self) {
+        for port in self.ports.values_mut() {
+            let has_link = port.has_guest_link();
+            if let Some(placeholder) = &mut port.placeholder {
+                placeholder.set_link(has_link);
+            }
+        }
+    }
+
+    /// There are news of devices: placeholders that somebody deleted are made again.
+    pub(super) fn look_for_placeholders(&mut self, names: &BTreeSet<String>) {
+        let is_lost = |port: &Port| {
+            let placeholder = port.placeholder.as_ref().filter(|_| names.contains(port.spec.name.as_str()));
+            placeholder.is_some_and(Placeholder::is_gone)
+        };
+        let lost: Vec<u32> =
+            self.ports.iter().filter(|(_, port)| is_lost(port)).map(|(number, _)| *number).collect();
+        for number in lost {
+            if let Some(port) = self.ports.get_mut(&number) {
+                port.placeholder = None;
+            }
+            self.make_placeholder(number);
+            self.tell_of_placeholder(number);
+        }
+    }
+
+    fn tell_of_placeholder(&mut self, number: u32) {
+        let Some(port) = self.ports.get(&number) else { return };
+        let device = port.placeholder.as_ref().map(Placeholder::host_device);
+        self.tell_switch(Order::HostDevice { name: port.spec.name.to_string(), device });
+    }
+}

@@ -1,0 +1,292 @@
+//! What the control interface asks of the switch, done by switches, flow tables and the engine.
+
+use std::ops::ControlFlow;
+
+use lasthop_control::datapath::{
+    Datapath as Interface, DatapathId, Execute, Flow, FlowInstall, FlowName, FlowView, Meter, MeterFeatures,
+    Port, PortView, Readiness, RemovalId, WantedPort,
+};
+use lasthop_control::family::{DatapathStats, MegaflowStats, VportKind, VportStats};
+use lasthop_control::{Errno, Refusal};
+use lasthop_engine::{EngineError, PortStats};
+use lasthop_flow::Action;
+use lasthop_verdict::{DropReason, PortId};
+
+use crate::fault::Fault;
+use crate::log::say_of_others;
+
+use super::super::datapath::{Datapath, NamedPort};
+use super::super::wishes::Wishes;
+use super::places::{Member, Place, Places};
+use super::{flows, meters};
+
+/// The switch, for one request.
+pub(super) struct Adapter<'a> {
+    pub(super) inside: &'a mut Datapath,
+    pub(super) places: &'a mut Places,
+    pub(super) wishes: &'a mut Wishes,
+}
+
+impl<'a> Adapter<'a> {
+    pub(super) fn new(inside: &'a mut Datapath, places: &'a mut Places, wishes: &'a mut Wishes) -> Self {
+        Self { inside, places, wishes }
+    }
+
+    pub(super) fn place(&self, id: DatapathId) -> Result<&Place, Refusal> {
+        self.places.get(id).ok_or(Errno::ENODEV.into())
+    }
+
+    pub(super) fn place_mut(&mut self, id: DatapathId) -> Result<&mut Place, Refusal> {
+        self.places.get_mut(id).ok_or(Errno::ENODEV.into())
+    }
+
+    /// The port of this name, which is in no datapath, in the switch of datapath `id` from now on.
+    fn fetch(&mut self, id: DatapathId, name: &str) -> Result<PortId, Refusal> {
+        let switch = self.place(id)?.switch;
+        let port = self.inside.port_named(name);
+        let port =
+            port.ok_or(Refusal::new(Errno::ENODEV, "there is no vnic, port or device of that name"))?;
+        if self.places.has(port.number) {
+            return Err(Refusal::new(Errno::EBUSY, "the port is in another datapath"));
+        }
+        if !self.inside.is_for_datapaths(&port) {
+            say_of_others!(
+                "vnic {name} cannot be in a datapath: its switch has no flow table; give that module flow"
+            );
+            return Err(Refusal::new(Errno::EBUSY, "the port's switch has no flow table (module flow)"));
+        }
+        self.inside.move_port(name, switch).map_err(|error| refused(&error))?;
+        Ok(port.number)
+    }
+
+    /// What a port's number was for is over.
+    fn release(&mut self, place_of: DatapathId, number: u32) {
+        let Some(place) = self.places.get_mut(place_of) else { return };
+        let Some(Member { name, port }) = place.members.remove(&number) else { return };
+        let Some(port) = port else { return };
+        place.module.set_number(port, None);
+        if let Err(error) = self.inside.send_home(&name) {
+            say_of_others!("vnic {name} is not back in its switch: {error}");
+        }
+        if self.inside.port_named(&name).is_some_and(|port| port.is_requested()) {
+            self.wishes.release(&name, true);
+        }
+    }
+
+    /// Whether a datapath's own port is to have a device: OVS looks for it. Where the configuration knows the switch there may be no
+    /// other controller than our own, which does not.
+    fn wants_own_device(&self, wanted: WantedPort<'_>) -> bool {
+        !self.inside.has_switch(wanted.datapath)
+    }
+
+    fn view(&self, member: &Member) -> PortView {
+        let stats =
+            member.port.and_then(|port| self.places.stats_of(self.inside.engine(), port, vport_stats));
+        let device = self.inside.port_named(&member.name).and_then(|port| port.device);
+        PortView {
+            stats: stats.unwrap_or_default(),
+            ifindex: device.map(|device| device.index),
+            netns_id: device.and_then(|device| device.namespace),
+        }
+    }
+
+    fn has_own_device(&self, name: &str) -> bool {
+        let port = self.inside.port_named(name);
+        port.is_some_and(|port| port.is_requested()) && !self.wishes.is_leaving(name)
+    }
+
+    /// Packets of its ports that the control plane should have been asked about and was not.
+    fn lost(&self, place: &Place) -> u64 {
+        let of_port = |member: &Member| {
+            let no_flow = |stats: &PortStats| stats.counters.rx_drops.of(DropReason::NoFlow);
+            member.port.and_then(|port| self.places.stats_of(self.inside.engine(), port, no_flow))
+        };
+        place.members.values().filter_map(of_port).sum()
+    }
+}
+
+fn refused(error: &EngineError) -> Refusal {
+    match error {
+        EngineError::NoAnswer(_) => Refusal::new(Errno::EBUSY, "a worker of the switch does not answer"),
+        _ => Refusal::new(Errno::EBUSY, "the datapath's switch cannot have the port"),
+    }
+}
+
+/// A switch that cannot be made.
+fn no_switch(fault: &Fault) -> Refusal {
+    say_of_others!("a datapath was refused: {fault}");
+    Refusal::new(Errno::EBUSY, "a switch of that name has no flow table, or there is no room for one more")
+}
+
+/// Received and sent as a switch sees it, which is how both sides count here.
+fn vport_stats(stats: &PortStats) -> VportStats {
+    let counters = &stats.counters;
+    VportStats {
+        rx_packets: counters.rx_packets,
+        tx_packets: counters.tx_packets,
+        rx_bytes: counters.rx_bytes,
+        tx_bytes: counters.tx_bytes,
+        rx_dropped: counters.rx_drops.total(),
+        tx_dropped: counters.tx_drops.total(),
+        ..VportStats::default()
+    }
+}
+
+impl Interface for Adapter<'_> {
+    fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal> {
+        let (switch, module, is_made) = self.inside.flow_switch(name).map_err(|fault| no_switch(&fault))?;
+        let made = is_made.then(|| name.to_owned());
+        let (members, meters) = Default::default();
+        self.places.insert(id, Place { switch, module, made, members, meters });
+        Ok(())
+    }
+
+    fn destroyed(&mut self, id: DatapathId) {
+        let numbers: Vec<u32> =
+            self.places.get(id).into_iter().flat_map(|place| place.members.keys().copied()).collect();
+        numbers.into_iter().for_each(|number| self.release(id, number));
+        let Some(place) = self.places.remove(id) else { return };
+        place.module.set_asked(false);
+        flows::flush(&place);
+        meters::clear(&place);
+        if let Some(name) = place.made
+            && let Err(fault) = self.inside.remove_switch(&name)
+        {
+            say_of_others!("the switch of datapath {name} stays: {fault}");
+        }
+    }
+
+    fn stats(&self, id: DatapathId) -> (DatapathStats, MegaflowStats) {
+        let Some(place) = self.places.get(id) else { return Default::default() };
+        let (looked, (flows, masks)) = (place.module.look_ups(), place.module.table().len());
+        let own = DatapathStats {
+            hit: looked.all.saturating_sub(looked.missed),
+            missed: looked.missed,
+            lost: self.lost(place),
+            flows: flows as u64,
+        };
+        let megaflows =
+            MegaflowStats { mask_hits: looked.masks, masks: masks as u32, cache_hits: looked.cached };
+        (own, megaflows)
+    }
+
+    fn port_wanted(&mut self, wanted: WantedPort<'_>) -> Result<Readiness, Refusal> {
+        if self.inside.port_named(wanted.name).is_some() && !self.wishes.is_leaving(wanted.name) {
+            return Ok(Readiness::Ready);
+        }
+        let is_own = wanted.name == wanted.datapath;
+        if is_own && !self.wants_own_device(wanted) {
+            return Ok(Readiness::Ready);
+        }
+        match self.wishes.want(wanted) {
+            // It does without; the supervisor has said why.
+            Err(_) if is_own => Ok(Readiness::Ready),
+            result => result,
+        }
+    }
+
+    fn port_unwanted(&mut self, name: &str) {
+        let port = self.inside.port_named(name);
+        // One that nobody asked for is no less there.
+        if port.as_ref().is_none_or(NamedPort::is_requested) {
+            self.wishes.release(name, port.is_some());
+        }
+    }
+
+    fn port_added(&mut self, id: DatapathId, port: &Port) -> Result<(), Refusal> {
+        let Port { number, name, kind, .. } = port;
+        let port = match (*number, kind) {
+            (0, VportKind::Internal) if !self.has_own_device(name) => None,
+            (_, VportKind::Netdev | VportKind::Internal) => Some(self.fetch(id, name)?),
+            _ => return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there")),
+        };
+        let place = self.place_mut(id)?;
+        place.members.insert(*number, Member { name: name.clone(), port });
+        if let (Some(port), Ok(number)) = (port, u16::try_from(*number)) {
+            place.module.set_number(port, Some(number));
+        }
+        Ok(())
+    }
+
+    fn port_changed(&mut self, _: DatapathId, _: &Port) -> Result<(), Refusal> {
+        Err(Refusal::invalid("a port of that type has no options"))
+    }
+
+    fn port_removed(&mut self, id: DatapathId, number: u32) {
+        self.release(id, number);
+    }
+
+    fn port_view(&self, id: DatapathId, number: u32) -> PortView {
+        let member = self.places.get(id).and_then(|place| place.members.get(&number));
+        member.map(|member| self.view(member)).unwrap_or_default()
+    }
+
+    fn flow_install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal> {
+        flows::install(self.place(id)?, flow)
+    }
+
+    fn flow_change(
+        &mut self,
+        id: DatapathId,
+        name: &FlowName,
+        actions: Option<Vec<Action>>,
+        is_clear: bool,
+    ) -> Result<(), Refusal> {
+        flows::change(self.place(id)?, name, actions, is_clear)
+    }
+
+    fn flow(&self, id: DatapathId, name: &FlowName) -> Option<Flow> {
+        flows::get(self.places.get(id)?, name)
+    }
+
+    fn flow_remove(
+        &mut self,
+        id: DatapathId,
+        name: &FlowName,
+        wants_last: bool,
+    ) -> Result<Option<RemovalId>, Refusal> {
+        let place = self.place(id)?;
+        let removed = place.module.table().remove(flows::name_of(name)).map_err(flows::refused)?;
+        let module = place.module.clone();
+        Ok(wants_last.then(|| self.places.remember(module, removed)))
+    }
+
+    fn flow_removed(&mut self, removal: RemovalId) -> Option<Flow> {
+        self.places.last_of(removal)
+    }
+
+    fn flows_flush(&mut self, id: DatapathId) {
+        if let Some(place) = self.places.get(id) {
+            flows::flush(place);
+        }
+    }
+
+    fn flows_visit(
+        &self,
+        id: DatapathId,
+        cursor: u64,
+        visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
+    ) -> Option<u64> {
+        flows::visit(self.places.get(id)?, cursor, visit)
+    }
+
+    fn execute(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
+        self.send(id, execute)
+    }
+
+    fn meter_features(&self, _: DatapathId) -> MeterFeatures {
+        meters::FEATURES
+    }
+
+    fn meter_set(&mut self, id: DatapathId, meter: u32, what: Meter) -> Result<Option<Meter>, Refusal> {
+        meters::set(self.place_mut(id)?, meter, what)
+    }
+
+    fn meter(&self, id: DatapathId, meter: u32) -> Option<Meter> {
+        meters::get(self.places.get(id)?, meter)
+    }
+
+    fn meter_remove(&mut self, id: DatapathId, meter: u32) -> Option<Meter> {
+        meters::remove(self.places.get_mut(id)?, meter)
+    }
+}

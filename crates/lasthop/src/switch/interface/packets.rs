@@ -1,0 +1,234 @@
+//! Packets to the control plane, and from it.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lasthop_control::datapath::{DatapathId, Execute};
+use lasthop_control::family::PacketMessage;
+use lasthop_control::server::{Upcall, UpcallKind};
+use lasthop_control::{Errno, Refusal};
+use lasthop_engine::UpcallRecord;
+use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
+use lasthop_flow::{Action, FlowKey, Userspace};
+use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe};
+use lasthop_verdict::{SwitchId, UpcallReason};
+use lasthop_wire::Metadata;
+use lasthop_wire::key::Link;
+
+use super::adapter::Adapter;
+use super::flows;
+use super::places::Places;
+
+/// Packets of the control plane's that workers have not heard of yet.
+const UNDER_WAY_PACKETS_MAX: usize = 1024;
+/// Their bytes.
+const UNDER_WAY_BYTES_MAX: usize = 8 << 20;
+/// Executed packets whose userspace actions are remembered: their packets come back within one queue's length.
+const EXECUTED_MAX: usize = 4096;
+/// The input port of packets that have none (the kernel's `DP_MAX_PORTS`).
+const NO_PORT: u16 = u16::MAX;
+
+/// Packets that were handed to workers to be executed.
+#[derive(Debug, Default)]
+pub(super) struct UnderWay {
+    packets: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl UnderWay {
+    fn has_room(&self) -> bool {
+        self.packets.load(Ordering::Relaxed) < UNDER_WAY_PACKETS_MAX
+            && self.bytes.load(Ordering::Relaxed) < UNDER_WAY_BYTES_MAX
+    }
+
+    fn enter(&self, bytes: usize) {
+        self.packets.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn leave(&self, bytes: usize) {
+        self.packets.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// A packet's hash goes up with it and comes back when it is executed: the lower half is of what makes its flow, the upper
+/// half the ticket by which the flow table is told that it is through.
+fn hash_of(key: &FlowKey, ticket: u32) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (key.ethernet, key.ipv4, key.ipv6, key.tcp.or(key.udp).or(key.sctp)).hash(&mut hasher);
+    u64::from(ticket) << 32 | u64::from(hasher.finish() as u32)
+}
+
+fn ticket_in(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+/// Userspace actions in the order in which they are written, those of lists within included.
+fn userspace(actions: &[Action]) -> Vec<&Userspace> {
+    actions.iter().flat_map(userspace_in).collect()
+}
+
+fn userspace_in(action: &Action) -> Vec<&Userspace> {
+    match action {
+        Action::Userspace(userspace) => vec![userspace],
+        Action::Sample(sample) => userspace(&sample.actions),
+        Action::Clone(actions) => userspace(actions),
+        Action::CheckLength(check) => [userspace(&check.greater), userspace(&check.less_equal)].concat(),
+        _ => Vec::new(),
+    }
+}
+
+impl Places {
+    /// What the control plane is told of a packet, and whose flow table it is about; takes the frame. None if that is gone.
+    pub(super) fn upcall(
+        &self,
+        record: &UpcallRecord,
+        frame: &mut Vec<u8>,
+    ) -> Option<(Upcall, Arc<FlowModule>)> {
+        let (id, place) = self.of_switch(SwitchId(record.origin))?;
+        let (kind, action, actions) = match record.reason {
+            UpcallReason::Miss => (UpcallKind::Miss, None, None),
+            UpcallReason::Action { flow, step } => {
+                let (action, actions) = self.action(&place.module, flow, usize::from(step))?;
+                (UpcallKind::Action { port_id: action.port_id }, Some(action), actions)
+            }
+        };
+        let key = describe(frame, &record.metadata);
+        let hash = Some(hash_of(&key, record.ticket));
+        let packet = std::mem::take(frame);
+        let key = FlowKey { in_port: key.in_port.filter(|number| *number != u32::from(NO_PORT)), ..key };
+        let len_bytes = Some(record.len_bytes).filter(|len| *len as usize > packet.len());
+        let user_data = action.and_then(|action| action.user_data);
+        let message = PacketMessage {
+            datapath: id.0,
+            packet,
+            key,
+            actions,
+            user_data,
+            len_bytes,
+            hash,
+            ..PacketMessage::default()
+        };
+        let (port, worker) = (u32::from(record.metadata.in_port), usize::from(record.worker));
+        Some((Upcall { kind, port, worker, message }, Arc::clone(&place.module)))
+    }
+
+    /// The action that sent a packet up, and all of its flow's, if it wants them told.
+    fn action(
+        &self,
+        module: &FlowModule,
+        flow: u32,
+        step: usize,
+    ) -> Option<(Userspace, Option<Vec<Action>>)> {
+        if flow & EXECUTED != 0 {
+            let number = flow & !EXECUTED;
+            let (_, actions) = self.executed.iter().rev().find(|(executed, _)| *executed == number)?;
+            return Some((actions.get(step)?.clone(), None));
+        }
+        let flow = module.table().at(flow)?;
+        let action = (*userspace(&flow.actions).get(step)?).clone();
+        let actions = action.has_actions.then(|| flow.actions.clone());
+        Some((action, actions))
+    }
+
+    /// Remembers the userspace actions of a packet that is executed, if there are any; the number that they are found by.
+    fn remember_execution(&mut self, actions: &[Action]) -> u32 {
+        let own: Vec<Userspace> = userspace(actions).into_iter().cloned().collect();
+        if own.is_empty() {
+            return 0;
+        }
+        self.last_execution = ((self.last_execution + 1) % EXECUTED).max(1);
+        if self.executed.len() >= EXECUTED_MAX {
+            self.executed.pop_front();
+        }
+        self.executed.push_back((self.last_execution, own));
+        self.last_execution
+    }
+}
+
+fn metadata(key: &FlowKey) -> Metadata {
+    let in_port = key.in_port.and_then(|port| u16::try_from(port).ok()).unwrap_or(NO_PORT);
+    Metadata {
+        recirc_id: key.recirc_id.unwrap_or(0),
+        dp_hash: key.dp_hash.unwrap_or(0),
+        priority: key.priority.unwrap_or(0),
+        mark: key.mark.unwrap_or(0),
+        in_port,
+        link: link(key),
+    }
+}
+
+/// A key that tells the EtherType and no addresses is of a packet without an Ethernet header.
+fn link(key: &FlowKey) -> Link {
+    match (key.ethernet, key.ether_type) {
+        (None, Some(ethertype)) => Link::None(ethertype),
+        _ => Link::Ethernet,
+    }
+}
+
+impl Adapter<'_> {
+    /// Sends a packet of the control plane's, unless it only asks whether that could be.
+    pub(super) fn send(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
+        let Execute { packet, metadata: key, actions, is_probe, hash, .. } = execute;
+        let module = Arc::clone(&self.place(id)?.module);
+        let (executions, metadata) = (self.inside.executions(), metadata(&key));
+        if is_probe {
+            return Execution::new(metadata, &actions, 0).map(drop).map_err(flows::unsupported);
+        }
+        if !(FRAME_BYTES_MIN as usize..=FRAME_BYTES_MAX as usize).contains(&packet.len()) {
+            return Err(Refusal::invalid("the packet is too short or too long for a frame"));
+        }
+        let under_way = Arc::clone(&self.places.under_way);
+        if !under_way.has_room() {
+            return Err(Refusal::new(Errno::ENOMEM, "too many packets are on their way to be executed"));
+        }
+        let number = self.places.remember_execution(&actions);
+        let execution = Execution::new(metadata, &actions, number).map_err(flows::unsupported)?;
+        let (len_bytes, announced) = (packet.len(), Arc::clone(&module));
+        under_way.enter(len_bytes);
+        self.inside.engine().inject(
+            packet,
+            move || executions.announce(&announced, execution),
+            move |_| {
+                module.settle(hash.map_or(0, ticket_in));
+                under_way.leave(len_bytes);
+            },
+        );
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_flow::{CheckLength, Sample};
+
+    use super::*;
+
+    #[test]
+    fn userspace_actions_are_found_in_the_order_of_the_flow_table() {
+        let action = |port_id| Action::Userspace(Userspace { port_id, ..Userspace::default() });
+        let sample = Sample { probability: 1, actions: vec![action(2), Action::PopVlan] };
+        let check = CheckLength { len_bytes: 9, greater: vec![action(4)], less_equal: vec![action(5)] };
+        let actions = [
+            action(1),
+            Action::Sample(sample),
+            Action::Clone(vec![action(3)]),
+            Action::CheckLength(check),
+            action(6),
+        ];
+        let ids: Vec<u32> = userspace(&actions).iter().map(|action| action.port_id).collect();
+        assert_eq!(ids, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_hash_brings_the_ticket_back_and_tells_flows_apart() {
+        let key =
+            |port| FlowKey { udp: Some(lasthop_flow::Ports { src: port, dst: 1 }), ..FlowKey::default() };
+        let hash = hash_of(&key(1), 0x1_0007);
+        assert_eq!((ticket_in(hash), ticket_in(hash_of(&key(1), 0))), (0x1_0007, 0));
+        assert_eq!(hash as u32, hash_of(&key(1), 0) as u32);
+        assert_ne!(hash as u32, hash_of(&key(2), 0) as u32);
+    }
+}

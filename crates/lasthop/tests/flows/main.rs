@@ -1,0 +1,8 @@
+//! The flow table and its control interface on the built binary: a control plane, and the stock ovs-dpctl.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod lifecycle;
+mod plane;
+mod traffic;

@@ -1,0 +1,152 @@
+//! A control plane of a few lines, as a client of the control interface.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lasthop_control::client::{Client, ClientError};
+use lasthop_control::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
+use lasthop_control::message::Messages;
+use lasthop_flow::{Action, Ethernet, FlowKey, Ufid};
+use lasthop_verdict::Mac;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::support::Switch;
+
+/// Misses go by worker, packets need no alignment (`OVS_DP_F_*`).
+const PER_WORKER: u32 = 9;
+
+pub(crate) struct Plane {
+    pub(crate) client: Client,
+    /// The one that is told of packets.
+    asked: Option<Client>,
+    pub(crate) datapath: i32,
+    /// Where each address is.
+    places: BTreeMap<[u8; 6], u32>,
+}
+
+fn connect(switch: &Switch) -> Client {
+    Client::connect(&switch.path("datapath.sock")).expect("connected")
+}
+
+impl Plane {
+    /// The control plane of datapath `name`, which it makes.
+    pub(crate) fn new(switch: &Switch, name: &str) -> Self {
+        let mut client = connect(switch);
+        let wanted = DatapathMessage {
+            name: Some(name.to_owned()),
+            upcall_port_id: Some(0),
+            user_features: Some(PER_WORKER),
+            ..DatapathMessage::default()
+        };
+        let datapath = client.datapath_put(&wanted, true).expect("made").datapath;
+        Self { client, asked: None, datapath, places: BTreeMap::new() }
+    }
+
+    /// Comes to a datapath that is there.
+    pub(crate) fn of_existing(switch: &Switch, name: &str) -> Self {
+        let mut client = connect(switch);
+        let all = client.datapaths().expect("listed");
+        let found = all.iter().find(|datapath| datapath.name.as_deref() == Some(name)).expect("there");
+        Self { client, asked: None, datapath: found.datapath, places: BTreeMap::new() }
+    }
+
+    /// Gives the port of this name a number.
+    pub(crate) fn add_port(&mut self, name: &str) -> u32 {
+        self.try_add_port(name).expect("a port")
+    }
+
+    pub(crate) fn try_add_port(&mut self, name: &str) -> Result<u32, ClientError> {
+        let wanted = VportMessage {
+            datapath: self.datapath,
+            name: Some(name.to_owned()),
+            kind: Some(VportKind::Netdev),
+            upcall_port_ids: Some(vec![0]),
+            ..VportMessage::default()
+        };
+        Ok(self.client.port_add(&wanted)?.number.expect("a number"))
+    }
+
+    /// Frames to `mac` are for port `number`, once this is asked.
+    pub(crate) fn place(&mut self, mac: [u8; 6], number: u32) {
+        self.places.insert(mac, number);
+    }
+
+    /// What comes from `from` goes to port `to`.
+    pub(crate) fn join(&mut self, from: u32, to: u32) {
+        let flow = self.flow(
+            FlowKey { in_port: Some(from), ethernet: Some(Ethernet::default()), ..FlowKey::default() },
+            FlowKey { in_port: Some(u32::MAX), ..FlowKey::default() },
+            vec![Action::Output(to)],
+        );
+        self.client.flow_add(&flow).expect("installed");
+    }
+
+    fn flow(&self, key: FlowKey, mask: FlowKey, actions: Vec<Action>) -> FlowMessage {
+        FlowMessage {
+            datapath: self.datapath,
+            key: Some(key),
+            mask: Some(mask),
+            actions: Some(actions),
+            ..FlowMessage::default()
+        }
+    }
+
+    /// Is asked from now on.
+    pub(crate) fn listen(&mut self, switch: &Switch) {
+        let asked = connect(switch);
+        let wanted = DatapathMessage {
+            datapath: self.datapath,
+            user_features: Some(PER_WORKER),
+            per_cpu_port_ids: Some(vec![asked.port_id()]),
+            ..DatapathMessage::default()
+        };
+        self.client.datapath_put(&wanted, false).expect("changed");
+        self.asked = Some(asked);
+    }
+
+    /// Answers until told to stop.
+    pub(crate) fn serve(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.serve_once(Duration::from_millis(10));
+        }
+    }
+
+    /// The next packet that it is asked about, if one comes soon.
+    pub(crate) fn next(&mut self, patience: Duration) -> Option<PacketMessage> {
+        let asked = self.asked.as_mut().expect("it listens");
+        let timeout = Timespec::try_from(patience).expect("short");
+        let mut fds = [PollFd::from_borrowed_fd(asked.fd(), PollFlags::IN)];
+        if poll(&mut fds, Some(&timeout)).expect("polled") == 0 {
+            return None;
+        }
+        let datagram = asked.receive().ok()?;
+        let message = Messages::new(&datagram).next().expect("a message");
+        let (datapath, attrs) = message.generic().expect("generic").datapath().expect("a datapath's");
+        Some(PacketMessage::decode(datapath, attrs).expect("a packet"))
+    }
+
+    fn serve_once(&mut self, patience: Duration) {
+        if let Some(packet) = self.next(patience) {
+            self.answer(packet);
+        }
+    }
+
+    /// Sends the packet on and has a flow do so from then on.
+    fn answer(&mut self, packet: PacketMessage) {
+        let ethernet = packet.key.ethernet.expect("a frame");
+        let to = self.places.get(&ethernet.dst.0).copied();
+        let actions: Vec<Action> = to.into_iter().map(Action::Output).collect();
+        let in_port = packet.key.in_port;
+        let execute = PacketMessage { actions: Some(actions.clone()), ..packet };
+        self.client.execute(&execute).expect("sent");
+        let key = FlowKey { in_port, ethernet: Some(ethernet), ..FlowKey::default() };
+        let all = Ethernet { src: Mac([0xff; 6]), dst: Mac([0xff; 6]) };
+        let mask = FlowKey { in_port: Some(u32::MAX), ethernet: Some(all), ..FlowKey::default() };
+        let name = [&ethernet.dst.0[..], &ethernet.src.0, &in_port.unwrap_or(0).to_be_bytes()].concat();
+        let ufid = Ufid(name.try_into().expect("16 bytes"));
+        let flow = FlowMessage { ufid: Some(ufid), ..self.flow(key, mask, actions) };
+        // It may be there: several packets asked.
+        let _ = self.client.flow_add(&flow);
+    }
+}

@@ -1,0 +1,79 @@
+//! Packets by flows, and packets of none.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::plane::Plane;
+use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use crate::support::{Switch, eventually};
+
+const TWO_VNICS: [&str; 6] = ["--module", "flow", "--vnic", "one", "--vnic", "two"];
+
+/// Set when dropped, also by a panic: who waits for it ends then.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn number_of(frame: &[u8]) -> u32 {
+    u32::from_be_bytes([frame[14], frame[15], frame[16], frame[17]])
+}
+
+#[test]
+fn flows_carry_packets_between_ports_of_a_datapath_and_count_them() {
+    let switch = Switch::start(&TWO_VNICS);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut plane = Plane::new(&switch, "default");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    assert_eq!((first, second), (1, 2));
+    plane.join(first, second);
+    plane.join(second, first);
+    for number in 0..40 {
+        let there = frame(TWO, ONE, number, 100);
+        send(&mut one, &there);
+        assert_eq!(receive(&mut two), there);
+        let back = frame(ONE, TWO, number, 200);
+        send(&mut two, &back);
+        assert_eq!(receive(&mut one), back);
+    }
+    let flows = plane.client.flows(plane.datapath).expect("dumped");
+    let mut counted: Vec<_> = flows.iter().filter_map(|flow| flow.stats).collect();
+    counted.sort_by_key(|stats| stats.bytes);
+    let counted: Vec<_> = counted.iter().map(|stats| (stats.packets, stats.bytes)).collect();
+    assert_eq!(counted, [(40, 4000), (40, 8000)]);
+    let ports = plane.client.ports(plane.datapath).expect("listed");
+    let stats = ports.iter().find(|port| port.name.as_deref() == Some("one")).and_then(|port| port.stats);
+    let stats = stats.expect("counters");
+    assert_eq!((stats.rx_packets, stats.tx_packets, stats.rx_bytes), (40, 40, 4000));
+    let datapath = plane.client.datapaths().expect("listed").remove(0).stats.expect("counters");
+    assert_eq!((datapath.hit, datapath.missed, datapath.flows), (80, 0, 2));
+    check_balance(&switch);
+}
+
+#[test]
+fn packets_of_no_flow_go_by_the_control_plane_and_none_is_lost() {
+    let switch = Switch::start(&TWO_VNICS);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut plane = Plane::new(&switch, "default");
+    let second = [plane.add_port("one"), plane.add_port("two")][1];
+    plane.place(TWO, second);
+    plane.listen(&switch);
+    let stop = AtomicBool::new(false);
+    let mut numbers: Vec<u32> = std::thread::scope(|scope| {
+        let _ends = Ends(&stop);
+        scope.spawn(|| plane.serve(&stop));
+        // As many as there may be on the way.
+        (0..64).for_each(|number| send(&mut one, &frame(TWO, ONE, number, 100)));
+        let numbers = (0..64).map(|_| number_of(&receive(&mut two))).collect();
+        eventually("a flow", || {
+            (switch.json(&["switch", "list"])["switches"][0]["counters"]["flows"] == 1).then_some(())
+        });
+        numbers
+    });
+    // Order is kept for a time that is none on a slow machine.
+    numbers.sort_unstable();
+    assert!(numbers.iter().copied().eq(0..64), "{numbers:?}");
+    check_balance(&switch);
+}

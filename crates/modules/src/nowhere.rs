@@ -1,0 +1,40 @@
+//! For ports that are there and belong to no switch yet, or not any more.
+
+use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
+
+/// Drops everything, and brings nothing to any port.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Nowhere;
+
+impl Module for Nowhere {
+    fn name(&self) -> &'static str {
+        "nowhere"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination));
+    }
+
+    fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        crate::number::check(port, settings)
+    }
+
+    fn port_removed(&self, _port: PortId) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Lab, frame};
+
+    #[test]
+    fn nothing_leaves() {
+        let mut lab = Lab::new(Nowhere);
+        for port in [1, 2] {
+            lab.add(port).expect("a port");
+        }
+        for (from, source, destination) in [(1, 1, 2), (2, 2, 1), (1, 1, 2)] {
+            assert_eq!(lab.send(from, frame(source, destination)), Err(DropReason::NoDestination));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! How SCTP's checksum, a CRC-32C of the whole packet, follows a change of some of its bytes (RFC 9260, appendix A).
+//!
+//! A CRC is linear: what a change of four bytes does to it depends on their difference and on how many bytes come behind,
+//! not on what these are. So it can be told without the packet.
+
+/// Castagnoli's polynomial, bits reflected.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+/// 1, as a polynomial with reflected bits.
+const ONE: u32 = 1 << 31;
+/// x to the power of 2^index.
+const POWERS: [u32; POWERS_COUNT] = powers();
+/// Bits of a length in bits below 2^32 bytes.
+const POWERS_COUNT: usize = 35;
+
+/// What to exclusive-or a packet's checksum with, its four bytes read in little-endian order, when four bytes change by
+/// `difference` (the exclusive-or of old and new, read likewise), of which the first one stands `len_bytes` before the packet's end.
+#[must_use]
+pub const fn change(difference: u32, len_bytes: u32) -> u32 {
+    product(power_of_bytes(len_bytes), difference)
+}
+
+/// x to the power of `8 * len_bytes`.
+const fn power_of_bytes(len_bytes: u32) -> u32 {
+    let (mut left, mut index, mut power) = (len_bytes, 3, ONE);
+    while left > 0 {
+        if left & 1 == 1 {
+            power = product(POWERS[index], power);
+        }
+        left >>= 1;
+        index += 1;
+    }
+    power
+}
+
+const fn powers() -> [u32; POWERS_COUNT] {
+    let mut powers = [ONE >> 1; POWERS_COUNT];
+    let mut index = 1;
+    while index < POWERS_COUNT {
+        powers[index] = product(powers[index - 1], powers[index - 1]);
+        index += 1;
+    }
+    powers
+}
+
+/// Of two polynomials, modulo Castagnoli's.
+const fn product(a: u32, b: u32) -> u32 {
+    let (mut sum, mut shifted, mut bit) = (0, b, ONE);
+    while bit > 0 {
+        if a & bit != 0 {
+            sum ^= shifted;
+        }
+        shifted = shifted >> 1 ^ if shifted & 1 == 1 { POLYNOMIAL } else { 0 };
+        bit >>= 1;
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bit by bit, as it is defined.
+    fn crc32c(bytes: &[u8]) -> u32 {
+        let one = |crc: u32, byte: &u8| {
+            (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (crc & 1) * POLYNOMIAL)
+        };
+        !bytes.iter().fold(u32::MAX, one)
+    }
+
+    #[test]
+    fn the_definition_gives_the_well_known_value() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+    }
+
+    proptest! {
+        #[test]
+        fn a_change_is_what_another_sum_would_be(
+            mut bytes in prop::collection::vec(any::<u8>(), 4..2000),
+            at in any::<prop::sample::Index>(),
+            new: [u8; 4],
+        ) {
+            let at = at.index(bytes.len() - 3);
+            let old: [u8; 4] = bytes[at..at + 4].try_into().expect("four bytes");
+            let (before, len) = (crc32c(&bytes), (bytes.len() - at) as u32);
+            bytes[at..at + 4].copy_from_slice(&new);
+            let difference = u32::from_le_bytes(old) ^ u32::from_le_bytes(new);
+            prop_assert_eq!(before ^ change(difference, len), crc32c(&bytes));
+        }
+    }
+}
