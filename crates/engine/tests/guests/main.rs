@@ -7,21 +7,25 @@ mod support;
 mod one_worker {
     const WORKERS: usize = 1;
     include!("cases.rs");
+    include!("quiet.rs");
 }
 
 mod three_workers {
     const WORKERS: usize = 3;
     include!("cases.rs");
+    include!("quiet.rs");
 }
 
 mod gathered_workers {
     use crate::support::TestCrew;
     const WORKERS: TestCrew = TestCrew { workers: 3, gathering: lasthop_engine::Gathering::ByLoad };
     include!("cases.rs");
+    include!("quiet.rs");
 }
 
 mod restless_workers {
     use crate::support::TestCrew;
     const WORKERS: TestCrew = TestCrew { workers: 3, gathering: lasthop_engine::Gathering::Restless };
     include!("cases.rs");
+    // Not quiet.rs: one who wakes goes elsewhere, which wakes the next.
 }
