@@ -418,6 +418,9 @@ impl Controller {
         served.stage = Stage::Serving;
         served.count_due_ns = Some(now_ns + COUNTING_NS);
         served.switch.renew_meters();
+        served.switch.make_again(now_ns);
+        // Before packets are asked about.
+        self.apply_changes(name);
         self.ask_for_ports(name);
     }
 

@@ -137,6 +137,10 @@ impl Flows {
         self.flows.keys().copied().collect()
     }
 
+    pub(crate) fn into_flows(self) -> impl Iterator<Item = Flow> {
+        self.flows.into_values()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ufid, &Flow)> {
         self.flows.iter().map(|(ufid, flow)| (*ufid, flow))
     }

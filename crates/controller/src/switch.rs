@@ -52,6 +52,8 @@ pub(crate) struct Switch {
     statics: Vec<StaticEntry>,
     pub(crate) addresses: Addresses,
     flows: Flows,
+    /// Those that a switch process had that is no more.
+    former: Vec<Flow>,
     changes: VecDeque<Change>,
     /// Flows to be looked at again.
     doubted: Vec<Ufid>,
@@ -71,6 +73,7 @@ impl Switch {
             statics: Vec::new(),
             addresses: Addresses::new(Limits { entries_max, port_max, ageing_ns: AGEING_NS }),
             flows: Flows::default(),
+            former: Vec::new(),
             changes: VecDeque::new(),
             doubted: Vec::new(),
             round: 0,
@@ -335,7 +338,10 @@ impl Switch {
 
     /// Everything in the datapath is in doubt, or gone: another process may serve it. Addresses stay.
     pub(crate) fn disconnected(&mut self) {
-        self.flows = Flows::default();
+        let flows = std::mem::take(&mut self.flows);
+        if flows.len() > 0 {
+            self.former = flows.into_flows().collect();
+        }
         self.changes.clear();
         self.doubted.clear();
     }
@@ -386,6 +392,22 @@ impl Switch {
             }
         }
         self.doubted.push(ufid);
+    }
+
+    /// The datapath's flows are known: makes those again that another process had, so that their packets need not be asked about.
+    pub(crate) fn make_again(&mut self, now_ns: u64) {
+        for flow in std::mem::take(&mut self.former) {
+            let is_idle = flow.used_ns.saturating_add(IDLE_NS) < now_ns;
+            let mut looked = Looked::default();
+            let admitted = admit(self.view(now_ns), &flow.frame, &mut looked);
+            let decision = self.decide(&flow.frame, admitted, looked, now_ns);
+            let is_same = vid_of(admitted) == flow.vid && decision.looked.is_within(&flow.looked);
+            if is_same && !is_idle && self.ports.contains_key(&flow.frame.port) {
+                let decision = Decision { looked: flow.looked, ..decision };
+                self.install(&flow.frame, flow.vid, &decision, now_ns);
+            }
+        }
+        self.doubted = self.flows.names();
     }
 
     /// A look at all flows' counters begins.

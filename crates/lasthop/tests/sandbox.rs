@@ -5,12 +5,13 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use lasthop_control::client::Client;
 use lasthop_guest::Guest;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
@@ -194,6 +195,14 @@ fn capture(switch: &Switch, mut act: impl FnMut()) {
     eventually("the end of the capture", || client.try_wait().expect("our child"));
 }
 
+/// A client of the control interface, which says nothing.
+fn control_client(switch: &Switch) -> OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    let address = SocketAddrUnix::new(switch.path("datapath.sock")).expect("a short path");
+    rustix::net::connect(&socket, &address).expect("connected");
+    socket
+}
+
 /// Everything that a switch process does: guests that come, talk and go, captures, stuck workers, all requests.
 fn exercise(switch: &Switch) {
     let (mut one, mut two) = (guest(switch, "a", ONE), guest(switch, "b", TWO));
@@ -203,6 +212,7 @@ fn exercise(switch: &Switch) {
     };
     capture(switch, || talk(&mut one, &mut two));
     check_balance(switch);
+    let _client = control_client(switch);
     for words in [
         &["vnic", "add", "e,mtu=1400"][..],
         &["vnic", "set", "a", "link=down"],

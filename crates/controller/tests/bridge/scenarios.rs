@@ -237,3 +237,16 @@ fn made_up_sources_at_a_port_with_its_own_address_meet_some_flows() {
     assert!(rig.misses < 60, "{} packets were asked about", rig.misses);
     assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
 }
+
+#[test]
+fn the_next_switch_process_gets_the_flows_of_the_last_one_before_anybody_is_asked() {
+    let mut rig = rig(3);
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    to(&mut rig, 2, &ip(mac(1), mac(2)));
+    let misses = rig.misses;
+    rig.replace_tables();
+    rig.controller.reconnected(0x4000_0000);
+    rig.settle();
+    assert_eq!((to(&mut rig, 2, &ip(mac(1), mac(2))), rig.misses), (vec![1], misses));
+    assert_eq!(to(&mut rig, 3, &ip(mac(2), mac(3))), [2], "it still knows where everybody is");
+}

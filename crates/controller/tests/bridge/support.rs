@@ -230,6 +230,15 @@ impl Rig {
         self.controller = controller;
     }
 
+    /// The switch process dies, and another one has its ports by their numbers.
+    pub(crate) fn replace_tables(&mut self) {
+        let records = self.server.records().clone();
+        let ports = std::mem::take(&mut self.tables.ports);
+        (self.server, self.tables) = (Server::new(), Tables::new());
+        self.tables.ports = ports;
+        assert!(self.server.restore(records, &mut self.tables).is_empty());
+    }
+
     /// Until nobody has anything more to say.
     pub(crate) fn settle(&mut self) -> Copies {
         let mut copies = Vec::new();

@@ -1,9 +1,10 @@
 //! Where copies go and what is put in front of them.
 
 use lasthop_flow::{
-    Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, MplsTag, Rewrite, Sample, Userspace, Vlan,
+    Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite, Sample,
+    Userspace, Vlan,
 };
-use lasthop_flowtable::{FlowModule, FlowName, MeterRate};
+use lasthop_flowtable::{FlowModule, FlowName, MeterRate, describe};
 use lasthop_verdict::{DropReason, Mac, UpcallReason};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
@@ -155,6 +156,24 @@ fn recirculation_finds_flows_by_what_has_become_of_the_packet() {
     }
     let dumped = module.table().dump(0, 10).0;
     assert!(dumped.iter().all(|(_, _, stats)| stats.packets == 2), "{dumped:?}");
+}
+
+#[test]
+fn what_a_tag_pushes_out_of_sight_is_neither_told_nor_matched() {
+    // Destination options of 64 bytes: UDP's header ends 126 bytes into the frame, and 130 with a tag, of which 128 are seen.
+    let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
+    let mut frame = Spec { net, ..spec() }.frame();
+    (frame[20], frame[18], frame[19]) = (60, 0, 92);
+    frame.splice(54..54, [&[17, 7][..], &[0; 62]].concat());
+    let push = Action::PushVlan(Vlan { tpid: 0x8100, tci: 0x1005 });
+    let module = module(vec![push, Action::Recirc(1)]);
+    let asked = outcome(&module, &frame, Offload::default());
+    let (upcall, bytes) = &asked.upcalls[0];
+    let key = describe(bytes, &upcall.metadata);
+    assert_eq!((key.udp, key.vlans.len()), (Some(Ports::default()), 1));
+    install(&module, Match { key, mask: None }, vec![Action::Output(3)]);
+    module.settle(upcall.ticket);
+    assert_eq!(ports(&outcome(&module, &frame, Offload::default())), [3]);
 }
 
 #[test]
