@@ -34,7 +34,7 @@ fn frames_of(samples: &[Value], which: impl Fn(&Value) -> bool) -> u64 {
 
 #[test]
 fn back_ends_take_turns_and_frames_arrive() {
-    let backends = ["lasthop", "lasthop-dummy", "limit", "null"];
+    let backends = ["lasthop", "lasthop-dummy", "lasthop-flow", "limit", "null"];
     let flags = backends.iter().flat_map(|name| ["--backend", name]);
     let work = ["stream,size=64,flows=100,macs=50", "both,size=1500,touched", "rtt", "rtt,sleep"];
     let words: Vec<&str> = flags.chain(work.iter().flat_map(|work| ["--workload", work])).collect();

@@ -19,6 +19,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(10);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Exit status that says: not possible on this machine.
 const NOT_HERE: i32 = 77;
+/// The module that forwards by flows.
+const FLOW: &str = "flow";
 /// Sizes of a forwarding table: as it is by default, and the largest there is.
 const FDB_ENTRIES_MIN: u64 = 16_384;
 const FDB_ENTRIES_MAX: u64 = 1 << 20;
@@ -54,12 +56,32 @@ pub(super) fn start(spec: &BackendSpec, setup: &Setup) -> Result<(Started, Socke
     let child = command.spawn()?;
     let mut started = Started { child, log, accounts };
     let role = started.ready(spec, setup)?;
+    if matches!(spec, BackendSpec::Lasthop { module } if module == FLOW) {
+        join_pairs(setup, &spec.to_string())?;
+    }
     Ok((started, role))
+}
+
+/// Has flows between each port and its neighbour, as others have who are told to forward by nothing else.
+fn join_pairs(setup: &Setup, name: &str) -> Result<(), BenchError> {
+    for first in (0..setup.ports.saturating_sub(1)).step_by(2) {
+        let pair = [first, first + 1].map(|port| format!("port{port}"));
+        let mut command = Command::new(&setup.program);
+        let output = command.arg("--dir").arg(&setup.dir).args(["flow", "join"]).args(pair).output()?;
+        if !output.status.success() {
+            let why = last_lines(&String::from_utf8_lossy(&output.stderr));
+            return Err(BenchError::Backend { name: name.to_owned(), why });
+        }
+    }
+    Ok(())
 }
 
 fn lasthop(module: &str, setup: &Setup) -> Command {
     let mut command = Command::new(&setup.program);
     command.arg("--dir").arg(&setup.dir).args(["run", "--module", module]);
+    if module == FLOW {
+        command.args(["--controller", "none", "--fail-mode", "secure"]);
+    }
     command.args(["--cpus", &setup.cores.switch.to_string()]);
     // Twice as many as will be there, of which each port gets a quarter.
     let entries = (8 * u64::from(setup.macs)).clamp(FDB_ENTRIES_MIN, FDB_ENTRIES_MAX);

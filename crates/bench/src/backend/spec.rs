@@ -9,7 +9,7 @@ use super::SocketRole;
 pub enum BackendSpec {
     /// Lasthop itself, with a module.
     Lasthop {
-        /// `bridge` or `dummy`.
+        /// `bridge`, `dummy`, or `flow` without a controller, with flows between pairs of ports.
         module: String,
     },
     /// Moves ring entries and no packet: what the generator can do at best.
@@ -39,7 +39,7 @@ impl BackendSpec {
     pub(crate) fn is_for_pairs(&self) -> bool {
         match self {
             Self::Null | Self::Limit => true,
-            Self::Lasthop { module } => module == "dummy",
+            Self::Lasthop { module } => module == "dummy" || module == "flow",
             Self::Command { .. } | Self::Outside { .. } => false,
         }
     }
@@ -68,10 +68,11 @@ impl FromStr for BackendSpec {
         match text {
             "lasthop" => Ok(Self::Lasthop { module: "bridge".to_owned() }),
             "lasthop-dummy" => Ok(Self::Lasthop { module: "dummy".to_owned() }),
+            "lasthop-flow" => Ok(Self::Lasthop { module: "flow".to_owned() }),
             "null" => Ok(Self::Null),
             "limit" => Ok(Self::Limit),
             _ => Err(format!(
-                "there is no back end \"{text}\"; there are lasthop, lasthop-dummy, limit and null, and NAME=COMMAND \
+                "there is no back end \"{text}\"; there are lasthop, lasthop-dummy, lasthop-flow, limit and null, and NAME=COMMAND \
                  starts another one"
             )),
         }
@@ -95,7 +96,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for text in ["lasthop", "lasthop-dummy", "null", "limit"] {
+        for text in ["lasthop", "lasthop-dummy", "lasthop-flow", "null", "limit"] {
             assert_eq!(text.parse::<BackendSpec>().expect(text).to_string(), text);
         }
         let command: BackendSpec = "ovs-1=A=1 run me".parse().expect("a command");

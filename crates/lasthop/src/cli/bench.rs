@@ -24,7 +24,7 @@ const SECONDS_MAX: f64 = 3600.0;
 
 #[derive(Debug, Args)]
 pub(super) struct BenchArgs {
-    /// A back end: lasthop (module bridge), lasthop-dummy, limit (the bare algorithm), null (moves no packet), or
+    /// A back end: lasthop (module bridge), lasthop-dummy, lasthop-flow (flows from port to port, no controller), limit (the bare algorithm), null (moves no packet), or
     /// NAME=COMMAND, which starts one (bench/peers/README.md); may be repeated [default: lasthop, limit, null]
     #[arg(long = "backend", value_name = "NAME[=COMMAND]")]
     backends: Vec<BackendSpec>,

@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::ask::Asking;
 use super::client::unreachable;
+use super::flow_join;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::rundir::datapath_socket;
@@ -30,6 +31,17 @@ pub(super) enum FlowCommand {
         /// Show ports by name, not by number
         #[arg(long)]
         names: bool,
+    },
+    /// Join two ports by flows, whatever comes from one of them: for a switch with controller=none, since others' flows
+    /// go before or behind these as it happens
+    Join {
+        /// A vnic or port, of a switch of module flow
+        one: String,
+        /// The other one
+        other: String,
+        /// The datapath that they are in; made if it is not there
+        #[arg(long, value_name = "NAME", default_value = "default")]
+        datapath: String,
     },
 }
 
@@ -72,7 +84,16 @@ struct Table {
 
 impl Asking {
     pub(super) fn flow(&self, command: FlowCommand) -> Result<ExitCode, Fault> {
-        let FlowCommand::Show { datapath, more, names } = command;
+        let (datapath, more, names) = match command {
+            FlowCommand::Show { datapath, more, names } => (datapath, more, names),
+            FlowCommand::Join { one, other, datapath } => {
+                let joined = flow_join::join(&self.dir, &datapath, [one, other])
+                    .map_err(|error| failed(&self.dir, error.into()))?;
+                return self.show(&joined, |joined| {
+                    format!("joined {} and {} by {} flows", joined.ports[0], joined.ports[1], joined.flows)
+                });
+            }
+        };
         let shown = Shown { more, names };
         let tables = tables(&self.dir, datapath.as_deref()).map_err(|error| failed(&self.dir, error))?;
         let now_ms = now_ms();

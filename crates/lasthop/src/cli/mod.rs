@@ -6,6 +6,7 @@ mod bench;
 mod capture;
 mod client;
 mod flow;
+mod flow_join;
 mod generate;
 mod ovs;
 mod paste;

@@ -68,3 +68,28 @@ fn packets_of_no_flow_go_by_the_control_plane_and_none_is_lost() {
     assert!(numbers.iter().copied().eq(0..64), "{numbers:?}");
     check_balance(&switch);
 }
+
+#[test]
+fn joined_ports_exchange_whatever_comes() {
+    let switch = Switch::start(&[&TWO_VNICS[..], &["--fail-mode", "secure"]].concat());
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let told = switch.ask(&["flow", "join", "one", "two"]).ok();
+    assert_eq!(told.trim(), "joined one and two by 14 flows");
+    let tagged = |tpid: u8, inner: &[u8]| {
+        [&TWO[..], &ONE, &[0x80 + tpid, if tpid == 1 { 0 } else { 0xa8 }, 0, 5], inner].concat()
+    };
+    let frames = [
+        frame(TWO, ONE, 1, 60),
+        tagged(1, &[0x88, 0xb5, 1, 1, 1, 1]),
+        tagged(8, &[0x81, 0, 0, 6, 0x88, 0xb5, 2, 2]),
+        [&[0xff; 6][..], &ONE, &[8, 6], &[0; 28]].concat(),
+    ];
+    for sent in frames.map(|frame| [frame, vec![0; 60]].concat()) {
+        send(&mut one, &sent);
+        assert_eq!(receive(&mut two), sent);
+        send(&mut two, &sent);
+        assert_eq!(receive(&mut one), sent);
+    }
+    assert!(switch.ask(&["flow", "join", "one", "two"]).refused().contains("File exists"));
+    check_balance(&switch);
+}

@@ -172,7 +172,8 @@ impl Adapter<'_> {
     /// Sends a packet of the control plane's, unless it only asks whether that could be.
     pub(super) fn send(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
         let Execute { packet, metadata: key, actions, is_probe, hash, .. } = execute;
-        let module = Arc::clone(&self.place(id)?.module);
+        let place = self.place(id)?;
+        let (module, unsent) = (Arc::clone(&place.module), Arc::clone(&place.unsent));
         let (executions, metadata) = (self.inside.executions(), metadata(&key));
         if is_probe {
             return Execution::new(metadata, &actions, 0).map(drop).map_err(flows::unsupported);
@@ -191,7 +192,8 @@ impl Adapter<'_> {
         self.inside.engine().inject(
             packet,
             move || executions.announce(&announced, execution),
-            move |_| {
+            move |is_sent| {
+                unsent.fetch_add(u64::from(!is_sent), Ordering::Relaxed);
                 module.settle(hash.map_or(0, ticket_in));
                 under_way.leave(len_bytes);
             },
