@@ -62,6 +62,7 @@ impl World {
             2 => self.read(client, usize::from(input.u8())),
             3 => {
                 self.datapath.is_counting = client == 0;
+                self.datapath.is_making = what & 0x80 != 0;
                 self.server.settle(Instant::now(), &mut self.datapath);
             }
             _ => {
@@ -102,7 +103,7 @@ impl World {
     }
 
     fn check(&mut self) {
-        self.datapath.is_counting = false;
+        (self.datapath.is_counting, self.datapath.is_making) = (false, false);
         self.server.settle(Instant::now(), &mut self.datapath);
         assert!(!self.server.is_settling() && self.datapath.removed_count() == 0, "a removal is not told");
         let records = self.server.records();

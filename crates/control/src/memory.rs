@@ -26,6 +26,8 @@ pub struct MemoryDatapath {
     pub devices: Option<BTreeSet<String>>,
     /// Devices that are being made: their ports are not ready yet.
     pub being_made: BTreeSet<String>,
+    /// All devices of ports that are to begin are being made until this is false again.
+    pub is_making: bool,
     /// Ports that were not ready, and are not wanted any more.
     pub unwanted: Vec<String>,
     /// Packets that were to be executed, the last ones.
@@ -125,7 +127,11 @@ impl Datapath for MemoryDatapath {
     }
 
     fn port_wanted(&mut self, wanted: WantedPort<'_>) -> Result<Readiness, Refusal> {
-        Ok(if self.being_made.contains(wanted.name) { Readiness::NotYet } else { Readiness::Ready })
+        Ok(if self.is_making || self.being_made.contains(wanted.name) {
+            Readiness::NotYet
+        } else {
+            Readiness::Ready
+        })
     }
 
     fn port_unwanted(&mut self, name: &str) {

@@ -39,14 +39,15 @@ impl fmt::Display for PortId {
 pub struct DriverSettings {
     /// I/O threads; queues are spread over them.
     pub threads: usize,
-    /// How long a queue without frames is looked at before its thread sleeps, in us, and up to four times as long while
-    /// sleeps turn out to be short. As the switch's own: the answer to what was delivered comes within it, or late.
+    /// How long a queue without frames is looked at before its thread sleeps, in us, at most; how long it is depends on what
+    /// that has been worth lately ([`lasthop_ring::Patience`]). As the switch's own: the answer to what was delivered comes
+    /// within it, or late.
     pub hysteresis_us: u32,
 }
 
 impl Default for DriverSettings {
     fn default() -> Self {
-        Self { threads: 1, hysteresis_us: 50 }
+        Self { threads: 1, hysteresis_us: 200 }
     }
 }
 
@@ -63,6 +64,9 @@ pub struct ThreadStats {
     pub sleeps: u64,
     /// Times that it looked for events without sleeping.
     pub polls: u64,
+    /// Times that it let others have its core, which they wanted, while it looked for more in vain.
+    #[serde(default)]
+    pub crowded: u64,
     /// Times that it looked at a queue.
     pub visits: u64,
     /// Times that it found something there.

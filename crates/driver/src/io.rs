@@ -4,12 +4,12 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use lasthop_ring::Patience;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::event::{Report, Reporter};
-use crate::lane::{Lane, LaneState};
-use crate::patience::Patience;
+use crate::lane::{Lane, LaneState, Moved};
 use crate::watch::{Source, Watch};
 use crate::{DriverError, DriverEvent, DriverSettings, QueueError, ThreadStats};
 
@@ -132,7 +132,7 @@ impl Io {
             let now = self.now_ns();
             let worked = self.round(now);
             if !self.lanes.iter().any(|(_, lane)| lane.is_active) {
-                self.sleep(now);
+                self.sleep();
                 continue;
             }
             if worked {
@@ -154,10 +154,9 @@ impl Io {
     }
 
     /// Nothing is active.
-    fn sleep(&mut self, now: u64) {
+    fn sleep(&mut self) {
         self.stats.sleeps += 1;
         self.take_events(true);
-        self.patience.slept(self.now_ns() - now);
     }
 
     /// Whether there are lanes that only an event tells of.
@@ -168,14 +167,15 @@ impl Io {
     /// Visits active lanes; whether one had something to do.
     fn round(&mut self, now: u64) -> bool {
         let mut worked = false;
-        for (_, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.is_active) {
+        for (number, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.is_active) {
             self.stats.visits += 1;
             match lane.visit() {
-                Ok(0) => {}
-                Ok(_) => {
+                Ok(Moved { to_device: 0, to_switch: 0 }) => {}
+                Ok(moved) => {
                     self.stats.batches += 1;
                     lane.worked_ns = now;
                     worked = true;
+                    enter(&mut self.patience, *number, moved, now);
                 }
                 Err(error) => {
                     self.reporter.report(fall(lane, &error, &self.watch));
@@ -186,23 +186,25 @@ impl Io {
         worked
     }
 
-    /// Lanes without frames for the hysteresis are left alone; when somebody else wants the core, all without frames are.
+    /// Lanes without frames for as long as looking has been paying are left alone; when somebody else wants the core, all
+    /// without frames are.
     fn wind_down(&mut self, now: u64) {
-        let mut hysteresis = self.patience.ns();
+        let mut look_ns = self.patience.ns();
         if now - self.yielded_ns >= BLIND_NS {
             let offered_ns = self.now_ns();
             std::thread::yield_now();
             self.yielded_ns = self.now_ns();
             if self.yielded_ns - offered_ns > WANTED_NS {
-                hysteresis = 0;
+                look_ns = 0;
+                self.stats.crowded += 1;
             }
         }
-        self.leave_idle(now, hysteresis);
+        self.leave_idle(now, look_ns);
     }
 
-    fn leave_idle(&mut self, now: u64, hysteresis: u64) {
+    fn leave_idle(&mut self, now: u64, look_ns: u64) {
         for (number, lane) in self.lanes.iter_mut().filter(|(_, lane)| lane.is_active) {
-            if now.saturating_sub(lane.worked_ns) < hysteresis {
+            if !is_idle(lane.worked_ns, now, look_ns) {
                 continue;
             }
             if let Err(error) = lane.rest(&self.watch, *number) {
@@ -285,6 +287,23 @@ impl Io {
     }
 }
 
+/// Whether a lane that moved frames, or woke, at `worked_ns` was visited since and has had none for `look_ns`, in a round that
+/// began at `now`. A device tells of its frames once: who has just woken has to look.
+fn is_idle(worked_ns: u64, now: u64, look_ns: u64) -> bool {
+    worked_ns < now && now - worked_ns >= look_ns
+}
+
+/// What a lane moved each way, in the order of its visits: each way is a source of its own, since answers go the other way.
+fn enter(patience: &mut Patience, lane: u32, moved: Moved, now: u64) {
+    let source = 2 * lane as usize;
+    if moved.to_device > 0 {
+        patience.found(source, now);
+    }
+    if moved.to_switch > 0 {
+        patience.found(source + 1, now);
+    }
+}
+
 /// Closes a lane as far as an error demands.
 fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
     let (port, why) = (lane.port, error.to_string());
@@ -299,4 +318,18 @@ fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
         }
     };
     Report { generation: lane.generation, event }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_is_visited_before_it_is_left_alone() {
+        for look_ns in [0, 50] {
+            assert!(!is_idle(1000, 1000, look_ns), "it had frames in this round, and may have more");
+            assert!(!is_idle(1001, 1000, look_ns), "it woke after this round");
+        }
+        assert!(is_idle(999, 1000, 0) && !is_idle(999, 1000, 2) && is_idle(950, 1000, 50));
+    }
 }

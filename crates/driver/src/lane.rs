@@ -16,6 +16,13 @@ pub(crate) enum LaneState {
     NoSwitch,
 }
 
+/// Frames that a visit moved or dropped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) to_device: usize,
+    pub(crate) to_switch: usize,
+}
+
 /// One queue of a device and one queue pair of its port's vNIC, with everything that one thread needs to serve them.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -108,16 +115,16 @@ impl Lane {
         self.pair.tx.suppress_calls();
     }
 
-    /// A batch in each direction; frames that were moved or dropped.
+    /// A batch in each direction.
     ///
     /// # Errors
     /// [`QueueError`]; what was done until then is published.
     #[inline]
-    pub(crate) fn visit(&mut self) -> Result<usize, QueueError> {
+    pub(crate) fn visit(&mut self) -> Result<Moved, QueueError> {
         let moved = match self.state {
             LaneState::Open => self.pump(),
             LaneState::NoDevice => self.discard(),
-            LaneState::NoSwitch => return Ok(0),
+            LaneState::NoSwitch => return Ok(Moved::default()),
         };
         self.pair.rx.flush()?;
         self.pair.tx.flush()?;
@@ -125,18 +132,18 @@ impl Lane {
     }
 
     #[inline]
-    fn pump(&mut self) -> Result<usize, QueueError> {
+    fn pump(&mut self) -> Result<Moved, QueueError> {
         let sent = self.queue.send(&mut self.pair, &mut self.counters)?;
         self.sent = sent.next;
         let received = self.queue.receive(&mut self.pair, &mut self.counters)?;
         self.received = received.next;
-        Ok(sent.frames + received.frames)
+        Ok(Moved { to_device: sent.frames, to_switch: received.frames })
     }
 
-    fn discard(&mut self) -> Result<usize, QueueError> {
+    fn discard(&mut self) -> Result<Moved, QueueError> {
         let visit = self.queue.discard(&mut self.pair, &mut self.counters, DropReason::DeviceDown)?;
         (self.sent, self.received) = (visit.next, Next::Idle);
-        Ok(visit.frames)
+        Ok(Moved { to_device: visit.frames, to_switch: 0 })
     }
 
     /// Goes to sleep: asks for signals and looks once more. False: there is something to do, it stays active.

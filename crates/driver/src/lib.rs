@@ -49,7 +49,6 @@ mod lane;
 pub mod open;
 mod outbound;
 mod packet;
-mod patience;
 mod queue;
 mod sys;
 mod tap;

@@ -2,6 +2,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
+use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_verdict::PortId;
 use rustix::event::{Timespec, epoll};
 
@@ -30,7 +31,7 @@ impl Event {
     }
 }
 
-/// The one place where a worker sleeps. Edge-triggered: nothing is read from the eventfds, each write is one event.
+/// The one place where a worker alone with its thread sleeps. Edge-triggered: nothing is read from the eventfds, each write is one event.
 #[derive(Debug)]
 pub(crate) struct Events {
     epoll: std::os::fd::OwnedFd,
@@ -47,6 +48,11 @@ impl Events {
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(event.token()), flags)?)
     }
 
+    /// Readable while there are events.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
         // Fails only if the descriptor is not listened to, which is what is wanted.
         let _ = epoll::delete(&self.epoll, fd);
@@ -54,11 +60,48 @@ impl Events {
 
     /// Waits up to `timeout_ns` (`None`: as long as it takes); the events, at most `EVENTS_MAX`.
     pub(crate) fn wait(&self, timeout_ns: Option<u64>) -> ArrayVec<Event, EVENTS_MAX> {
-        let timeout = timeout_ns
-            .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 });
+        let timeout = timeout_ns.map(timespec);
         let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
         match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
             Ok((events, _)) => events.iter().map(|event| Event::of_token(event.data.u64())).collect(),
+            // An interrupted wait is one without events.
+            Err(_) => ArrayVec::new(),
+        }
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+/// Where a thread sleeps that serves several workers. Level-triggered: a worker's events are as they are until it takes them.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    epoll: std::os::fd::OwnedFd,
+}
+
+impl Gate {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Waits for `events` of worker `number`, too.
+    pub(crate) fn open(&self, events: BorrowedFd<'_>, number: usize) -> std::io::Result<()> {
+        let data = epoll::EventData::new_u64(number as u64);
+        Ok(epoll::add(&self.epoll, events, data, epoll::EventFlags::IN)?)
+    }
+
+    pub(crate) fn close(&self, events: BorrowedFd<'_>) {
+        // Fails only if they are not waited for, which is what is wanted.
+        let _ = epoll::delete(&self.epoll, events);
+    }
+
+    /// Waits up to `sleep_ns` (`u64::MAX`: as long as it takes); the workers that have events.
+    pub(crate) fn wait(&self, sleep_ns: u64) -> ArrayVec<usize, WORKERS_MAX> {
+        let timeout = (sleep_ns < u64::MAX).then(|| timespec(sleep_ns));
+        let mut buffer = [MaybeUninit::uninit(); WORKERS_MAX];
+        match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
+            Ok((events, _)) => events.iter().map(|event| event.data.u64() as usize).collect(),
             // An interrupted wait is one without events.
             Err(_) => ArrayVec::new(),
         }

@@ -11,7 +11,8 @@
 //!
 //! **Not checked.** That kick and call descriptors are eventfds: the session does that before it hands them over.
 //!
-//! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. The watchdog is a thread that
+//! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. There is a thread for each worker, and
+//! the first one serves all workers as long as they have little to do. The watchdog is a thread that
 //! sleeps unless guests are signalled. Whatever all of them have to
 //! know is an errand to each; when all have answered, nobody uses what was there before. The control side may be any number
 //! of threads, one to a port at a time. Before [`Engine::begin`] workers have no threads, and the control side, one thread then,
@@ -33,10 +34,12 @@ mod capture;
 mod control;
 mod crew;
 mod device;
+mod duty;
 mod events;
 mod features;
 mod homes;
 mod inspect;
+mod load;
 mod mailbox;
 mod offences;
 mod port;
@@ -51,6 +54,7 @@ pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
 pub use lasthop_fabric::{Direction, Sight, UpcallLimits, UpcallRecord, Watch};
+pub use load::Gathering;
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 pub use sys::{peer_process, peer_user};
@@ -68,6 +72,7 @@ use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSet
 use thiserror::Error;
 
 use crew::Crew;
+use duty::Duty;
 use port::{PortRecord, PortTable};
 use stats::PortShare;
 use watchdog::Watchdog;
@@ -125,16 +130,24 @@ pub struct EngineSettings {
     pub cpus: Vec<usize>,
     /// Worker threads, 1 to `WORKERS_MAX`; beyond the number of CPUs they only get in each other's way.
     pub workers: usize,
-    /// How long a worker looks for more work after the last packet, in microseconds.
+    /// How long a thread looks for more work after the last packet at most, in microseconds; how long it does depends on what
+    /// that has been worth lately ([`lasthop_ring::Patience`]).
     pub hysteresis_us: u32,
+    /// Which thread serves which worker.
+    pub gathering: Gathering,
 }
 
-/// Default of `hysteresis_us`: about what a sleep and a wake-up cost together.
-pub const HYSTERESIS_US_DEFAULT: u32 = 50;
+/// Default of `hysteresis_us`: most guests have answered by then. A quarter of it is about what a sleep and a wake-up cost together.
+pub const HYSTERESIS_US_DEFAULT: u32 = 200;
 
 impl Default for EngineSettings {
     fn default() -> Self {
-        Self { cpus: Vec::new(), workers: 1, hysteresis_us: HYSTERESIS_US_DEFAULT }
+        Self {
+            cpus: Vec::new(),
+            workers: 1,
+            hysteresis_us: HYSTERESIS_US_DEFAULT,
+            gathering: Gathering::default(),
+        }
     }
 }
 
@@ -144,6 +157,7 @@ pub struct Engine {
     crew: Arc<Crew>,
     ports: Arc<Mutex<PortTable>>,
     started: std::time::Instant,
+    settings: EngineSettings,
     workers: Vec<JoinHandle<()>>,
     watchdog: Option<JoinHandle<()>>,
     captures: capture::Captures,
@@ -175,10 +189,11 @@ impl Engine {
         let watchdog = Watchdog::start(crew.watchdog())
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
-        let engine = Self { module, crew, ports, started, workers: Vec::new(), watchdog, captures };
+        let (settings, workers) = (settings.clone(), Vec::new());
+        let engine = Self { module, crew, ports, started, settings, workers, watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
-            let worker = Worker::new(fabric, Arc::clone(&engine.crew), settings, started)
+            let worker = Worker::new(fabric, Arc::clone(&engine.crew), started)
                 .map_err(|error| EngineError::System("set up a worker", error))?;
             engine.crew.watchdog().watch_me(number);
             engine.crew.mailbox(number).lay_down(worker);
@@ -191,11 +206,14 @@ impl Engine {
     /// # Errors
     /// [`EngineError::System`].
     pub fn begin(&mut self) -> Result<(), EngineError> {
-        for (number, mailbox) in self.crew.mailboxes().iter().enumerate() {
-            let Some(worker) = mailbox.take_worker() else { continue };
+        let workers = self.crew.mailboxes().iter().filter_map(|mailbox| mailbox.take_worker());
+        let workers = workers.map(|worker| *worker).collect();
+        let duties = duty::duties(workers, &self.crew, &self.settings, self.started)
+            .map_err(|error| EngineError::System("set up a worker", error))?;
+        for (number, duty) in duties.into_iter().enumerate() {
             let thread = std::thread::Builder::new()
                 .name(format!("worker{number}"))
-                .spawn(move || run_or_abort(*worker))
+                .spawn(move || run_or_abort(duty))
                 .map_err(|error| EngineError::System("start a worker thread", error))?;
             self.workers.push(thread);
         }
@@ -419,9 +437,9 @@ fn settings(config: PortConfig) -> PortSettings {
     PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated, kind }
 }
 
-/// Runs a worker. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
+/// Runs a worker's thread. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
 /// would hold up every guest for ever, one that has died is started again.
-fn run_or_abort(worker: Worker) {
+fn run_or_abort(duty: Duty) {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -431,7 +449,7 @@ fn run_or_abort(worker: Worker) {
         }
     }
     let _bomb = Bomb;
-    worker.run();
+    duty.run();
 }
 
 impl Drop for Engine {

@@ -50,10 +50,15 @@ pub struct RingStats {
 pub struct WorkerStats {
     /// Number of the worker.
     pub index: usize,
+    /// The number of the worker whose thread serves it: the first one's, or its own.
+    pub thread: usize,
     /// Times it went to sleep.
     pub sleeps: u64,
     /// Times it looked for events without sleeping.
     pub polls: u64,
+    /// Times its thread, looking for more in vain, offered its core and did not get it back at once: others wanted it, and it
+    /// went to sleep. Counted for the first of the thread's workers.
+    pub crowded: u64,
     /// Visits to rings.
     pub visits: u64,
     /// Visits that found packets.

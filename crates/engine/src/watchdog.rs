@@ -31,7 +31,7 @@ const TICK: Duration = Duration::from_millis(100);
 struct Watch {
     /// Begun and ended, each counted: odd inside a write.
     moves: AtomicU64,
-    /// The number of the thread, 0 before there is one.
+    /// Number of the thread that serves it (gettid(2)); 0: none yet.
     thread: AtomicI32,
 }
 
@@ -69,17 +69,18 @@ impl Watchdog {
         Ok(thread)
     }
 
-    /// The calling thread is `worker`'s from now on.
+    /// The calling thread serves `worker` from now on.
     pub(crate) fn watch_me(&self, worker: usize) {
         sys::unblock();
-        self.watches[worker].thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        self.watches[worker].thread.store(thread, Ordering::Relaxed);
     }
 
     /// Does `write`, on the thread of `worker`; a write that waits is interrupted.
     #[inline]
     pub(crate) fn over<R>(&self, worker: usize, write: impl FnOnce() -> R) -> R {
         let moves = &self.watches[worker].moves;
-        let count = moves.load(Ordering::Relaxed); // changed by this thread only
+        let count = moves.load(Ordering::Relaxed); // changed by the thread that serves it only
         // Either the watchdog sees this when it looks for the last time, or this thread sees that it has gone to sleep.
         moves.store(count + 1, Ordering::SeqCst);
         if !self.is_awake.load(Ordering::SeqCst) {

@@ -1,30 +1,21 @@
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
 use lasthop_guestmem::{Mapping, guard};
-use lasthop_ring::{DeviceRing, arm_and_recheck};
+use lasthop_ring::{DeviceRing, Patience, arm_and_recheck};
 use lasthop_verdict::PortId;
 
-use crate::EngineSettings;
 use crate::bells::{Bells, Blocked, Call};
 use crate::books::Books;
 use crate::control::{Command, ControlQueue};
 use crate::crew::Crew;
 use crate::events::{Event, Events};
+use crate::load::{Load, Stay};
 use crate::mailbox::Errand;
 use crate::stats::WorkerStats;
-
-/// How often a busy worker looks for kicks and errands: a ring that wakes meanwhile waits so long at most.
-const POLL_NS: u64 = 20_000;
-/// The same of one that has looked around in vain for so long: the answer to what it delivered may come from an armed ring.
-const IDLE_POLL_NS: u64 = 2_000;
-/// How long a worker without work looks around before it offers its core to others.
-const BLIND_NS: u64 = 20_000;
-/// A core that comes back later than this was wanted by somebody else.
-const WANTED_NS: u64 = 10_000;
 
 /// How long a stop waits for other workers' visits, which take some 100 us, before the control side asks who is stuck.
 const RECALL: Duration = Duration::from_millis(10);
@@ -49,7 +40,7 @@ struct RingFds {
     kicks: u64,
 }
 
-/// A thread that owns one fabric of the crew.
+/// One fabric of the crew with what it takes to run it; served by one thread at a time.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
     stats: WorkerStats,
@@ -62,13 +53,14 @@ pub(crate) struct Worker {
     failures: HashMap<PortId, String>,
     /// To be rung when the control plane was handed something.
     pub(crate) upcall_bell: Option<Arc<OwnedFd>>,
-    cpus: Vec<usize>,
-    hysteresis_ns: u64,
+    /// How much of the time its rounds take, and how long it stays with the thread that serves it.
+    pub(crate) load: Load,
+    pub(crate) stay: Stay,
     pub(crate) started: Instant,
     faults_seen: usize,
     polled_ns: u64,
-    worked_ns: u64,
-    yielded_ns: u64,
+    /// The last round found packets.
+    has_worked: bool,
     /// Nothing is taken from guests.
     is_resting: bool,
     /// And nothing is done for them.
@@ -77,12 +69,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(
-        fabric: Fabric,
-        crew: Arc<Crew>,
-        settings: &EngineSettings,
-        started: Instant,
-    ) -> std::io::Result<Self> {
+    pub(crate) fn new(fabric: Fabric, crew: Arc<Crew>, started: Instant) -> std::io::Result<Self> {
         let events = Events::new()?;
         events.listen(crew.mailbox(fabric.worker()).bell(), Event::Bell)?;
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
@@ -97,63 +84,81 @@ impl Worker {
             controls: HashMap::new(),
             failures: HashMap::new(),
             upcall_bell: None,
-            cpus: settings.cpus.clone(),
-            hysteresis_ns: u64::from(settings.hysteresis_us) * 1000,
+            load: Load::default(),
+            stay: Stay::default(),
             started,
             faults_seen: guard::faults(),
             polled_ns: 0,
-            worked_ns: 0,
-            yielded_ns: 0,
+            has_worked: false,
             is_resting: false,
             is_still: false,
             stopping: false,
         })
     }
 
-    /// Works until told to stop.
-    pub(crate) fn run(mut self) {
-        self.choose_cpus();
-        self.crew.watchdog().watch_me(self.stats.index);
-        while !self.stopping {
-            let now = now_ns(self.started);
-            let worked = self.round(now);
-            self.books.write_if_due(now, &self.fabric);
-            if self.active.is_empty() {
-                self.sleep(now);
-                continue;
-            }
-            if worked {
-                self.worked_ns = now;
-            }
-            let is_idle = now - self.worked_ns >= IDLE_POLL_NS;
-            if now - self.polled_ns >= if is_idle { IDLE_POLL_NS } else { POLL_NS } {
-                self.polled_ns = now;
-                self.stats.polls += 1;
-                self.take_events(Some(0));
-                if worked {
-                    self.leave_idle(now, self.hysteresis_ns);
-                }
-            }
-            if !worked {
-                self.wind_down(now);
+    /// Its number in the crew.
+    pub(crate) fn number(&self) -> usize {
+        self.stats.index
+    }
+
+    /// Thread number `thread` serves it from now on.
+    pub(crate) fn set_thread(&mut self, thread: usize) {
+        self.stats.thread = thread;
+    }
+
+    /// Readable when it is wanted.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        self.events.fd()
+    }
+
+    /// Whether there are rings to look at.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// Whether it was told to stop.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
+    /// A round among its rings; whether there were packets.
+    pub(crate) fn step(&mut self, now: u64, patience: &mut Patience) -> bool {
+        self.has_worked = self.round(now, patience);
+        self.books.write_if_due(now, &self.fabric);
+        self.has_worked
+    }
+
+    /// Looks for kicks and errands if it has not for `poll_ns`; among others that have packets, rings without any for
+    /// `look_ns` are left alone then.
+    pub(crate) fn hear_if_due(&mut self, now: u64, poll_ns: u64, look_ns: u64) {
+        if now - self.polled_ns >= poll_ns {
+            self.polled_ns = now;
+            self.hear(0);
+            if self.has_worked {
+                self.leave_idle(now, look_ns);
             }
         }
     }
 
-    fn choose_cpus(&self) {
-        if self.cpus.is_empty() {
-            return;
-        }
-        let mut set = rustix::thread::CpuSet::new();
-        for &cpu in self.cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
-            set.set(cpu);
-        }
-        // CPUs that went offline since the command line was checked leave the worker unpinned: slower, not broken.
-        let _ = rustix::thread::sched_setaffinity(None, &set);
+    /// Takes kicks and errands, waiting for one up to `sleep_ns` (`u64::MAX`: as long as it takes).
+    pub(crate) fn hear(&mut self, sleep_ns: u64) {
+        self.count_rest(sleep_ns);
+        self.take_events((sleep_ns < u64::MAX).then_some(sleep_ns));
+    }
+
+    /// Others wanted its thread's core.
+    pub(crate) fn count_crowd(&mut self) {
+        self.stats.crowded += 1;
+    }
+
+    /// It sleeps for up to `sleep_ns`, or looks for events if that is 0.
+    pub(crate) fn count_rest(&mut self, sleep_ns: u64) {
+        self.stats.sleeps += u64::from(sleep_ns > 0);
+        self.stats.polls += u64::from(sleep_ns == 0);
     }
 
     /// Gives each port with active rings its turn; true if one had packets.
-    fn round(&mut self, now: u64) -> bool {
+    fn round(&mut self, now: u64, patience: &mut Patience) -> bool {
         if self.is_still {
             return false;
         }
@@ -161,7 +166,7 @@ impl Worker {
             self.send_signals();
         }
         let mut active = std::mem::take(&mut self.active);
-        let mut worked = active.round(now, |ring| self.visit(ring, now));
+        let mut worked = active.round(now, |ring| self.visit(ring, now, patience));
         self.active = active;
         if self.fabric.deadline_ns().is_some() {
             worked |= self.fabric.drain_waiting();
@@ -175,13 +180,16 @@ impl Worker {
         worked
     }
 
-    fn visit(&mut self, ring: RingId, now: u64) -> Visited {
+    fn visit(&mut self, ring: RingId, now: u64, patience: &mut Patience) -> Visited {
         if self.is_resting {
             return Visited::default();
         }
         self.stats.visits += 1;
         let visited = self.fabric.visit_in_turn(ring, now);
-        self.stats.batches += u64::from(visited.packets > 0);
+        if visited.packets > 0 {
+            self.stats.batches += 1;
+            patience.found(ring.port.index(), now);
+        }
         self.books.note();
         self.send_signals();
         visited
@@ -193,26 +201,11 @@ impl Worker {
         }
     }
 
-    /// Rings without packets for the hysteresis period are armed and left alone; when somebody else wants the core, all
-    /// rings without packets are.
-    fn wind_down(&mut self, now: u64) {
-        let mut hysteresis = self.hysteresis_ns;
-        if now - self.yielded_ns >= BLIND_NS {
-            let offered_ns = now_ns(self.started);
-            std::thread::yield_now();
-            self.yielded_ns = now_ns(self.started);
-            if self.yielded_ns - offered_ns > WANTED_NS {
-                hysteresis = 0;
-            }
-        }
-        self.leave_idle(now, hysteresis);
-    }
-
-    /// Arms the rings that yielded nothing for `hysteresis`, and leaves those alone that have nothing now either.
-    fn leave_idle(&mut self, now: u64, hysteresis: u64) {
+    /// Arms the rings that yielded nothing for `look_ns`, and leaves those alone that have nothing now either.
+    pub(crate) fn leave_idle(&mut self, now: u64, look_ns: u64) {
         for index in (0..self.active.len()).rev() {
             let Some(active) = self.active.get(index) else { continue };
-            if now.saturating_sub(active.worked_ns) >= hysteresis && !self.must_poll(active.ring) {
+            if now.saturating_sub(active.worked_ns) >= look_ns && !self.must_poll(active.ring) {
                 if self.fabric.arm(active.ring) {
                     self.fabric.suppress_kicks(active.ring);
                 } else {
@@ -229,32 +222,30 @@ impl Worker {
             && self.fabric.ring_state(ring.port, key.1).is_some_and(|state| state.error.is_none())
     }
 
-    /// Nothing is active: sleeps until a kick, an errand, another worker or the earliest deadline.
-    fn sleep(&mut self, now: u64) {
+    /// Nothing is active: gets ready to sleep until a kick, an errand, another worker or the earliest deadline. For how long,
+    /// in ns; 0: not at all, `u64::MAX`: as long as it takes.
+    pub(crate) fn lie_down(&mut self, now: u64) -> u64 {
         let moved = self.fabric.arm_waiting();
         self.send_signals();
         let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
         // What was delivered while arming may have unblocked a ring that nobody kicks.
         self.wake_unblocked(now);
         if moved || deadline == Some(0) || !self.active.is_empty() {
-            self.stats.polls += 1;
-            self.take_events(Some(0)); // others are heard whatever a receiver does to its index
-            return;
+            return 0; // others are heard whatever a receiver does to its index
         }
         let returned =
             arm_and_recheck(self, |worker| worker.fabric.lie_down(), |worker| worker.fabric.take_returns());
-        let timeout = if returned {
-            self.stats.polls += 1;
-            Some(0) // others are heard however fast packets come back
-        } else {
-            self.stats.sleeps += 1;
-            let shortened = |timeout: u64| {
-                if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout }
-            };
-            let due = self.books.due_in_ns(now);
-            deadline.map(shortened).into_iter().chain(due).min()
-        };
-        self.take_events(timeout);
+        if returned {
+            return 0; // others are heard however fast packets come back
+        }
+        let shortened =
+            |timeout: u64| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout };
+        let due = self.books.due_in_ns(now);
+        deadline.map(shortened).into_iter().chain(due).min().unwrap_or(u64::MAX)
+    }
+
+    /// Has slept, or was about to.
+    pub(crate) fn get_up(&mut self, now: u64) {
         self.fabric.get_up();
         self.send_signals();
         self.wake_unblocked(now);
@@ -267,7 +258,8 @@ impl Worker {
         self.fabric.waiting_rings().iter().any(is_polled)
     }
 
-    fn take_events(&mut self, timeout_ns: Option<u64>) {
+    /// Takes kicks and errands, waiting for one up to `timeout_ns` (`None`: as long as it takes).
+    pub(crate) fn take_events(&mut self, timeout_ns: Option<u64>) {
         let events = self.events.wait(timeout_ns);
         let now = now_ns(self.started);
         for event in events {

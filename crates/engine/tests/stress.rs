@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_engine::PortState;
+use lasthop_engine::{Gathering, PortState};
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_verdict::PortId;
 use lasthop_wire::Offload;
-use support::{TestSwitch, config, eventually, frame};
+use support::{TestCrew, TestSwitch, config, eventually, frame};
 
 const WORKERS: usize = 3;
 const TALKERS: u8 = 5;
@@ -112,7 +112,16 @@ fn visit(switch: &mut TestSwitch, port: PortId, visits: u32) {
 
 #[test]
 fn crowds_are_conserved_in_order_and_whole_while_guests_come_and_go() {
-    let mut switch = TestSwitch::start("bridge", WORKERS);
+    crowd(TestCrew::from(WORKERS));
+}
+
+#[test]
+fn crowds_are_as_well_off_while_workers_go_from_thread_to_thread() {
+    crowd(TestCrew { workers: WORKERS, gathering: Gathering::Restless });
+}
+
+fn crowd(crew: TestCrew) {
+    let mut switch = TestSwitch::start("bridge", crew);
     let mut ports = Vec::new();
     let mut guests = Vec::new();
     for me in 1..=RESTLESS {

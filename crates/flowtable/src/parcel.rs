@@ -1,6 +1,6 @@
 //! A copy of a packet on its way through actions: what is put in front of it and taken off.
 
-use lasthop_verdict::{DropReason, Header};
+use lasthop_verdict::{DropReason, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
 use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, nsh_field, wide_field};
 use lasthop_wire::{Key, Metadata};
@@ -54,9 +54,11 @@ impl<'a> Parcel<'a> {
         self.edited.get_or_insert(*self.origin)
     }
 
+    /// What would be in the key if it had just come in: no more of it than of any other packet.
     pub(crate) fn key(&self) -> (Key, Offsets) {
-        let mut key = Key::default();
-        let offsets = extract(self.header().bytes(), &self.metadata, &mut key);
+        let (mut key, bytes) = (Key::default(), self.header().bytes());
+        let seen = bytes.get(..IMAGE_FETCH_BYTES).unwrap_or(bytes);
+        let offsets = extract(seen, &self.metadata, &mut key);
         (key, offsets)
     }
 

@@ -17,7 +17,7 @@
 //!   guest (VMM)  ──connects──► NAME.sock ──────────┘                              ▲
 //!         └───────────────────────── vhost-user over the passed socket ───────────┘
 //! ```
-#![deny(unsafe_code)] // sandbox/sys.rs and supervisor/store/sys.rs alone may have some
+#![deny(unsafe_code)] // files called sys.rs alone may have some
 
 mod capture;
 mod cli;

@@ -87,10 +87,16 @@ pub(crate) struct RingReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WorkerReport {
     pub(crate) index: usize,
+    /// The worker whose thread serves it: the first one, or itself.
+    #[serde(default)]
+    pub(crate) thread: usize,
     /// Times it went to sleep.
     pub(crate) sleeps: u64,
     /// Times it looked for events without sleeping.
     pub(crate) polls: u64,
+    /// Times its thread went to sleep since others wanted its core.
+    #[serde(default)]
+    pub(crate) crowded: u64,
     /// Visits to rings.
     pub(crate) visits: u64,
     /// Visits that found packets.

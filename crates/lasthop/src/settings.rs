@@ -34,11 +34,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "standalone|secure")]
     #[serde(default)]
     pub(crate) fail_mode: Option<FailMode>,
-    /// Threads that move packets, 1 to 16 [default: one for each CPU of --cpus; without it 2, or 1 with fewer than 4 CPUs]
+    /// Threads that move packets, 1 to 16, the first alone while there is little to do [default: one for each CPU of --cpus; without
+    /// it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<Workers>,
-    /// Microseconds for which a thread that moves packets looks for more before it sleeps, 0 to 10000: more saves wake-ups of
-    /// requests that follow each other, and takes that much of a core [default: 50]
+    /// Microseconds for which a thread that moves packets looks for more before it sleeps, at most, 0 to 10000: it does so while
+    /// that has been paying lately; more saves wake-ups of requests whose answers take long [default: 200]
     #[arg(long, value_name = "N")]
     #[serde(default)]
     pub(crate) hysteresis_us: Option<Hysteresis>,

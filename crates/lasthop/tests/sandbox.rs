@@ -5,11 +5,13 @@ mod support;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use lasthop_control::client::Client;
 use lasthop_guest::Guest;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
@@ -193,6 +195,14 @@ fn capture(switch: &Switch, mut act: impl FnMut()) {
     eventually("the end of the capture", || client.try_wait().expect("our child"));
 }
 
+/// A client of the control interface, which says nothing.
+fn control_client(switch: &Switch) -> OwnedFd {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    let address = SocketAddrUnix::new(switch.path("datapath.sock")).expect("a short path");
+    rustix::net::connect(&socket, &address).expect("connected");
+    socket
+}
+
 /// Everything that a switch process does: guests that come, talk and go, captures, stuck workers, all requests.
 fn exercise(switch: &Switch) {
     let (mut one, mut two) = (guest(switch, "a", ONE), guest(switch, "b", TWO));
@@ -202,6 +212,7 @@ fn exercise(switch: &Switch) {
     };
     capture(switch, || talk(&mut one, &mut two));
     check_balance(switch);
+    let _client = control_client(switch);
     for words in [
         &["vnic", "add", "e,mtu=1400"][..],
         &["vnic", "set", "a", "link=down"],
@@ -329,6 +340,8 @@ fn all_that_the_switch_process_may_is_needed() {
     let act = |switch: &Switch| {
         exercise(switch);
         misbehave(switch);
+        let mut client = Client::connect(&switch.path("datapath.sock")).expect("connected");
+        assert!(client.datapaths().expect("an answer").is_empty());
     };
     if let Some((trace, process)) = traced(switch, process, again, act) {
         check_lists(&["### All processes", "### The switch process", "### Refused"], &trace, &process);

@@ -34,6 +34,7 @@ mod driver;
 mod inflight;
 mod ledger;
 mod memory;
+mod patience;
 mod rendezvous;
 #[cfg(test)]
 mod tests;
@@ -45,6 +46,7 @@ pub use driver::*;
 pub use inflight::InflightLog;
 pub use ledger::{Ledger, LedgerError};
 pub use memory::{Descriptor, RingAddresses, RingMemory};
+pub use patience::Patience;
 pub use rendezvous::arm_and_recheck;
 
 use thiserror::Error;

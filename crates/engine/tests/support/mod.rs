@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lasthop_engine::{Engine, EngineSettings, PortConfig, PortStats};
+use lasthop_engine::{Engine, EngineSettings, Gathering, PortConfig, PortStats};
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_verdict::{Module, PortId};
 use lasthop_vhost::Session;
@@ -16,6 +16,19 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 /// Long enough for the slowest machine; nothing is asserted about time.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How many workers there are, and which thread serves which; if it is not said, each has its own.
+#[derive(Clone, Copy)]
+pub struct TestCrew {
+    pub workers: usize,
+    pub gathering: Gathering,
+}
+
+impl From<usize> for TestCrew {
+    fn from(workers: usize) -> Self {
+        Self { workers, gathering: Gathering::Never }
+    }
+}
 
 pub struct TestSwitch {
     pub engine: Engine,
@@ -31,18 +44,20 @@ pub fn config(name: &str) -> PortConfig {
 }
 
 impl TestSwitch {
-    pub fn start(module: &str, workers: usize) -> Self {
-        Self::with(named(module), workers)
+    pub fn start(module: &str, crew: impl Into<TestCrew>) -> Self {
+        Self::with(named(module), crew)
     }
 
     /// Its workers do not yet work.
-    pub fn prepare(module: &str, workers: usize) -> Self {
-        let settings = EngineSettings { workers, ..EngineSettings::default() };
+    pub fn prepare(module: &str, crew: impl Into<TestCrew>) -> Self {
+        let TestCrew { workers, gathering } = crew.into();
+        let settings = EngineSettings { workers, gathering, ..EngineSettings::default() };
         Self { engine: Engine::prepare(named(module), &settings).unwrap(), sessions: Vec::new() }
     }
 
-    pub fn with(module: Arc<dyn Module>, workers: usize) -> Self {
-        let settings = EngineSettings { workers, ..EngineSettings::default() };
+    pub fn with(module: Arc<dyn Module>, crew: impl Into<TestCrew>) -> Self {
+        let TestCrew { workers, gathering } = crew.into();
+        let settings = EngineSettings { workers, gathering, ..EngineSettings::default() };
         Self { engine: Engine::start(module, &settings).unwrap(), sessions: Vec::new() }
     }
 

@@ -1,9 +1,10 @@
 //! Where copies go and what is put in front of them.
 
 use lasthop_flow::{
-    Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, MplsTag, Rewrite, Sample, Userspace, Vlan,
+    Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite, Sample,
+    Userspace, Vlan,
 };
-use lasthop_flowtable::{FlowModule, MeterRate};
+use lasthop_flowtable::{FlowModule, FlowName, MeterRate, describe};
 use lasthop_verdict::{DropReason, Mac, UpcallReason};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
@@ -158,6 +159,24 @@ fn recirculation_finds_flows_by_what_has_become_of_the_packet() {
 }
 
 #[test]
+fn what_a_tag_pushes_out_of_sight_is_neither_told_nor_matched() {
+    // Destination options of 64 bytes: UDP's header ends 126 bytes into the frame, and 130 with a tag, of which 128 are seen.
+    let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
+    let mut frame = Spec { net, ..spec() }.frame();
+    (frame[20], frame[18], frame[19]) = (60, 0, 92);
+    frame.splice(54..54, [&[17, 7][..], &[0; 62]].concat());
+    let push = Action::PushVlan(Vlan { tpid: 0x8100, tci: 0x1005 });
+    let module = module(vec![push, Action::Recirc(1)]);
+    let asked = outcome(&module, &frame, Offload::default());
+    let (upcall, bytes) = &asked.upcalls[0];
+    let key = describe(bytes, &upcall.metadata);
+    assert_eq!((key.udp, key.vlans.len()), (Some(Ports::default()), 1));
+    install(&module, Match { key, mask: None }, vec![Action::Output(3)]);
+    module.settle(upcall.ticket);
+    assert_eq!(ports(&outcome(&module, &frame, Offload::default())), [3]);
+}
+
+#[test]
 fn packets_that_recirculate_for_ever_are_stopped() {
     let module = module(vec![Action::Recirc(1)]);
     install(&module, all_of(None, 1), vec![Action::Recirc(1), Action::Recirc(1), Action::Recirc(1)]);
@@ -204,9 +223,32 @@ fn packets_of_no_flow_and_those_of_userspace_actions_go_up() {
         run(vec![userspace(), Action::Truncate(30), Action::Clone(vec![userspace()]), Action::Output(2)]);
     let steps: Vec<_> =
         outcome.upcalls.iter().map(|(upcall, _)| (upcall.reason, upcall.truncate_len_bytes)).collect();
-    let reason = |step| UpcallReason::Action { flow: 0, step };
-    assert_eq!(steps, [(reason(0), u32::MAX), (reason(1), 30)]);
+    let [(UpcallReason::Action { flow, step: 0 }, u32::MAX), (second, 30)] = steps[..] else {
+        panic!("{steps:?}");
+    };
+    assert_eq!(second, UpcallReason::Action { flow, step: 1 });
     assert_eq!(ports(&outcome), [2]);
+}
+
+#[test]
+fn an_upcall_names_the_flow_as_it_was_when_its_packet_met_it() {
+    let ask = |port_id| vec![Action::Userspace(Userspace { port_id, ..Userspace::default() })];
+    let module = module(ask(1));
+    let flow_of = |outcome: &Outcome| match outcome.upcalls[0].0.reason {
+        UpcallReason::Action { flow, .. } => flow,
+        reason => panic!("{reason:?}"),
+    };
+    let matching = all_of(None, 0);
+    let name = || FlowName::Key(&matching.key);
+    let first = flow_of(&outcome_of(&module));
+    module.table().replace(name(), ask(2)).expect("it is there");
+    let second = flow_of(&outcome_of(&module));
+    module.table().remove(name()).expect("it is there");
+    install(&module, matching.clone(), ask(3));
+    let third = flow_of(&outcome_of(&module));
+    let named = |flow| module.table().named(flow).map(|flow| flow.actions.clone());
+    assert_eq!([first, second, third].map(named), [1, 2, 3].map(|port_id| Some(ask(port_id))));
+    assert_eq!(named(second ^ 1), None, "no flow was ever there");
 }
 
 #[test]

@@ -74,6 +74,9 @@ fn device(port: &DevicePortReport) -> Verdict {
                 "ip link shows which there are; one of another namespace: ip netns exec THERE ip link set {name} netns 1"
             ),
         ),
+        "down" if port.requested && port.settings.is_tap() => {
+            Verdict::ok(format!("{name} is down, as a controller asked for it and nobody set it up"))
+        }
         "down" => Verdict::broken(why, format!("ip link set {name} up")),
         "no carrier" => Verdict::broken(
             format!("{name} has no carrier"),
@@ -138,6 +141,15 @@ mod tests {
         let states: Vec<State> =
             chain(&port("up", json!({"device_down": 3}))).iter().map(|finding| finding.state).collect();
         assert_eq!(states, [State::Ok; 3]);
+    }
+
+    #[test]
+    fn an_internal_port_may_be_down() {
+        let mut internal = port("down", json!({}));
+        internal.requested = true;
+        assert_eq!(device(&internal).state, State::NotOk, "a device is of no use so");
+        internal.settings = "in1,tap=in1".parse().expect("a port");
+        assert_eq!(device(&internal).state, State::Ok);
     }
 
     #[test]

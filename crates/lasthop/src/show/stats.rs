@@ -37,8 +37,10 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
 pub(crate) fn workers(stats: &StatsReport) -> String {
     let headings = [
         "WORKER",
+        ">THREAD",
         ">SLEEPS",
         ">POLLS",
+        ">CROWDED",
         ">VISITS",
         ">BATCHES",
         ">CONTENDED",
@@ -50,8 +52,10 @@ pub(crate) fn workers(stats: &StatsReport) -> String {
     let mut table = Table::new(&headings);
     for worker in &stats.workers {
         let numbers = [
+            worker.thread as u64,
             worker.sleeps,
             worker.polls,
+            worker.crowded,
             worker.visits,
             worker.batches,
             worker.contended,
@@ -166,11 +170,17 @@ mod tests {
 
     #[test]
     fn workers_have_a_line_each() {
-        let worker =
-            |index| WorkerReport { index, sleeps: 4, contended: 12, wakes: 3, ..WorkerReport::default() };
+        let worker = |index| WorkerReport {
+            index,
+            sleeps: 4,
+            crowded: 7,
+            contended: 12,
+            wakes: 3,
+            ..WorkerReport::default()
+        };
         let text = workers(&StatsReport { ports: vec![], workers: vec![worker(0), worker(1)] });
         let row: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row, ["1", "4", "0", "0", "0", "12", "0", "0", "0", "3"]);
+        assert_eq!(row, ["1", "0", "4", "0", "7", "0", "0", "12", "0", "0", "0", "3"]);
         assert_eq!(text.lines().count(), 3);
     }
 

@@ -278,3 +278,80 @@ impl Inherited {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+    use crate::settings::{Settings, SwitchSettings};
+    use crate::supervisor::access::Access;
+
+    fn error_of(head: &str, fd: OwnedFd) -> String {
+        Legacy::try_read(&Inherited::of_test(head.as_bytes(), fd)).expect_err("refused")
+    }
+
+    #[test]
+    fn another_version_is_told_from_ours() {
+        let fd = || UnixStream::pair().expect("a pair").0.into();
+        let ours = format!("{RECORD_VERSION}.{STATE_VERSION}");
+        let later = format!("{{\"version\":{RECORD_VERSION},\"state\":{}}}", STATE_VERSION + 1);
+        let why = error_of(&later, fd());
+        assert!(why.contains(&format!("of version {RECORD_VERSION}.{}", STATE_VERSION + 1)), "{why}");
+        assert!(why.ends_with(&format!("knows {ours}")), "{why}");
+        assert!(error_of("{}", fd()).contains("of version 0.0"));
+        let torn = format!("{{\"version\":{RECORD_VERSION},\"state\":{STATE_VERSION}}}");
+        assert!(error_of(&torn, fd()).contains("missing field"));
+        assert!(Legacy::read(&Inherited::default()).is_none(), "nothing was left, and nothing is said");
+    }
+
+    #[test]
+    fn sockets_of_another_version_make_room() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.sock");
+        let old = UnixListener::bind(&path).expect("bound");
+        let inherited = Inherited::of_test(b"{}", old.into());
+        assert!(ListenSocket::bind(&path, Access::OWNER_ALONE).is_err(), "somebody listens there");
+        assert!(Legacy::read(&inherited).is_none());
+        drop(ListenSocket::bind(&path, Access::OWNER_ALONE).expect("free"));
+    }
+
+    #[test]
+    fn what_was_added_by_hand_stays_unless_it_is_in_the_way() {
+        let settings = |vnics: &[&str], switches: &[&str]| RunSettings {
+            dir: "/run/test".into(),
+            control_group: None,
+            switch: SwitchSettings::new(Settings::default()).expect("defaults"),
+            switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
+            vnics: vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect(),
+            ports: Vec::new(),
+            fdb: Vec::new(),
+        };
+        let record = |vnic: &str| PortRecord {
+            spec: vnic.parse().expect("a vnic"),
+            device: None,
+            listening: None,
+            estate: None,
+            book: None,
+            past: BTreeMap::new(),
+        };
+        let before = settings(&["old"], &["default"]);
+        let head = HeadRecord {
+            version: RECORD_VERSION,
+            state: STATE_VERSION,
+            pid: 1,
+            process: None,
+            control: None,
+            switches: vec!["red".parse().expect("a switch")],
+            fdb: Vec::new(),
+            told: before.told(),
+        };
+        let vnics = ["old", "hand", "reds,switch=red", "blues,switch=blue", "same,socket=/run/test/now.sock"];
+        let ports = (1..).zip(vnics.map(record)).collect();
+        let mut now = settings(&["now"], &["default"]);
+        Legacy { head, ports }.add_by_hand(&mut now);
+        let names: Vec<&str> = now.vnics.iter().map(|vnic| vnic.name.as_str()).collect();
+        assert_eq!(names, ["now", "hand", "reds"]);
+        assert!(now.switches.iter().any(|switch| switch.name.as_str() == "red"));
+    }
+}

@@ -108,6 +108,9 @@ impl Supervisor {
         match () {
             () if !port.is_known() => ("switch restarting", None),
             () if is_missing && is_complete => ("no device", Some(no_device(name))),
+            () if device.is_internal() && device.seen.as_ref().is_some_and(|seen| !seen.is_up) => {
+                ("down", None)
+            }
             () if device.seen.as_ref().is_some_and(|seen| !seen.is_up) => {
                 ("down", Some(format!("{name} is set down; set it up: ip link set {name} up")))
             }

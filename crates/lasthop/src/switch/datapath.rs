@@ -60,8 +60,12 @@ impl Datapath {
     pub(super) fn prepare(settings: &SwitchSettings) -> Result<Self, Fault> {
         let mut switches = NamedSwitches::new(&settings.default_switch(), settings.workers.0)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
-        let settings =
-            EngineSettings { cpus, workers: settings.workers.0, hysteresis_us: settings.hysteresis.0 };
+        let settings = EngineSettings {
+            cpus,
+            workers: settings.workers.0,
+            hysteresis_us: settings.hysteresis.0,
+            ..EngineSettings::default()
+        };
         let engine = Engine::prepare(switches.module(), &settings).map_err(refused)?;
         switches.set_clock_origin(engine.clock_origin_ns());
         Ok(Self { engine, switches, ports: BTreeMap::new() })
@@ -374,8 +378,10 @@ fn ring_report(ring: RingStats) -> RingReport {
 fn worker_report(worker: WorkerStats) -> WorkerReport {
     WorkerReport {
         index: worker.index,
+        thread: worker.thread,
         sleeps: worker.sleeps,
         polls: worker.polls,
+        crowded: worker.crowded,
         visits: worker.visits,
         batches: worker.batches,
         contended: worker.crew.contended,

@@ -8,6 +8,7 @@ use lasthop_guest::Guest;
 use crate::service::Service;
 use crate::support::eventually;
 use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
+use crate::support::namespaces::{self, Namespace};
 
 const THREE: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
 
@@ -129,5 +130,30 @@ fn a_file_that_is_wrong_is_said_and_guests_wait_until_it_is_right() {
     std::fs::write(&file, vnics(&["one", "two"])).expect("written");
     service.started(2);
     talk(&mut one, &mut two);
+    service.nobody_was_let_go();
+}
+
+#[test]
+fn device_ports_of_the_flags_and_by_hand_are_opened_anew() {
+    if !namespaces::may() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let service = Service::start_within(namespace.name(), &["--vnic", "one", "--host-port", "told"]);
+    service.switch.ask(&["port", "add", "hand,tap=hand"]).ok();
+    let mut one = guest(&service.switch, "one", ONE);
+    let both_are_up = || {
+        let list = service.switch.json(&["port", "list"]);
+        let ports = list["ports"].as_array().expect("ports");
+        let up = ports.iter().filter(|port| port["state"] == "up").count();
+        (up == 2 && ports.len() == 2).then_some(())
+    };
+    eventually("both ports", both_are_up);
+    for end in [Service::kill, Service::restart] {
+        service.settle();
+        end(&service);
+        eventually("both ports", both_are_up);
+        assert!(one.wait(Some(Duration::from_millis(50))).is_ok(), "it is attached");
+    }
     service.nobody_was_let_go();
 }

@@ -31,8 +31,18 @@ impl Service {
     }
 
     pub(crate) fn start_in(base: TempDir, words: &[&str], room: &str) -> Self {
+        Self::start_by(Command::new(MANAGER), base, words, room)
+    }
+
+    /// Starts one in a network namespace.
+    pub(crate) fn start_within(namespace: &str, words: &[&str]) -> Self {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace, MANAGER]);
+        Self::start_by(command, tempfile::tempdir().expect("a directory"), words, ROOM)
+    }
+
+    fn start_by(mut command: Command, base: TempDir, words: &[&str], room: &str) -> Self {
         let path = |name: &str| base.path().join(name);
-        let mut command = Command::new(MANAGER);
         command
             .arg(path("notify"))
             .arg(path("state"))

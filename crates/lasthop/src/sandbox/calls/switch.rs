@@ -20,7 +20,6 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         "the watchdog interrupts a worker that is stuck",
     ),
     Call::with(call!(SYS_clone), &[&[int(0, libc::CLONE_VM)]], "the keeper of this memory starts"),
-    Call::any(call!(SYS_read), "it waits for the end of this process"),
     Call::any(call!(SYS_shutdown), "a session ends, of whose connection the supervisor has a copy"),
     Call::any(call!(SYS_clock_nanosleep), "what is under way comes to its end before an upgrade").kept(),
     Call::with(call!(SYS_sched_setaffinity), &[&[int(0, 0)]], "a worker stays on its CPUs"),
@@ -35,7 +34,10 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         &[&[int(1, libc::FIONBIO as i32)]],
         "connections of the control interface become non-blocking",
     ),
-    Call::any(call!(SYS_read), "a bell that there are packets for the control plane"),
+    Call::any(
+        call!(SYS_read),
+        "the keeper waits for the end of this process; a bell that there are packets for the control plane",
+    ),
     Call::any(call!(SYS_ppoll), "a capture waits for its client"),
     Call::with(
         call!(SYS_setpriority),

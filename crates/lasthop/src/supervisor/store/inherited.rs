@@ -62,6 +62,16 @@ impl Inherited {
         }
     }
 
+    /// What a manager would bring that keeps a first record of this text, and one descriptor.
+    #[cfg(test)]
+    pub(crate) fn of_test(head: &[u8], fd: OwnedFd) -> Self {
+        let mut record = Record::create().expect("memory");
+        record.write(head).expect("written");
+        let head = std::os::fd::AsFd::as_fd(&record).try_clone_to_owned().expect("a copy");
+        let all = [(HEAD_NAME, head), ("lasthop-1", fd)];
+        Self::sorted(all.map(|(name, fd)| (name.to_owned(), fd)).into_iter())
+    }
+
     /// Whether there is nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.head.is_none() && self.ports.is_empty() && self.fds.is_empty() && self.useless.is_empty()

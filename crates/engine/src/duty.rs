@@ -1,0 +1,316 @@
+//! Which thread serves which worker.
+//!
+//! While there is little to do the first thread serves all workers, one after the other, and the threads of the others stand
+//! still: so the two directions of a conversation meet the same thread, awake, and no more cores are kept from guests than
+//! the work needs. A worker with more to do than fits beside the others goes to its own thread, and comes back when that
+//! has had little to do for long (`load.rs`).
+//!
+//! ```text
+//!   thread 0   worker 0, worker 1, worker 2      looks around, or sleeps until one of them is wanted
+//!                 |  ^
+//!        crowded  |  | about to sleep, after little work
+//!                 v  |
+//!   thread 1   worker 1                          looks around, or sleeps until it is wanted
+//!              none                              waits for its worker
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use lasthop_ring::Patience;
+
+use crate::EngineSettings;
+use crate::crew::Crew;
+use crate::events::Gate;
+use crate::load::Gathering;
+use crate::worker::{Worker, now_ns};
+
+/// How often a busy worker looks for kicks and errands: a ring that wakes meanwhile waits so long at most.
+const POLL_NS: u64 = 20_000;
+/// The same of one whose thread has looked around in vain for so long: the answer to what it delivered may come from an armed ring.
+const IDLE_POLL_NS: u64 = 2_000;
+/// How long a thread without work looks around before it offers its core to others.
+const BLIND_NS: u64 = 20_000;
+/// A core that comes back later than this was wanted by somebody else.
+const WANTED_NS: u64 = 10_000;
+
+/// A thread and the workers that it serves.
+pub(crate) struct Duty {
+    number: usize,
+    gathering: Gathering,
+    crew: Arc<Crew>,
+    started: Instant,
+    cpus: Vec<usize>,
+    workers: Vec<Worker>,
+    /// Workers that come here.
+    arrivals: Receiver<Worker>,
+    role: Role,
+    patience: Patience,
+    /// When the last round began, if it found packets.
+    busy_since_ns: Option<u64>,
+    worked_ns: u64,
+    yielded_ns: u64,
+}
+
+/// What a thread is among the others.
+enum Role {
+    First {
+        /// To the workers' own threads, by number; none to this one.
+        homes: Vec<Option<Sender<Worker>>>,
+        /// Tells which of several workers is wanted.
+        gate: Gate,
+        /// This thread's load in percent, for the others.
+        load: Arc<AtomicU64>,
+    },
+    Other {
+        first: Sender<Worker>,
+        load_of_first: Arc<AtomicU64>,
+    },
+}
+
+/// A duty for each worker, to be run by a thread of its own.
+pub(crate) fn duties(
+    workers: Vec<Worker>,
+    crew: &Arc<Crew>,
+    settings: &EngineSettings,
+    started: Instant,
+) -> std::io::Result<Vec<Duty>> {
+    let load = Arc::new(AtomicU64::new(0));
+    let (to_first, to_this) = channel();
+    let (mut homes, mut arrivals) = (vec![None], vec![to_this]);
+    for (sender, receiver) in (1..workers.len()).map(|_| channel()) {
+        homes.push(Some(sender));
+        arrivals.push(receiver);
+    }
+    let gate = Gate::new()?;
+    workers.first().map_or(Ok(()), |first| gate.open(first.events(), first.number()))?;
+    let first = Role::First { homes, gate, load: Arc::clone(&load) };
+    let others =
+        std::iter::repeat_with(|| Role::Other { first: to_first.clone(), load_of_first: Arc::clone(&load) });
+    let roles = std::iter::once(first).chain(others);
+    let duty = |((worker, arrivals), role): ((Worker, _), _)| Duty {
+        number: worker.number(),
+        gathering: settings.gathering,
+        crew: Arc::clone(crew),
+        started,
+        cpus: settings.cpus.clone(),
+        workers: vec![worker],
+        arrivals,
+        role,
+        patience: Patience::new(u64::from(settings.hysteresis_us) * 1000),
+        busy_since_ns: None,
+        worked_ns: 0,
+        yielded_ns: 0,
+    };
+    Ok(workers.into_iter().zip(arrivals).zip(roles).map(duty).collect())
+}
+
+impl Duty {
+    /// Serves until all workers were told to stop.
+    pub(crate) fn run(mut self) {
+        self.choose_cpus();
+        for worker in std::mem::take(&mut self.workers) {
+            self.take(worker);
+        }
+        self.serve();
+        if matches!(self.role, Role::First { .. }) {
+            return; // the others wait as long as it may send them a worker
+        }
+        while let Ok(worker) = self.arrivals.recv() {
+            self.take(worker);
+            self.serve();
+        }
+    }
+
+    fn choose_cpus(&self) {
+        if self.cpus.is_empty() {
+            return;
+        }
+        let mut set = rustix::thread::CpuSet::new();
+        for &cpu in self.cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
+            set.set(cpu);
+        }
+        // CPUs that went offline since the command line was checked leave the worker unpinned: slower, not broken.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
+    }
+
+    /// Serves the workers that are here until none is.
+    fn serve(&mut self) {
+        while !self.workers.is_empty() {
+            let now = now_ns(self.started);
+            self.count_load(now);
+            let worked = self.round(now);
+            if self.workers.iter().any(Worker::is_active) {
+                self.stay_awake(worked, now);
+            } else {
+                self.rest(now);
+            }
+            self.welcome();
+            self.workers.retain(|worker| !worker.is_stopping());
+        }
+    }
+
+    /// A worker comes here.
+    fn take(&mut self, mut worker: Worker) {
+        self.crew.watchdog().watch_me(worker.number());
+        worker.set_thread(self.number);
+        worker.load.begin(now_ns(self.started));
+        self.workers.push(worker);
+    }
+
+    /// The first thread takes in workers that were sent. Who sends one rings the first worker's bell afterwards.
+    fn welcome(&mut self) {
+        while let Role::First { homes, gate, .. } = &self.role
+            && let Ok(mut worker) = self.arrivals.try_recv()
+        {
+            if gate.open(worker.events(), worker.number()).is_ok() {
+                worker.stay.come_back(now_ns(self.started));
+                self.take(worker);
+            } else {
+                // No memory for it in the kernel: it would not be heard while this thread sleeps.
+                worker.stay.leave(now_ns(self.started));
+                send_home(homes, worker);
+            }
+        }
+    }
+
+    /// Has each worker do a round; whether one had packets.
+    fn round(&mut self, now: u64) -> bool {
+        if let [only] = &mut self.workers[..] {
+            let worked = only.step(now, &mut self.patience);
+            self.busy_since_ns = worked.then_some(now);
+            return worked;
+        }
+        let (mut worked, mut since) = (false, now);
+        for worker in &mut self.workers {
+            if worker.step(now, &mut self.patience) {
+                let until = now_ns(self.started);
+                worker.load.add(until - since);
+                (worked, since) = (true, until);
+            }
+        }
+        worked
+    }
+
+    /// Enters the time that the last round of a worker alone took, and goes by what is known.
+    fn count_load(&mut self, now: u64) {
+        if let (Some(since), [only]) = (self.busy_since_ns.take(), &mut self.workers[..]) {
+            only.load.add(now - since);
+        }
+        if self.workers.iter().all(|worker| worker.load.is_over(now)) {
+            self.workers.iter_mut().for_each(|worker| worker.load.begin(now));
+            self.share_out(now);
+        }
+    }
+
+    /// Workers that have too much to do together go apart.
+    fn share_out(&mut self, now: u64) {
+        let Role::First { homes, gate, load } = &mut self.role else { return };
+        let loads = self.workers.iter().map(|worker| {
+            let number = worker.number();
+            (homes[number].is_some().then_some(number), worker.load.percent())
+        });
+        load.store(loads.clone().map(|(_, percent)| percent).sum(), Ordering::Relaxed);
+        let leaver = self.gathering.leaver(loads);
+        let Some(at) =
+            leaver.and_then(|number| self.workers.iter().position(|worker| worker.number() == number))
+        else {
+            return;
+        };
+        let mut worker = self.workers.swap_remove(at);
+        worker.stay.leave(now);
+        gate.close(worker.events());
+        send_home(homes, worker);
+    }
+
+    /// There are rings to look at.
+    fn stay_awake(&mut self, worked: bool, now: u64) {
+        if worked {
+            self.worked_ns = now;
+        }
+        let poll_ns = if now - self.worked_ns >= IDLE_POLL_NS { IDLE_POLL_NS } else { POLL_NS };
+        let look_ns = self.patience.ns();
+        self.workers.iter_mut().for_each(|worker| worker.hear_if_due(now, poll_ns, look_ns));
+        if !worked {
+            self.wind_down(now);
+        }
+    }
+
+    /// Rings without packets for as long as looking has been paying are armed and left alone; when somebody else wants the
+    /// core, all rings without packets are.
+    fn wind_down(&mut self, now: u64) {
+        let mut look_ns = self.patience.ns();
+        if now - self.yielded_ns >= BLIND_NS {
+            let offered_ns = now_ns(self.started);
+            std::thread::yield_now();
+            self.yielded_ns = now_ns(self.started);
+            if self.yielded_ns - offered_ns > WANTED_NS {
+                look_ns = 0;
+                self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
+            }
+        }
+        self.workers.iter_mut().for_each(|worker| worker.leave_idle(now, look_ns));
+    }
+
+    /// No ring is to be looked at: sleeps, unless somebody else may do that for it.
+    fn rest(&mut self, now: u64) {
+        if self.give_back(now) {
+            return;
+        }
+        if let [only] = &mut self.workers[..] {
+            let sleep_ns = only.lie_down(now);
+            only.hear(sleep_ns);
+            only.get_up(now);
+        } else {
+            self.sleep_together(now);
+        }
+    }
+
+    /// The worker goes back to the first thread, if it has little to do; whether it does.
+    fn give_back(&mut self, now: u64) -> bool {
+        let Role::Other { first, load_of_first } = &self.role else { return false };
+        let Some(worker) = self.workers.pop() else { return false };
+        let load_of_first = load_of_first.load(Ordering::Relaxed);
+        if !self.gathering.may_come_back(worker.stay, now, worker.load.percent(), load_of_first) {
+            self.workers.push(worker);
+            return false;
+        }
+        match first.send(worker) {
+            Ok(()) => {
+                self.crew.mailbox(0).ring();
+                true
+            }
+            // It has ended, and so will this one.
+            Err(refused) => {
+                self.workers.push(refused.0);
+                false
+            }
+        }
+    }
+
+    /// Sleeps until one of several workers is wanted.
+    fn sleep_together(&mut self, now: u64) {
+        let Role::First { gate, .. } = &self.role else { return };
+        let sleep_ns = self.workers.iter_mut().map(|worker| worker.lie_down(now)).min().unwrap_or(0);
+        let wanted = gate.wait(sleep_ns);
+        for worker in &mut self.workers {
+            let is_wanted = wanted.contains(&worker.number());
+            if is_wanted || wanted.is_empty() {
+                worker.count_rest(sleep_ns);
+            }
+            if is_wanted {
+                worker.take_events(Some(0));
+            }
+            worker.get_up(now);
+        }
+    }
+}
+
+fn send_home(homes: &[Option<Sender<Worker>>], worker: Worker) {
+    if let Some(home) = &homes[worker.number()] {
+        // Its thread waits for it as long as the first one is there.
+        let _ = home.send(worker);
+    }
+}
