@@ -145,7 +145,11 @@ fn actions_of_a_flow_reach_several_ports_and_the_control_plane() {
     assert_eq!((switch.received(2), switch.received(3)), (vec![4], vec![4]));
     let mut bytes = Vec::new();
     let record = switch.reader.pop(&mut bytes).unwrap();
-    assert_eq!((record.reason, bytes.len()), (UpcallReason::Action { flow: 0, step: 0 }, 40));
+    let UpcallReason::Action { flow, step: 0 } = record.reason else { panic!("{record:?}") };
+    assert_eq!(
+        (bytes.len(), switch.module.table().named(flow).map(|flow| flow.actions.len())),
+        (40, Some(5))
+    );
     let counters = switch.guests[0].counters(&switch.fabric);
     assert_eq!(counters.rx_drops.of(DropReason::PortGone), 1);
     assert_conserved(&switch.fabric, &PORTS);

@@ -9,6 +9,8 @@
 
 /// Flows of one table.
 pub const FLOWS_MAX: u32 = 1 << 18;
+/// Flows that are gone and remembered for packets on their way to the control plane: some milliseconds of a busy one's changes.
+pub const FORMER_FLOWS: usize = 1024;
 /// Different masks of its flows: each is one more probe for a packet that the cache does not know.
 pub const MASKS_MAX: usize = 1024;
 /// Entries of a worker's exact-match cache.

@@ -18,6 +18,7 @@ use crate::pending::Ticket;
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
+use crate::slot::tag_of;
 use crate::stats::{Counted, EntryId};
 
 /// Bytes of an output at least, however it is cut.
@@ -142,8 +143,8 @@ impl Executor<'_> {
             Todo::Ask(hash) => return self.ask(fate, parcel, hash),
             Todo::Obey(words, number) => self.list(fate, parcel, words, number),
             Todo::Follow(hit) => match Step(hit.program).place() {
-                Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), hit.flow),
-                None => self.list(fate, parcel, &[AtomicU64::new(hit.program)], hit.flow),
+                Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), tag(hit)),
+                None => self.list(fate, parcel, &[AtomicU64::new(hit.program)], tag(hit)),
             },
         };
         if let Err(reason) = done {
@@ -386,4 +387,9 @@ fn push_nsh_by(parcel: &mut Parcel<'_>, step: Step, rest: &[AtomicU64]) -> Resul
     }
     parcel.push_nsh(bytes.get_mut(..len).ok_or(DropReason::ActionImpossible)?)?;
     Ok(words)
+}
+
+/// What the flow is called in upcalls.
+fn tag(hit: Hit) -> u32 {
+    tag_of(hit.flow, hit.generation)
 }

@@ -15,6 +15,8 @@ use lasthop_exchange::prefetch;
 use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 
+use crate::bounds::FLOWS_MAX;
+use crate::executions::EXECUTED;
 use crate::hash::{Secret, finish};
 use crate::stats::EntryId;
 
@@ -38,6 +40,21 @@ impl Identity {
         (self.0 >> Self::GENERATION_SHIFT) as u32
     }
 }
+
+/// What a flow is called in upcalls: its slot, and enough of its generation to tell it from those that were there before.
+pub(crate) fn tag_of(slot: u32, generation: u32) -> u32 {
+    slot | (generation % TAG_GENERATIONS) << FLOWS_MAX.trailing_zeros()
+}
+
+/// The slot in a tag.
+pub(crate) fn slot_in(tag: u32) -> u32 {
+    tag % FLOWS_MAX
+}
+
+/// The uppermost bit says that it is none of a flow's (`EXECUTED`).
+const TAG_GENERATIONS: u32 = EXECUTED / FLOWS_MAX;
+
+const _: () = assert!(FLOWS_MAX.is_power_of_two());
 
 /// A place for a flow.
 #[derive(Debug, Default)]
@@ -76,6 +93,11 @@ impl FlowSlot {
         self.stats.store(0, Ordering::Relaxed);
         self.spill.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.program.store(program, Ordering::Relaxed);
+        self.identity.store(identity.0, Ordering::Release);
+    }
+
+    /// Its flow is another one from now on for who knows it, though the same packets belong to it.
+    pub(crate) fn rename(&self, identity: Identity) {
         self.identity.store(identity.0, Ordering::Release);
     }
 

@@ -10,14 +10,14 @@ use lasthop_wire::Key;
 
 use crate::InstallError;
 use crate::arena::Blocks;
-use crate::bounds::{FLOWS_MAX, MASKS_MAX};
+use crate::bounds::{FLOWS_MAX, FORMER_FLOWS, MASKS_MAX};
 use crate::compact::Compact;
 use crate::grace::Moment;
 use crate::meter::{MeterRate, MeterStats, Meters};
 use crate::numbers::Numbers;
 use crate::program::{Step, compile};
 use crate::shared::Shared;
-use crate::slot::Identity;
+use crate::slot::{Identity, slot_in, tag_of};
 
 /// A flow as it was installed.
 #[derive(Debug)]
@@ -90,6 +90,8 @@ struct Writer {
     free_masks: Vec<u16>,
     blocks: Blocks,
     retired: VecDeque<(Moment, Retired)>,
+    /// Flows that were taken out or got other actions, the last ones, by what they were called in upcalls.
+    former: VecDeque<(u32, Arc<Flow>)>,
 }
 
 /// Flows, for several workers to look up and one writer at a time to change.
@@ -195,10 +197,10 @@ impl FlowTable {
         (end < writer.records.len()).then_some(end)
     }
 
-    /// The flow in a slot, as upcalls name it.
+    /// The flow that an upcall names, as it was when its packet met it, unless that is long ago.
     #[must_use]
-    pub fn at(&self, slot: u32) -> Option<Arc<Flow>> {
-        self.writer().record(slot).map(|record| Arc::clone(&record.flow))
+    pub fn named(&self, flow: u32) -> Option<Arc<Flow>> {
+        self.writer().tagged(flow)
     }
 
     /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to go on, until there are
@@ -268,6 +270,32 @@ impl Writer {
         self.records.get(slot as usize)?.as_ref()
     }
 
+    fn tag(&self, slot: u32) -> u32 {
+        tag_of(slot, self.generations.get(slot as usize).copied().unwrap_or(0))
+    }
+
+    fn tagged(&self, tag: u32) -> Option<Arc<Flow>> {
+        let slot = slot_in(tag);
+        let present = self.record(slot).filter(|_| self.tag(slot) == tag).map(|record| &record.flow);
+        let former = || self.former.iter().rev().find(|(other, _)| *other == tag).map(|(_, flow)| flow);
+        present.or_else(former).map(Arc::clone)
+    }
+
+    /// Remembers a flow for upcalls that are on their way.
+    fn leave(&mut self, slot: u32, flow: &Arc<Flow>) {
+        if self.former.len() >= FORMER_FLOWS {
+            self.former.pop_front();
+        }
+        self.former.push_back((self.tag(slot), Arc::clone(flow)));
+    }
+
+    /// The next flow in a slot is none of those before it.
+    fn next_generation(&mut self, slot: u32) -> u32 {
+        let generation = &mut self.generations[slot as usize];
+        *generation = generation.wrapping_add(1).max(1);
+        *generation
+    }
+
     /// The flow that matches exactly this.
     fn find(&self, shared: &Shared, compact: &Compact) -> Option<u32> {
         shared.find(*self.masks.get(&compact.mask)?, &compact.key)
@@ -334,8 +362,7 @@ impl Writer {
             .masks
             .get(usize::from(mask))
             .map_or(0, |slot| slot.hash(mask, &compact.key, &shared.secret));
-        self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1).max(1);
-        place.occupy(Identity::new(self.generations[slot as usize], mask), &compact.key, word);
+        place.occupy(Identity::new(self.next_generation(slot), mask), &compact.key, word);
         let everybody = self.records.iter().zip(0..).filter_map(|(record, slot)| {
             record.as_ref().filter(|record| !record.flow.is_probe).map(|record| (record.hash, slot))
         });
@@ -432,11 +459,14 @@ impl Writer {
             return Err(InstallError::Unknown);
         };
         place.set_program(word);
-        let old = std::mem::replace(&mut record.program, word);
+        let (old, mask) = (std::mem::replace(&mut record.program, word), record.mask);
+        let former = Arc::clone(&record.flow);
         let Flow { ufid, matching, is_probe, .. } = &*record.flow;
         record.flow =
             Arc::new(Flow { ufid: *ufid, matching: matching.clone(), actions, is_probe: *is_probe });
         let flow = Arc::clone(&record.flow);
+        self.leave(slot, &former);
+        place.rename(Identity::new(self.next_generation(slot), mask));
         shared.version.fetch_add(1, Ordering::Release);
         self.retired.push_back((shared.visits.now(), Retired::Program(old)));
         Ok(flow)
@@ -450,6 +480,7 @@ impl Writer {
         // Before the moment from which on nobody may know it: visits that begin later look at their caches again.
         shared.version.fetch_add(1, Ordering::Release);
         self.name(&record.flow, slot, false);
+        self.leave(slot, &record.flow);
         self.count -= 1;
         let removed = Removed { flow: record.flow, stats: Arc::default() };
         let moment = shared.visits.now();

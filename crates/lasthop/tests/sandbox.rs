@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use lasthop_control::client::Client;
 use lasthop_guest::Guest;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -327,6 +328,8 @@ fn all_that_the_switch_process_may_is_needed() {
     let act = |switch: &Switch| {
         exercise(switch);
         misbehave(switch);
+        let mut client = Client::connect(&switch.path("datapath.sock")).expect("connected");
+        assert!(client.datapaths().expect("an answer").is_empty());
     };
     if let Some((trace, process)) = traced(switch, process, again, act) {
         check_lists(&["### All processes", "### The switch process", "### Refused"], &trace, &process);

@@ -4,7 +4,7 @@ use lasthop_flow::{
     Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite, Sample,
     Userspace, Vlan,
 };
-use lasthop_flowtable::{FlowModule, MeterRate, describe};
+use lasthop_flowtable::{FlowModule, FlowName, MeterRate, describe};
 use lasthop_verdict::{DropReason, Mac, UpcallReason};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
@@ -223,9 +223,32 @@ fn packets_of_no_flow_and_those_of_userspace_actions_go_up() {
         run(vec![userspace(), Action::Truncate(30), Action::Clone(vec![userspace()]), Action::Output(2)]);
     let steps: Vec<_> =
         outcome.upcalls.iter().map(|(upcall, _)| (upcall.reason, upcall.truncate_len_bytes)).collect();
-    let reason = |step| UpcallReason::Action { flow: 0, step };
-    assert_eq!(steps, [(reason(0), u32::MAX), (reason(1), 30)]);
+    let [(UpcallReason::Action { flow, step: 0 }, u32::MAX), (second, 30)] = steps[..] else {
+        panic!("{steps:?}");
+    };
+    assert_eq!(second, UpcallReason::Action { flow, step: 1 });
     assert_eq!(ports(&outcome), [2]);
+}
+
+#[test]
+fn an_upcall_names_the_flow_as_it_was_when_its_packet_met_it() {
+    let ask = |port_id| vec![Action::Userspace(Userspace { port_id, ..Userspace::default() })];
+    let module = module(ask(1));
+    let flow_of = |outcome: &Outcome| match outcome.upcalls[0].0.reason {
+        UpcallReason::Action { flow, .. } => flow,
+        reason => panic!("{reason:?}"),
+    };
+    let matching = all_of(None, 0);
+    let name = || FlowName::Key(&matching.key);
+    let first = flow_of(&outcome_of(&module));
+    module.table().replace(name(), ask(2)).expect("it is there");
+    let second = flow_of(&outcome_of(&module));
+    module.table().remove(name()).expect("it is there");
+    install(&module, matching.clone(), ask(3));
+    let third = flow_of(&outcome_of(&module));
+    let named = |flow| module.table().named(flow).map(|flow| flow.actions.clone());
+    assert_eq!([first, second, third].map(named), [1, 2, 3].map(|port_id| Some(ask(port_id))));
+    assert_eq!(named(second ^ 1), None, "no flow was ever there");
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl Places {
             let (_, actions) = self.executed.iter().rev().find(|(executed, _)| *executed == number)?;
             return Some((actions.get(step)?.clone(), None));
         }
-        let flow = module.table().at(flow)?;
+        let flow = module.table().named(flow)?;
         let action = (*userspace(&flow.actions).get(step)?).clone();
         let actions = action.has_actions.then(|| flow.actions.clone());
         Some((action, actions))
