@@ -207,7 +207,10 @@ impl Engine {
     /// [`EngineError::System`].
     pub fn begin(&mut self) -> Result<(), EngineError> {
         let workers = self.crew.mailboxes().iter().filter_map(|mailbox| mailbox.take_worker());
-        let workers = workers.map(|worker| *worker).collect();
+        let workers: Vec<Worker> = workers.map(|worker| *worker).collect();
+        if workers.is_empty() {
+            return Ok(());
+        }
         let duties = duty::duties(workers, &self.crew, &self.settings, self.started)
             .map_err(|error| EngineError::System("set up a worker", error))?;
         for (number, duty) in duties.into_iter().enumerate() {

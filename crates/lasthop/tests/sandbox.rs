@@ -224,6 +224,8 @@ fn exercise(switch: &Switch) {
         &["switch", "add", "red"],
         &["switch", "list"],
         &["switch", "del", "red"],
+        &["switch", "add", "blue,module=flow"],
+        &["switch", "del", "blue"],
         &["vnic", "del", "e"],
         &["vnic", "show", "a"],
         &["stats", "--workers"],
