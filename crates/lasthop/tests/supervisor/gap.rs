@@ -11,13 +11,21 @@ use crate::service::Service;
 use crate::support::guests::{ONE, TWO, WAIT, frame, guest, receive, running, send};
 use crate::support::{eventually, signal};
 
+/// A process that was stopped goes on for a moment.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    stat.rsplit_once(')').is_some_and(|(_, behind)| behind.starts_with(" T"))
+}
+
 /// Ends the supervisor, and has `work` done before the next one is there.
 fn in_the_gap<T>(service: &Service, work: impl FnOnce() -> T) -> T {
     service.settle();
     let (manager, pid) = (service.switch.pid(), service.pid());
     // Neither process serves anybody from now on.
+    let inner = service.inner().expect("a switch process");
     signal(manager, Signal::STOP);
-    signal(service.inner().expect("a switch process"), Signal::STOP);
+    signal(inner, Signal::STOP);
+    eventually("that it stands still", || is_stopped(inner).then_some(()));
     signal(pid, Signal::KILL);
     let done = work();
     let times = service.said("switch is running");
