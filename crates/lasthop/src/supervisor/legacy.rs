@@ -183,6 +183,7 @@ impl Supervisor {
         let running = legacy.running(&settings.dir);
         legacy.add_by_hand(settings);
         self.switches.clone_from(&settings.switches);
+        self.datapaths.clone_from(&legacy.head.datapaths);
         let plan = Plan::new(&running, &settings.wanted());
         let pid = legacy.head.pid;
         for (number, record) in legacy.ports {
@@ -344,6 +345,7 @@ mod tests {
             control: None,
             switches: vec!["red".parse().expect("a switch")],
             fdb: Vec::new(),
+            datapaths: None,
             told: before.told(),
         };
         let vnics = ["old", "hand", "reds,switch=red", "blues,switch=blue", "same,socket=/run/test/now.sock"];

@@ -16,6 +16,7 @@ use super::change::Changing;
 use super::lifecycle::Stage;
 use super::requests::Question;
 use super::source::Source;
+use super::store::Key;
 
 /// Longest time until a client is told that the switch does not answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -165,7 +166,10 @@ impl Supervisor {
             }
             Report::Wanted(wanted) => self.device_wanted(wanted),
             Report::Released { name } => self.device_released(&name),
-            Report::Datapaths(told) => self.datapaths = Some(told),
+            Report::Datapaths(told) => {
+                self.datapaths = Some(told);
+                self.store.is_late(Key::Head);
+            }
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => {

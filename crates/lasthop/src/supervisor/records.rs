@@ -37,6 +37,9 @@ pub(super) struct HeadRecord {
     /// Those beside the default one.
     pub(super) switches: Vec<SwitchSpec>,
     pub(super) fdb: Vec<StaticEntry>,
+    /// What a switch process told of datapaths last.
+    #[serde(default)]
+    pub(super) datapaths: Option<Value>,
     pub(super) told: Told,
 }
 
@@ -146,6 +149,7 @@ impl Supervisor {
             },
             switches: self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect(),
             fdb: self.static_entries.clone(),
+            datapaths: self.datapaths.clone(),
             told: self.told.clone(),
         };
         deed.text = serde_json::to_vec(&record)?;

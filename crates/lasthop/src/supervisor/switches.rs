@@ -111,6 +111,7 @@ impl Supervisor {
             self.settings.set_default_switch(&spec);
             self.lives.set_role(Role::switch(&self.settings));
         }
+        self.store.is_late(Key::Head);
         say!("switch {}: {}", spec.name, spec.options_text());
         if is_other_module {
             self.restore_entries_of(&spec.name);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lasthop_control::client::Client;
 use lasthop_guest::{Guest, GuestOptions};
 use rustix::process::Signal;
 
@@ -190,4 +191,23 @@ fn a_store_that_is_too_small_is_said_and_those_that_fit_go_on() {
     let mut two = guest(&service.switch, "two", TWO);
     send(&mut one, &frame(TWO, ONE, 1, 60));
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+#[test]
+fn datapaths_and_numbers_are_there_again() {
+    let words = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
+    let service = Service::start(&words);
+    let connect = || Client::connect(&service.switch.path("datapath.sock")).expect("connected");
+    let joined = ["flow", "join", "two", "one", "--datapath", "default"];
+    service.switch.ask(&joined).ok();
+    let ports = |client: &mut Client| -> Vec<_> {
+        let ports = client.ports(1).expect("listed").into_iter();
+        ports.map(|port| (port.name.unwrap_or_default(), port.number)).collect()
+    };
+    let before = ports(&mut connect());
+    assert_eq!(before.len(), 3, "{before:?}");
+    service.settle();
+    service.kill();
+    assert_eq!(ports(&mut connect()), before);
+    assert!(connect().flows(1).expect("listed").is_empty(), "they come back by misses");
 }

@@ -29,6 +29,11 @@ fn as_written(key: &FlowKey, mut mask: FlowKey) -> FlowKey {
     mask
 }
 
+/// Whether Open vSwitch 3.1 knows all actions: the number of `drop`, which later ones have, is another action's there.
+fn is_known(actions: &[Action]) -> bool {
+    !format!("{actions:?}").contains("Drop(")
+}
+
 fn flows(runner: &mut TestRunner) -> Vec<FlowInstall> {
     let sample = |runner: &mut TestRunner| {
         let (key, mask) = values::key_and_mask().new_tree(runner).expect("a value").current();
@@ -42,7 +47,8 @@ fn flows(runner: &mut TestRunner) -> Vec<FlowInstall> {
         let matches = Match { key, mask };
         FlowInstall { ufid: Some(Ufid(ufid)), matches, actions, is_probe: false, is_new: true }
     };
-    (0..FLOWS).map(|at| install(at, sample(runner))).collect()
+    let samples = std::iter::repeat_with(|| sample(runner)).filter(|(_, _, actions)| is_known(actions));
+    samples.take(FLOWS).enumerate().map(|(at, sample)| install(at, sample)).collect()
 }
 
 /// A rig whose first datapath has these flows.
