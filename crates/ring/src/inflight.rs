@@ -110,11 +110,13 @@ impl InflightLog {
             return Vec::new();
         }
         self.end_batch(used);
-        let mut heads: Vec<u16> = (0..self.entries).filter(|head| self.is_in_flight(*head)).collect();
-        heads.sort_by_key(|head| self.counter(*head).load(Ordering::Relaxed));
-        let last = heads.last().map(|head| self.counter(*head).load(Ordering::Relaxed));
-        self.count = last.unwrap_or_default();
-        heads
+        let taken = (0..self.entries).filter(|head| self.is_in_flight(*head));
+        // Read once: who sorts by what changes meanwhile panics.
+        let mut taken: Vec<(u64, u16)> =
+            taken.map(|head| (self.counter(head).load(Ordering::Relaxed), head)).collect();
+        taken.sort_unstable();
+        self.count = taken.last().map_or(0, |(count, _)| *count);
+        taken.into_iter().map(|(_, head)| head).collect()
     }
 
     /// Nothing is in flight.
@@ -226,6 +228,31 @@ mod tests {
             }
             assert!(log.recover(word(100)).len() <= usize::from(ENTRIES));
         }
+    }
+
+    #[test]
+    fn a_front_end_that_writes_counters_meanwhile_does_no_harm() {
+        let memory = Arc::new(Mapping::anonymous(InflightLog::bytes(1024)).unwrap());
+        let log = || InflightLog::within(&memory, 0, 1024).unwrap();
+        let (front, is_over) = (log(), std::sync::atomic::AtomicBool::new(false));
+        log().begin(0);
+        (0..1024).for_each(|head| front.set_in_flight(head, true));
+        std::thread::scope(|scope| {
+            let scribble = || {
+                let front = front;
+                for count in 0_u64.. {
+                    let head = (count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16;
+                    front.counter(head).store(count.wrapping_mul(0xbf58_476d_1ce4_e5b9), Ordering::Relaxed);
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            };
+            scope.spawn(scribble);
+            let found = std::panic::catch_unwind(|| (0..200).all(|_| log().recover(0).len() == 1024));
+            is_over.store(true, Ordering::Relaxed);
+            assert!(found.is_ok_and(|all| all));
+        });
     }
 
     #[test]
