@@ -145,6 +145,8 @@ impl Store {
     /// What is to be brought up to date at `now`.
     pub(super) fn take_late(&mut self, now: Instant) -> BTreeSet<Key> {
         self.not_before = Some(now + PAUSE);
+        // What could not be closed once may be now.
+        self.is_untidy |= self.trouble.is_some() && !self.late.is_empty();
         std::mem::take(&mut self.late)
     }
 
@@ -228,8 +230,16 @@ impl Store {
     /// Has everything closed that is kept and of no use, if there may be something: all records that `is_wanted` has no use for,
     /// and what none names.
     pub(super) fn tidy(&mut self, is_wanted: impl Fn(Key) -> bool) {
-        if std::mem::take(&mut self.is_untidy) && self.try_to_tidy(is_wanted).is_err() {
-            self.is_untidy = true;
+        if !self.is_untidy {
+            return;
+        }
+        let tidied = self.try_to_tidy(is_wanted);
+        self.is_untidy = tidied.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        // Else a manager that is not there would be asked for ever, each time after a pause.
+        if let Err(error) = tidied
+            && !self.is_untidy
+        {
+            self.complain(error.to_string());
         }
     }
 
