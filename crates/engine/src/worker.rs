@@ -113,7 +113,7 @@ impl Worker {
 
     /// Whether there are rings to look at.
     pub(crate) fn is_active(&self) -> bool {
-        !self.active.is_empty()
+        !self.is_still && !self.active.is_empty()
     }
 
     /// Whether it was told to stop.
@@ -225,6 +225,9 @@ impl Worker {
     /// Nothing is active: gets ready to sleep until a kick, an errand, another worker or the earliest deadline. For how long,
     /// in ns; 0: not at all, `u64::MAX`: as long as it takes.
     pub(crate) fn lie_down(&mut self, now: u64) -> u64 {
+        if self.is_still {
+            return u64::MAX; // what comes meanwhile is seen to when it goes on, of which an errand tells
+        }
         let moved = self.fabric.arm_waiting();
         self.send_signals();
         let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));

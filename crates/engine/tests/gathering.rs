@@ -86,3 +86,21 @@ fn crowded_workers_go_apart_and_come_back_when_it_is_quiet() {
     });
     switch.assert_conserved();
 }
+
+#[test]
+fn who_stands_still_sleeps_whatever_guests_do() {
+    let (switch, mut guests) = start(1);
+    let (one, other) = &mut guests[0];
+    ask(one, other);
+    let polls = || switch.engine.stats().unwrap().workers.iter().map(|worker| worker.polls).sum::<u64>();
+    switch.engine.rest(Duration::from_secs(1)).unwrap();
+    send(one, &frame(2, 1, 7, 64));
+    // What was under way when it came to rest may still be counted.
+    std::thread::sleep(Duration::from_millis(20));
+    let before = polls();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(polls(), before, "it looks around");
+    switch.engine.wake().unwrap();
+    assert_eq!(receive(other), frame(2, 1, 7, 64));
+    switch.assert_conserved();
+}

@@ -306,14 +306,14 @@ impl DeviceRing {
     /// The heads are those of the used entries, as the driver's memory has them: see `log_taken`.
     #[cold]
     fn publish_logged(&mut self, position: u16) {
-        let mut at = self.published;
+        let (mut at, chains) = (self.published, position.wrapping_sub(self.published));
         while at != position {
             let (head, _) = self.memory.used_entry(at);
             self.log.iter_mut().for_each(|log| log.link(head as u16));
             at = at.wrapping_add(1);
         }
         self.publish_plain(position);
-        self.log.iter_mut().for_each(|log| log.published(position));
+        self.log.iter_mut().for_each(|log| log.published(position, chains));
     }
 
     /// Position just behind the last used entry written.

@@ -109,12 +109,14 @@ impl InflightLog {
             self.begin(used);
             return Vec::new();
         }
-        self.end_batch(used);
-        let mut heads: Vec<u16> = (0..self.entries).filter(|head| self.is_in_flight(*head)).collect();
-        heads.sort_by_key(|head| self.counter(*head).load(Ordering::Relaxed));
-        let last = heads.last().map(|head| self.counter(*head).load(Ordering::Relaxed));
-        self.count = last.unwrap_or_default();
-        heads
+        self.end_batch(used, self.entries);
+        let taken = (0..self.entries).filter(|head| self.is_in_flight(*head));
+        // Read once: who sorts by what changes meanwhile panics.
+        let mut taken: Vec<(u64, u16)> =
+            taken.map(|head| (self.counter(head).load(Ordering::Relaxed), head)).collect();
+        taken.sort_unstable();
+        self.count = taken.last().map_or(0, |(count, _)| *count);
+        taken.into_iter().map(|(_, head)| head).collect()
     }
 
     /// Nothing is in flight.
@@ -128,10 +130,10 @@ impl InflightLog {
         self.set(WORD_VERSION, VERSION);
     }
 
-    /// The device died after it had published its last batch, and before that was written down.
-    fn end_batch(&mut self, used: u16) {
+    /// Writes down that the last batch, of `chains_max` at most, was published. Also for a device that died in between.
+    fn end_batch(&mut self, used: u16, chains_max: u16) {
         let (mut head, batch) = (self.get(WORD_LAST), used.wrapping_sub(self.get(WORD_USED)));
-        for _ in 0..batch.min(self.entries) {
+        for _ in 0..batch.min(chains_max) {
             self.set_in_flight(head, false);
             head = self.get(self.state(head, STATE_NEXT));
         }
@@ -156,9 +158,9 @@ impl InflightLog {
         order();
     }
 
-    /// They are published: the used index is `used`. Walks what was linked.
-    pub(crate) fn published(&mut self, used: u16) {
-        self.end_batch(used);
+    /// So many are published: the used index is `used`. Walks what was linked, and no further whatever the front end writes.
+    pub(crate) fn published(&mut self, used: u16, chains: u16) {
+        self.end_batch(used, chains.min(self.entries));
     }
 }
 
@@ -204,14 +206,26 @@ mod tests {
         [6, 3].into_iter().for_each(|head| one.link(head));
         assert_eq!(log(&memory).recover(0), [3, 1, 6], "not published yet");
         assert_eq!(log(&memory).recover(2), [1], "published, and not written down");
-        one.published(2);
+        one.published(2, 2);
         let mut next = log(&memory);
         assert_eq!(next.recover(2), [1]);
         next.take(3);
         assert_eq!(log(&memory).recover(2), [1, 3], "counters go on");
         next.link(1);
-        next.published(3);
+        next.published(3, 1);
         assert_eq!(log(&memory).recover(3), [3]);
+    }
+
+    #[test]
+    fn a_front_end_cannot_make_a_batch_longer() {
+        let memory = memory();
+        let mut log = log(&memory);
+        log.recover(0);
+        [3, 1, 6, 4].into_iter().for_each(|head| log.take(head));
+        [6, 3, 1].into_iter().for_each(|head| log.link(head));
+        log.set(WORD_USED, 60_000);
+        log.published(1, 1);
+        assert_eq!((log.get(WORD_USED), log.recover(1)), (1, vec![3, 6, 4]));
     }
 
     #[test]
@@ -226,6 +240,31 @@ mod tests {
             }
             assert!(log.recover(word(100)).len() <= usize::from(ENTRIES));
         }
+    }
+
+    #[test]
+    fn a_front_end_that_writes_counters_meanwhile_does_no_harm() {
+        let memory = Arc::new(Mapping::anonymous(InflightLog::bytes(1024)).unwrap());
+        let log = || InflightLog::within(&memory, 0, 1024).unwrap();
+        let (front, is_over) = (log(), std::sync::atomic::AtomicBool::new(false));
+        log().begin(0);
+        (0..1024).for_each(|head| front.set_in_flight(head, true));
+        std::thread::scope(|scope| {
+            let scribble = || {
+                let front = front;
+                for count in 0_u64.. {
+                    let head = (count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16;
+                    front.counter(head).store(count.wrapping_mul(0xbf58_476d_1ce4_e5b9), Ordering::Relaxed);
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            };
+            scope.spawn(scribble);
+            let found = std::panic::catch_unwind(|| (0..200).all(|_| log().recover(0).len() == 1024));
+            is_over.store(true, Ordering::Relaxed);
+            assert!(found.is_ok_and(|all| all));
+        });
     }
 
     #[test]

@@ -14,7 +14,7 @@ impl Supervisor {
         if std::process::id() != 1 || self.upgrade.is_some() {
             return;
         }
-        let own = [self.lives.pid(), self.driver.lives.pid()];
+        let own = [self.lives.pid(), self.driver.lives.pid(), self.plane.lives.pid()];
         for pid in children().filter(|pid| !own.contains(&Some(*pid))) {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             // Whoever runs still is looked at again after the next restart.

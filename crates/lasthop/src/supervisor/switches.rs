@@ -107,6 +107,7 @@ impl Supervisor {
         };
         let is_other_module = own.module != spec.module;
         *own = spec.clone();
+        self.store.is_late(Key::Head);
         if spec.name.is_default() {
             self.settings.set_default_switch(&spec);
             self.lives.set_role(Role::switch(&self.settings));

@@ -44,6 +44,7 @@ impl NamedSwitches {
             clock_origin_ns: 0,
         };
         let module = this.make(default, SwitchId::DEFAULT)?;
+        this.note_controller(default);
         this.table = Arc::new(Switches::new(module).with_internal(executions));
         Ok(this)
     }
@@ -66,9 +67,6 @@ impl NamedSwitches {
 
     /// A switch's module.
     fn make(&mut self, spec: &SwitchSpec, number: SwitchId) -> Result<Arc<dyn Module>, Fault> {
-        if spec.has_outside_controller() {
-            self.outside.insert(spec.name.clone());
-        }
         let name = spec.module.as_str();
         let bridge = BridgeSettings::with_entries(spec.table().unwrap_or(FDB_ENTRIES_MAX));
         if name != FLOW {
@@ -81,6 +79,15 @@ impl NamedSwitches {
         module.table().set_clock_origin(self.clock_origin_ns);
         self.flow_tables.insert(number, Arc::clone(&module));
         Ok(module)
+    }
+
+    /// A switch is as `spec` says from now on.
+    fn note_controller(&mut self, spec: &SwitchSpec) {
+        if spec.has_outside_controller() {
+            self.outside.insert(spec.name.clone());
+        } else {
+            self.outside.remove(&spec.name);
+        }
     }
 
     /// What the workers are to use.
@@ -97,6 +104,7 @@ impl NamedSwitches {
         let module = self.make(spec, number)?;
         self.table = Arc::new(self.table.with(number, module));
         self.numbers.insert(name.clone(), number);
+        self.note_controller(spec);
         Ok(())
     }
 
@@ -131,6 +139,7 @@ impl NamedSwitches {
         let old = self.flow_tables.get(&number).map(Arc::clone);
         if let Some(table) = old.as_ref().filter(|_| spec.module.as_str() == FLOW) {
             table.set_stands_alone(spec.stands_alone());
+            self.note_controller(spec);
             return Ok(false);
         }
         let module = self.make(spec, number)?;
@@ -144,6 +153,7 @@ impl NamedSwitches {
             self.flow_tables.remove(&number);
         }
         self.table = Arc::new(self.table.with(number, module));
+        self.note_controller(spec);
         Ok(true)
     }
 
@@ -183,5 +193,28 @@ impl NamedSwitches {
     fn counters(&self, switch: SwitchId) -> BTreeMap<String, u64> {
         let counters = self.table.module(switch).map(Module::counters).unwrap_or_default();
         counters.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_for_outside_as_long_as_its_controller_is() {
+        let spec = |text: &str| text.parse::<SwitchSpec>().expect("a switch");
+        let mut switches = NamedSwitches::new(&spec("default"), 1).expect("a switch");
+        assert!(switches.is_for_outside("a"), "there is none yet");
+        switches.add(&spec("a,module=flow")).expect("room");
+        for (text, is_outside) in [
+            ("a,module=flow", false),
+            ("a,module=flow,controller=external", true),
+            ("a,module=bridge", false),
+            ("a,module=flow,controller=external", true),
+            ("a,module=flow,controller=none", false),
+        ] {
+            switches.replace(&spec(text), &[]).expect("it changes");
+            assert_eq!(switches.is_for_outside("a"), is_outside, "{text}");
+        }
     }
 }

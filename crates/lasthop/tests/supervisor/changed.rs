@@ -93,9 +93,12 @@ fn what_was_done_by_hand_stays() {
     service.switch.ask(&["fdb", "add", "02:00:00:00:00:09", "four"]).ok();
     service.switch.ask(&["vnic", "del", "two"]).ok();
     let mut three = guest(&service.switch, "three", THREE);
+    service.settle();
+    service.switch.ask(&["switch", "set", "red", "module=flow,controller=none"]).ok();
     for end in [Service::kill, Service::restart] {
         service.settle();
         end(&service);
+        assert!(service.switch.ask(&["config", "show"]).ok().contains("flow"), "red is what it was made");
         // What the file names is there again.
         assert_eq!(names(&service), ["four", "one", "three", "two"]);
         assert!(service.switch.ask(&["fdb", "show"]).ok().contains("02:00:00:00:00:09"));

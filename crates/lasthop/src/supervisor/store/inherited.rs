@@ -53,7 +53,12 @@ impl Inherited {
                 record.map(|record| self.ports.insert(port, record)).is_some()
             }
             _ => match Identity::of(&fd) {
-                Ok(identity) => self.fds.insert(identity, (name.clone(), fd)).is_none(),
+                Ok(identity) => {
+                    // Of two that are the same, the one before goes: its name, not that of the one that is used.
+                    let before = self.fds.insert(identity, (name.clone(), fd));
+                    self.useless.extend(before.map(|(name, _)| name));
+                    true
+                }
                 Err(_) => false,
             },
         };
@@ -115,7 +120,8 @@ mod tests {
         let all = [
             ("lasthop-head", record(b"head")),
             ("lasthop-port-7", record(b"seven")),
-            ("lasthop-1", one.into()),
+            ("lasthop-1", one.try_clone().expect("a copy").into()),
+            ("lasthop-2", one.into()),
             ("somebodys", other.into()),
             ("lasthop-port-8", tempfile::tempfile().expect("a file").into()),
         ];
@@ -123,7 +129,7 @@ mod tests {
         assert_eq!(inherited.head(), Some(&b"head"[..]));
         assert_eq!(inherited.ports().collect::<Vec<_>>(), [(7, &b"seven"[..])]);
         assert!(inherited.find(&identity).is_some() && inherited.all().count() == 1);
-        assert_eq!(inherited.useless, ["lasthop-port-8"], "a file without a text");
+        assert_eq!(inherited.useless, ["lasthop-1", "lasthop-port-8"], "one too many, a file without a text");
         assert!(Inherited::sorted(std::iter::empty()).is_empty());
     }
 }

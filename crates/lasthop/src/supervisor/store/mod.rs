@@ -145,6 +145,8 @@ impl Store {
     /// What is to be brought up to date at `now`.
     pub(super) fn take_late(&mut self, now: Instant) -> BTreeSet<Key> {
         self.not_before = Some(now + PAUSE);
+        // What could not be closed once may be now.
+        self.is_untidy |= self.trouble.is_some() && !self.late.is_empty();
         std::mem::take(&mut self.late)
     }
 
@@ -163,11 +165,11 @@ impl Store {
 
     fn enter(&mut self, key: Key, deed: &Deed<'_>) -> io::Result<()> {
         for (identity, fd) in &deed.fds {
-            self.hold(*identity, *fd)?;
+            self.hold(key, *identity, *fd)?;
         }
         if !self.slots.contains_key(&key) {
             let record = Record::create()?;
-            self.keep(&key.name(), record.as_fd())?;
+            self.keep(key, &key.name(), record.as_fd())?;
             self.slots.insert(key, Slot { record, uses: BTreeSet::new() });
         }
         let Some(slot) = self.slots.get_mut(&key) else { return Ok(()) };
@@ -187,20 +189,22 @@ impl Store {
     }
 
     /// Has a descriptor kept, unless it is.
-    fn hold(&mut self, identity: Identity, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn hold(&mut self, key: Key, identity: Identity, fd: BorrowedFd<'_>) -> io::Result<()> {
         if self.held.contains_key(&identity) {
             return Ok(());
         }
         self.next_name += 1;
         let name = format!("{PREFIX}{}", self.next_name);
-        self.keep(&name, fd)?;
+        self.keep(key, &name, fd)?;
         self.held.insert(identity, name);
         Ok(())
     }
 
-    fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn keep(&self, key: Key, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
         let Some(cloakroom) = &self.cloakroom else { return Ok(()) };
-        if self.held.len() + self.slots.len() >= cloakroom.room {
+        // The next switch process is named before the last one is let go: else nobody could make sure of its end.
+        let reserved = usize::from(key != Key::Head);
+        if self.held.len() + self.slots.len() + reserved >= cloakroom.room {
             let room = cloakroom.room;
             return Err(io::Error::other(format!(
                 "its room for {room} descriptors is full; raise FileDescriptorStoreMax= and FDSTORE= of the unit"
@@ -228,8 +232,16 @@ impl Store {
     /// Has everything closed that is kept and of no use, if there may be something: all records that `is_wanted` has no use for,
     /// and what none names.
     pub(super) fn tidy(&mut self, is_wanted: impl Fn(Key) -> bool) {
-        if std::mem::take(&mut self.is_untidy) && self.try_to_tidy(is_wanted).is_err() {
-            self.is_untidy = true;
+        if !self.is_untidy {
+            return;
+        }
+        let tidied = self.try_to_tidy(is_wanted);
+        self.is_untidy = tidied.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        // Else a manager that is not there would be asked for ever, each time after a pause.
+        if let Err(error) = tidied
+            && !self.is_untidy
+        {
+            self.complain(error.to_string());
         }
     }
 
