@@ -134,8 +134,10 @@ impl Switch {
         let Some(settings) = self.settings.get(name) else { return };
         let port = Port::new(settings.clone());
         let old = self.ports.get(&number);
-        if old.is_some_and(|old| old.own_mac() != port.own_mac()) {
-            // What was learned goes with the address: the guest may use neither any more.
+        let is_other =
+            |old: &Port| old.own_mac() != port.own_mac() || old.settings.vlans != port.settings.vlans;
+        if old.is_some_and(is_other) {
+            // What was learned goes with the address, and with the VLANs: the guest may use neither any more.
             self.addresses.flush(Some(number), None);
         }
         let old = self.ports.insert(number, port.clone());
