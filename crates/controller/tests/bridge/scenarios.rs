@@ -292,3 +292,27 @@ fn what_was_learned_goes_with_a_ports_vlans() {
     rig.settle();
     assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [3], "it is in another VLAN");
 }
+
+#[test]
+fn what_one_guest_makes_up_leaves_masks_for_others() {
+    let mut rig = rig(3);
+    let own = lasthop_verdict::Mac(mac(1));
+    rig.controller.set_port(SWITCH, PortSettings { mac: Some(own), ..settings(1) });
+    rig.settle();
+    // As far from what is looked for as can be, bit by bit.
+    let apart = |value: [u8; 6], bit: usize| {
+        let mut value = value;
+        value[bit / 8] ^= 0x80 >> (bit % 8);
+        value
+    };
+    let kinds = (0..16).map(|bit| (0x8100_u16 ^ 0x8000 >> bit).to_be_bytes());
+    for kind in kinds {
+        for bit in 0..48 {
+            let rest = [&kind[..], &[0; 46]].concat();
+            to(&mut rig, 1, &frame(mac(2), apart(mac(1), bit), &rest));
+            to(&mut rig, 1, &frame(apart([1, 0x80, 0xc2, 0, 0, 0], bit), mac(1), &rest));
+        }
+    }
+    let masks = rig.tables.module.table().len().1;
+    assert!(masks < 256, "{masks} masks");
+}
