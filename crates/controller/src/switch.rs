@@ -267,11 +267,13 @@ impl Switch {
 
     /// Where there is room for addresses again, packets have to be seen to teach theirs.
     fn let_strangers_in(&mut self, now_ns: u64) {
-        let (ports, is_unblocked) = self.addresses.take_freed();
-        let strangers = match is_unblocked {
-            true => self.flows.strangers(None),
-            false => ports.iter().flat_map(|port| self.flows.strangers(Some(*port))).collect(),
+        let (freed, is_unblocked) = self.addresses.take_freed();
+        // What was given up may be taken already: an address that moves is a few words' work, however many wait.
+        let has_room = |(number, port): &(&u32, &Port)| {
+            (is_unblocked || freed.contains(number)) && self.addresses.has_room(**number, port)
         };
+        let ports = self.ports.iter().filter(has_room).map(|(number, _)| *number);
+        let strangers: Vec<Ufid> = ports.flat_map(|port| self.flows.strangers(port)).collect();
         strangers.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
     }
 

@@ -316,3 +316,24 @@ fn what_one_guest_makes_up_leaves_masks_for_others() {
     let masks = rig.tables.module.table().len().1;
     assert!(masks < 256, "{masks} masks");
 }
+
+#[test]
+fn an_address_that_moves_has_no_strangers_looked_at_where_there_is_no_room() {
+    let mut rig = rig(6);
+    let mut small = Controller::new(0x2000_0000);
+    small.set_switch(&SwitchConfig { addresses_max: 4, ..SwitchConfig::named(SWITCH) });
+    (1..=6).for_each(|port| small.set_port(SWITCH, settings(port)));
+    rig.replace_controller(small);
+    rig.settle();
+    for port in 1..=4 {
+        to(&mut rig, port, &ip(BROADCAST, mac(port as u8)));
+    }
+    for number in 0..100 {
+        to(&mut rig, 5, &ip(BROADCAST, [2, 0, 0, 0, 1, number]));
+    }
+    let before = rig.controller.stats().revalidated;
+    to(&mut rig, 6, &ip(BROADCAST, mac(1)));
+    assert_eq!(rig.controller.addresses(SWITCH, rig.now_ns).expect("it is served").len(), 4, "all of them");
+    let looked_at = rig.controller.stats().revalidated - before;
+    assert!(looked_at < 10, "{looked_at} flows");
+}
