@@ -175,9 +175,8 @@ impl Controller {
         let name = settings.name.clone();
         let is_new = !served.switch.has_port(&name);
         served.switch.set_port(settings);
-        let datapath = served.datapath;
         if is_new && served.stage == Stage::Serving {
-            self.ask_for_port(switch, datapath, &name);
+            served.again_due_ns = Some(0);
         }
     }
 
@@ -300,11 +299,11 @@ impl Controller {
         let names: Vec<String> = self.switches.keys().cloned().collect();
         let mut has_more = false;
         for name in &names {
-            self.step(name, now_ns);
             if let Some(served) = self.switches.get_mut(name).filter(|served| served.switch.has_doubts()) {
                 has_more |= served.switch.revalidate_some(now_ns);
             }
             self.apply_changes(name);
+            self.step(name, now_ns);
         }
         self.links.iter_mut().for_each(Link::flush);
         has_more
@@ -320,7 +319,8 @@ impl Controller {
         let Some(served) = self.switches.get_mut(name) else { return };
         let is_due = |due: &mut u64| *due <= now_ns;
         let datapath = served.datapath;
-        if served.again_due_ns.take_if(is_due).is_some() {
+        // A new port may get the number of one that is gone: no flow may speak of that any more.
+        if !served.switch.has_doubts() && served.again_due_ns.take_if(is_due).is_some() {
             match served.stage {
                 Stage::Absent => self.make(name),
                 Stage::Adopting => {}
@@ -392,7 +392,7 @@ impl Controller {
                 self.links[LISTS]
                     .ask(&Ask::Flows { datapath, is_brief: false }, Errand::Adopt(name.to_owned()));
             }
-            Stage::Serving => self.ask_for_ports(name),
+            Stage::Serving => served.again_due_ns = Some(now_ns),
         }
     }
 
@@ -419,9 +419,9 @@ impl Controller {
         served.count_due_ns = Some(now_ns + COUNTING_NS);
         served.switch.renew_meters();
         served.switch.make_again(now_ns);
-        // Before packets are asked about.
+        // When all of them are right packets are asked about.
+        served.again_due_ns = Some(now_ns);
         self.apply_changes(name);
-        self.ask_for_ports(name);
     }
 
     /// Asks for the numbers that are missing, and for the misses of ports that have one.

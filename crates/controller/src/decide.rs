@@ -8,7 +8,7 @@
 //!   where is its destination? ── one port, or all that carry the VLAN ──> actions
 //! ```
 //!
-//! A drop looks at as few bits as tell the packet from those that pass: one that makes up addresses is met by some dozens of
+//! A drop looks at as few digits as tell the packet from those that pass: one that makes up addresses is met by some dozens of
 //! flows.
 
 use std::collections::BTreeMap;

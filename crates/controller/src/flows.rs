@@ -127,10 +127,9 @@ impl Flows {
         [of(&self.by_source), of(&self.by_destination)].concat()
     }
 
-    /// Flows from a port, or from all, whose source could not be learned.
-    pub(crate) fn strangers(&self, port: Option<u32>) -> Vec<Ufid> {
-        let (first, last) = port.map_or((0, u32::MAX), |port| (port, port));
-        self.strangers.range((first, LOWEST)..=(last, HIGHEST)).map(|(_, ufid)| *ufid).collect()
+    /// Flows from a port whose source could not be learned.
+    pub(crate) fn strangers(&self, port: u32) -> Vec<Ufid> {
+        self.strangers.range((port, LOWEST)..=(port, HIGHEST)).map(|(_, ufid)| *ufid).collect()
     }
 
     pub(crate) fn names(&self) -> Vec<Ufid> {

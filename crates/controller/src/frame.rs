@@ -15,6 +15,7 @@ const ETHERTYPE_802_2: u16 = 0x0004;
 pub(crate) const TCI_VID: u16 = 0x0fff;
 pub(crate) const TCI_PRIORITY: u16 = 0xe000;
 const MAC_BITS: u32 = 48;
+const DIGIT_BITS: u32 = 4;
 pub(crate) const MAC_ONES: u64 = (1 << MAC_BITS) - 1;
 
 /// A packet, as far as a bridge looks at it.
@@ -144,13 +145,14 @@ impl Looked {
     }
 }
 
-/// The highest bits of a `bits` wide number, as many as tell `value` from `other`, of which `mask` counts; none if it is
-/// the same.
+/// The highest hexadecimal digits of a `bits` wide number, as many as tell `value` from `other`, of which `mask` counts; none
+/// if it is the same. Digits, not bits: each length is a mask of the flow table's, of which a guest that makes up all that it can
+/// is to leave some for others.
 pub(crate) fn apart(value: u64, other: u64, mask: u64, bits: u32) -> u64 {
     let ones = (1_u64 << bits) - 1;
     let difference = (value ^ other) & mask & ones;
     match difference.checked_ilog2() {
-        Some(top) => ones & !((1 << top) - 1),
+        Some(top) => ones & !((1 << (top / DIGIT_BITS * DIGIT_BITS)) - 1),
         None => 0,
     }
 }
@@ -216,9 +218,10 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bits_that_differ_tell_numbers_apart() {
-        assert_eq!(apart(0b1010, 0b1000, u64::MAX, 4), 0b1110);
-        assert_eq!(apart(0b0010, 0b1000, u64::MAX, 4), 0b1000);
-        assert_eq!(apart(0b1010, 0b1000, 0b1000, 4), 0, "the rest does not count");
+    fn the_first_digits_that_differ_tell_numbers_apart() {
+        assert_eq!(apart(0x12a4, 0x1284, u64::MAX, 16), 0xfff0);
+        assert_eq!(apart(0x92a4, 0x1284, u64::MAX, 16), 0xf000);
+        assert_eq!(apart(0x1285, 0x1284, u64::MAX, 16), 0xffff);
+        assert_eq!(apart(0x12a4, 0x1284, 0xff00, 16), 0, "the rest does not count");
     }
 }

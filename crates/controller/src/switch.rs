@@ -134,8 +134,10 @@ impl Switch {
         let Some(settings) = self.settings.get(name) else { return };
         let port = Port::new(settings.clone());
         let old = self.ports.get(&number);
-        if old.is_some_and(|old| old.own_mac() != port.own_mac()) {
-            // What was learned goes with the address: the guest may use neither any more.
+        let is_other =
+            |old: &Port| old.own_mac() != port.own_mac() || old.settings.vlans != port.settings.vlans;
+        if old.is_some_and(is_other) {
+            // What was learned goes with the address, and with the VLANs: the guest may use neither any more.
             self.addresses.flush(Some(number), None);
         }
         let old = self.ports.insert(number, port.clone());
@@ -265,11 +267,13 @@ impl Switch {
 
     /// Where there is room for addresses again, packets have to be seen to teach theirs.
     fn let_strangers_in(&mut self, now_ns: u64) {
-        let (ports, is_unblocked) = self.addresses.take_freed();
-        let strangers = match is_unblocked {
-            true => self.flows.strangers(None),
-            false => ports.iter().flat_map(|port| self.flows.strangers(Some(*port))).collect(),
+        let (freed, is_unblocked) = self.addresses.take_freed();
+        // What was given up may be taken already: an address that moves is a few words' work, however many wait.
+        let has_room = |(number, port): &(&u32, &Port)| {
+            (is_unblocked || freed.contains(number)) && self.addresses.has_room(**number, port)
         };
+        let ports = self.ports.iter().filter(has_room).map(|(number, _)| *number);
+        let strangers: Vec<Ufid> = ports.flat_map(|port| self.flows.strangers(port)).collect();
         strangers.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
     }
 

@@ -109,12 +109,22 @@ impl<'a> Parcel<'a> {
 
     fn put_ethertype(&mut self, offsets: Offsets, ethertype: u16) -> Result<(), DropReason> {
         if self.metadata.link != Link::Ethernet {
-            self.metadata.link = link_of(ethertype);
-            return Ok(());
+            return self.begin_with(link_of(ethertype));
         }
         let end = usize::from(offsets.network);
-        let place = self.edit().bytes_mut().get_mut(end - 2..end).ok_or(DropReason::ActionImpossible)?;
+        let begin = end.checked_sub(2).ok_or(DropReason::ActionImpossible)?;
+        let place = self.edit().bytes_mut().get_mut(begin..end).ok_or(DropReason::ActionImpossible)?;
         place.copy_from_slice(&ethertype.to_be_bytes());
+        Ok(())
+    }
+
+    /// The packet is one of `link` from here on. Who sent it says what is behind a header that was taken off: an Ethernet header may
+    /// be missing, and nobody could do anything with such a frame.
+    fn begin_with(&mut self, link: Link) -> Result<(), DropReason> {
+        if link == Link::Ethernet && (self.header().frame_len_bytes() as usize) < ETHERNET_BYTES {
+            return Err(DropReason::TooShort);
+        }
+        self.metadata.link = link;
         Ok(())
     }
 
@@ -166,8 +176,7 @@ impl<'a> Parcel<'a> {
         };
         let words = self.header().bytes().get(1).copied().unwrap_or(0) & 0x3f;
         self.edit().remove(0, 4 * usize::from(words))?;
-        self.metadata.link = *link;
-        Ok(())
+        self.begin_with(*link)
     }
 
     /// Of the longest packet on the wire: a segment, if it is still to be cut.

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::peer::Peer;
 use super::{PeerId, Server, behind};
 use crate::bounds::PARKED_MS_MAX;
 use crate::datapath::Datapath;
@@ -32,10 +33,18 @@ impl Server {
                 self.refuse_next(id);
                 self.unwanted.push(parked.name);
                 self.advance(id, datapath);
+            } else if !self.peers.get(&id).is_some_and(Peer::has_room) {
+                // Nothing is looked at before it reads.
+                parked.since = Some(since);
+                self.parked.insert(id, parked);
             } else {
                 self.advance(id, datapath);
                 // The same one again, or the next one of its datagram, which waits from here on.
                 self.parked.entry(id).and_modify(|again| again.take_place_of(&parked));
+                if self.parked.get(&id).is_none_or(|again| again.name != parked.name) {
+                    // It may have been refused, for whatever reason: then the device is nobody's.
+                    self.unwanted.push(parked.name);
+                }
             }
             self.told.insert(id);
         }

@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant};
 
 use lasthop_control::bounds::PARKED_MS_MAX;
-use lasthop_control::server::PeerId;
+use lasthop_control::family::VportMessage;
+use lasthop_control::private::{JOIN, number};
+use lasthop_control::server::{Family, PeerId};
 
-use crate::wire::{Answers, GET, Wire, flow, flow_request, new_datapath, new_port};
+use crate::wire::{ACK, Answers, DEL, GET, Wire, flow, flow_request, new_datapath, new_port, request};
 
+const EBUSY: i32 = 16;
 const EEXIST: i32 = 17;
 const ENOENT: i32 = 2;
 const ETIMEDOUT: i32 = 110;
@@ -24,6 +27,11 @@ fn waiting() -> (Wire, PeerId, PeerId) {
 
 fn begins(answers: &Answers) -> bool {
     answers.errors == [0] && answers.ports().len() == 1
+}
+
+fn del_port(number: u32) -> Vec<u8> {
+    let wanted = VportMessage { number: Some(number), ..VportMessage::default() };
+    request(Family::Vport, DEL, ACK, 1, |writer| wanted.encode(writer))
 }
 
 #[test]
@@ -121,4 +129,38 @@ fn a_datapath_begins_when_its_own_port_can() {
     wire.datapath.being_made.clear();
     wire.settle();
     assert_eq!(wire.read(id).expect("END").datapaths().len(), 1);
+}
+
+#[test]
+fn the_device_of_a_port_that_is_refused_in_the_end_is_nobodys() {
+    let (mut wire, id, other) = waiting();
+    let taken = wire.client();
+    wire.server.received(taken, new_port("late", Some(1), vec![0]), &mut wire.datapath).expect("in turn");
+    assert!(begins(&wire.read(taken).expect("END")));
+    wire.datapath.being_made.insert("third".to_owned());
+    wire.server.received(other, new_port("third", Some(2), vec![0]), &mut wire.datapath).expect("in turn");
+    assert!(begins(&wire.ask(taken, new_port("quick", Some(2), vec![0]))));
+    wire.settle();
+    assert_eq!(wire.read(other).expect("END").errors, [EBUSY], "its number is another's");
+    assert_eq!(wire.datapath.unwanted, ["third"]);
+    assert_eq!(wire.read(id), None, "the first one waits");
+}
+
+#[test]
+fn who_waits_and_does_not_read_still_waits() {
+    let (mut wire, id, other) = waiting();
+    let member = number(JOIN, 0, Family::Vport.group().expect("it has one"));
+    wire.server.disconnected(id);
+    let id = wire.client();
+    wire.ask(id, member);
+    wire.server.received(id, new_port("slow", None, vec![0]), &mut wire.datapath).expect("in turn");
+    for _ in 0..2000 {
+        wire.ask(other, new_port("quick", Some(1), vec![0]));
+        wire.ask(other, del_port(1));
+    }
+    wire.settle();
+    assert!(wire.server.is_settling(), "for the device");
+    wire.server.disconnected(id);
+    wire.settle();
+    assert_eq!(wire.datapath.unwanted, ["slow"]);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use lasthop_control::datapath::{Datapath, DatapathId, FlowInstall, FlowName};
 use lasthop_controller::{Controller, SwitchConfig};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Ufid};
-use lasthop_verdict::{PortId, PortSettings, StormLimits};
+use lasthop_verdict::{PortId, PortSettings, PortVlans, StormLimits};
 
 use crate::support::{Rig, SECOND_NS, SWITCH, frame, mac};
 
@@ -249,4 +249,91 @@ fn the_next_switch_process_gets_the_flows_of_the_last_one_before_anybody_is_aske
     rig.settle();
     assert_eq!((to(&mut rig, 2, &ip(mac(1), mac(2))), rig.misses), (vec![1], misses));
     assert_eq!(to(&mut rig, 3, &ip(mac(2), mac(3))), [2], "it still knows where everybody is");
+}
+
+#[test]
+fn a_port_that_gets_the_number_of_one_that_is_gone_gets_none_of_its_packets() {
+    let mut rig = rig(2);
+    to(&mut rig, 2, &ip(BROADCAST, mac(2)));
+    for number in 0..200 {
+        assert_eq!(to(&mut rig, 1, &ip(mac(2), [2, 0, 0, 0, 1, number])), [2]);
+    }
+    rig.tables.ports.insert("p3".to_owned(), PortId(3));
+    rig.controller.remove_port(SWITCH, "p2");
+    rig.controller.set_port(SWITCH, settings(3));
+    let has_p3 = |rig: &Rig| {
+        rig.server.records().values().any(|known| known.ports.values().any(|port| port.name == "p3"))
+    };
+    while !has_p3(&rig) {
+        rig.controller.turn(rig.now_ns);
+        while !has_p3(&rig) && rig.obey_one() {}
+    }
+    let stale = rig.tables.flows().iter().filter(|flow| flow.actions == [Action::Output(2)]).count();
+    assert_eq!(stale, 0);
+    rig.settle();
+    assert!(rig.controller.is_settled());
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [3], "nobody knows where it is");
+}
+
+#[test]
+fn what_was_learned_goes_with_a_ports_vlans() {
+    let access = |port, vid: u16| PortSettings {
+        vlans: PortVlans::Access(vid.try_into().expect("a VLAN")),
+        ..settings(port)
+    };
+    let mut rig = rig(3);
+    for port in 1..=3 {
+        rig.controller.set_port(SWITCH, access(port, 10));
+    }
+    rig.settle();
+    to(&mut rig, 2, &ip(BROADCAST, mac(2)));
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
+    rig.controller.set_port(SWITCH, access(2, 20));
+    rig.settle();
+    assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [3], "it is in another VLAN");
+}
+
+#[test]
+fn what_one_guest_makes_up_leaves_masks_for_others() {
+    let mut rig = rig(3);
+    let own = lasthop_verdict::Mac(mac(1));
+    rig.controller.set_port(SWITCH, PortSettings { mac: Some(own), ..settings(1) });
+    rig.settle();
+    // As far from what is looked for as can be, bit by bit.
+    let apart = |value: [u8; 6], bit: usize| {
+        let mut value = value;
+        value[bit / 8] ^= 0x80 >> (bit % 8);
+        value
+    };
+    let kinds = (0..16).map(|bit| (0x8100_u16 ^ 0x8000 >> bit).to_be_bytes());
+    for kind in kinds {
+        for bit in 0..48 {
+            let rest = [&kind[..], &[0; 46]].concat();
+            to(&mut rig, 1, &frame(mac(2), apart(mac(1), bit), &rest));
+            to(&mut rig, 1, &frame(apart([1, 0x80, 0xc2, 0, 0, 0], bit), mac(1), &rest));
+        }
+    }
+    let masks = rig.tables.module.table().len().1;
+    assert!(masks < 256, "{masks} masks");
+}
+
+#[test]
+fn an_address_that_moves_has_no_strangers_looked_at_where_there_is_no_room() {
+    let mut rig = rig(6);
+    let mut small = Controller::new(0x2000_0000);
+    small.set_switch(&SwitchConfig { addresses_max: 4, ..SwitchConfig::named(SWITCH) });
+    (1..=6).for_each(|port| small.set_port(SWITCH, settings(port)));
+    rig.replace_controller(small);
+    rig.settle();
+    for port in 1..=4 {
+        to(&mut rig, port, &ip(BROADCAST, mac(port as u8)));
+    }
+    for number in 0..100 {
+        to(&mut rig, 5, &ip(BROADCAST, [2, 0, 0, 0, 1, number]));
+    }
+    let before = rig.controller.stats().revalidated;
+    to(&mut rig, 6, &ip(BROADCAST, mac(1)));
+    assert_eq!(rig.controller.addresses(SWITCH, rig.now_ns).expect("it is served").len(), 4, "all of them");
+    let looked_at = rig.controller.stats().revalidated - before;
+    assert!(looked_at < 10, "{looked_at} flows");
 }

@@ -57,7 +57,7 @@ impl Tables {
         Self { module, ports, members, executions }
     }
 
-    fn flows(&self) -> Vec<Flow> {
+    pub(crate) fn flows(&self) -> Vec<Flow> {
         let (mut all, mut cursor) = (Vec::new(), Some(0));
         while let Some(from) = cursor {
             let (some, next) = self.module.table().dump(from, 4096);
@@ -257,6 +257,19 @@ impl Rig {
                 return copies;
             }
         }
+    }
+
+    /// The next datagram of the controller's that changes something; false if there is none.
+    pub(crate) fn obey_one(&mut self) -> bool {
+        let (peer, datagram) = (self.peers[0], self.controller.output(0).map(<[u8]>::to_vec));
+        let Some(datagram) = datagram else { return false };
+        self.controller.sent(0);
+        self.server.received(peer, datagram, &mut self.tables).expect("a good client");
+        while let Some(answer) = self.server.output(peer).map(<[u8]>::to_vec) {
+            self.server.sent(peer, &mut self.tables);
+            self.controller.received(0, &answer, self.now_ns);
+        }
+        true
     }
 
     fn update_asked(&mut self) {

@@ -255,3 +255,19 @@ fn what_is_not_there_is_not_changed() {
         "a fragment's rest is not known"
     );
 }
+
+#[test]
+fn what_is_behind_a_header_has_to_be_a_frame() {
+    let short = with_ethernet(&bytes_of(&md1([0, 63], 7, [1, 2, 3, 4]), 3), 0x894f);
+    let off = vec![Action::PopEthernet, Action::PopNsh];
+    let label = MplsTag { lse: 0x1ff, ether_type: 0x8847, is_l3: true };
+    for then in [vec![], vec![Action::AddMpls(label)]] {
+        let actions = [off.clone(), then].concat();
+        assert_eq!(result(actions.clone(), &short), Err(DropReason::TooShort));
+        assert_eq!(result(actions.clone(), &[&short[..], &[7; 13]].concat()), Err(DropReason::TooShort));
+        assert!(result(actions, &[&short[..], &[7; 14]].concat()).is_ok());
+    }
+    let labelled = with_ethernet(&[0, 0, 1, 255], 0x8848);
+    let off = vec![Action::PopEthernet, Action::PopMpls(0x6558)];
+    assert_eq!(result(off, &labelled), Err(DropReason::TooShort));
+}

@@ -168,6 +168,11 @@ impl Datapath {
         self.switches.is_for_outside(name)
     }
 
+    /// Whether a switch is to have another controller than it has.
+    pub(super) fn has_other_controller(&self, spec: &SwitchSpec) -> bool {
+        self.switches.has_other_controller(spec)
+    }
+
     /// The switch of this name and its flow table; whether it was made for this.
     pub(super) fn flow_switch(&mut self, name: &str) -> Result<(SwitchId, Arc<FlowModule>, bool), Fault> {
         let is_made = self.switches.find(name).is_err();

@@ -255,9 +255,10 @@ impl Switch {
         }
     }
 
-    /// Changes a switch; one that has no flow table any more is no datapath.
+    /// Changes a switch; one that has no flow table any more is no datapath. Another controller begins with an empty one: what the
+    /// one before installed is none of its business, and would stay.
     fn set_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
-        if spec.module.as_str() != FLOW {
+        if spec.module.as_str() != FLOW || self.datapath.has_other_controller(spec) {
             self.interface.datapath_lost(spec.name.as_str(), &mut self.datapath);
         }
         self.datapath.set_switch(spec)

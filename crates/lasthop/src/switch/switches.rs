@@ -1,6 +1,6 @@
 //! The switches of this process by name, and the modules that decide for them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lasthop_flowtable::{Executions, FlowModule};
@@ -10,7 +10,7 @@ use lasthop_verdict::{Module, PortId, PortSettings, SwitchId};
 use crate::config::FLOW;
 use crate::fault::{Fault, Kind};
 use crate::report::SwitchInside;
-use crate::switches::{SwitchName, SwitchSpec};
+use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
 
 /// Names and the table that the workers use.
 pub(super) struct NamedSwitches {
@@ -21,8 +21,8 @@ pub(super) struct NamedSwitches {
     /// What the port `internal` sends.
     executions: Arc<Executions>,
     workers: usize,
-    /// Those whose controller is outside.
-    outside: BTreeSet<SwitchName>,
+    /// Of switches of module flow: who is asked.
+    controllers: BTreeMap<SwitchName, ControllerKind>,
     /// Where ports wait to be given to a switch, once there is one that does.
     nowhere: Option<SwitchId>,
     /// CLOCK_MONOTONIC when the workers' clock began, in nanoseconds.
@@ -39,12 +39,11 @@ impl NamedSwitches {
             flow_tables: BTreeMap::new(),
             executions: Arc::clone(&executions),
             workers,
-            outside: BTreeSet::new(),
+            controllers: BTreeMap::new(),
             nowhere: None,
             clock_origin_ns: 0,
         };
         let module = this.make(default, SwitchId::DEFAULT)?;
-        this.note_controller(default);
         this.table = Arc::new(Switches::new(module).with_internal(executions));
         Ok(this)
     }
@@ -73,21 +72,13 @@ impl NamedSwitches {
             let unknown = || Fault::params(format!("there is no module \"{name}\""));
             return by_name(name, &bridge).map(Arc::from).ok_or_else(unknown);
         }
+        self.controllers.insert(spec.name.clone(), spec.controller);
         let module = FlowModule::in_waiting(self.workers, number.0, Box::new(Bridge::new(&bridge)));
         let module = Arc::new(module);
         module.set_stands_alone(spec.stands_alone());
         module.table().set_clock_origin(self.clock_origin_ns);
         self.flow_tables.insert(number, Arc::clone(&module));
         Ok(module)
-    }
-
-    /// A switch is as `spec` says from now on.
-    fn note_controller(&mut self, spec: &SwitchSpec) {
-        if spec.has_outside_controller() {
-            self.outside.insert(spec.name.clone());
-        } else {
-            self.outside.remove(&spec.name);
-        }
     }
 
     /// What the workers are to use.
@@ -104,7 +95,6 @@ impl NamedSwitches {
         let module = self.make(spec, number)?;
         self.table = Arc::new(self.table.with(number, module));
         self.numbers.insert(name.clone(), number);
-        self.note_controller(spec);
         Ok(())
     }
 
@@ -115,7 +105,13 @@ impl NamedSwitches {
 
     /// Whether the control interface may look for a device that is named as the switch is, which need not be there yet.
     pub(super) fn is_for_outside(&self, name: &str) -> bool {
-        self.find(name).is_err() || self.outside.iter().any(|known| known.as_str() == name)
+        let outside = self.controllers.iter().filter(|(_, kind)| **kind == ControllerKind::External);
+        self.find(name).is_err() || outside.into_iter().any(|(known, _)| known.as_str() == name)
+    }
+
+    /// Whether somebody else than before is to be asked about packets of no flow.
+    pub(super) fn has_other_controller(&self, spec: &SwitchSpec) -> bool {
+        self.controllers.get(&spec.name).is_some_and(|kind| *kind != spec.controller)
     }
 
     /// A switch without a name, where nothing passes; and whether it is there only now.
@@ -139,7 +135,7 @@ impl NamedSwitches {
         let old = self.flow_tables.get(&number).map(Arc::clone);
         if let Some(table) = old.as_ref().filter(|_| spec.module.as_str() == FLOW) {
             table.set_stands_alone(spec.stands_alone());
-            self.note_controller(spec);
+            self.controllers.insert(spec.name.clone(), spec.controller);
             return Ok(false);
         }
         let module = self.make(spec, number)?;
@@ -151,9 +147,9 @@ impl NamedSwitches {
         }
         if spec.module.as_str() != FLOW {
             self.flow_tables.remove(&number);
+            self.controllers.remove(&spec.name);
         }
         self.table = Arc::new(self.table.with(number, module));
-        self.note_controller(spec);
         Ok(true)
     }
 
@@ -163,7 +159,7 @@ impl NamedSwitches {
             return Err(Fault::refused(format!("switch \"{name}\" is in use; delete its vnics first")));
         }
         self.numbers.retain(|_, other| *other != number);
-        self.outside.retain(|known| known.as_str() != name);
+        self.controllers.retain(|known, _| known.as_str() != name);
         self.flow_tables.remove(&number);
         self.table = Arc::new(self.table.without(number));
         Ok(())

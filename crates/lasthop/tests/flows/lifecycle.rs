@@ -190,3 +190,26 @@ fn a_switch_changes_its_module_and_keeps_ports_and_guests() {
     pass(&mut one, &mut two);
     switch.ask(&["stats", "--check"]).ok();
 }
+
+#[test]
+fn another_controller_finds_nothing_of_the_one_before() {
+    let switch = Switch::start(&["--module", "flow", "--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    eventually("the controller", || {
+        let served = &switch.json(&["switch", "list"])["switches"][0]["counters"]["ports_served"];
+        (served == 2).then_some(())
+    });
+    send(&mut one, &hello(1));
+    assert_eq!(receive(&mut two), hello(1));
+    let mut client = Plane::connect(&switch);
+    eventually("its flow", || (!client.flows(1).expect("listed").is_empty()).then_some(()));
+    switch.ask(&["switch", "set", "default", "controller=none"]).ok();
+    assert!(client.datapaths().expect("listed").is_empty(), "nobody has asked for one");
+    send(&mut two, &frame(ONE, TWO, 2, 60));
+    assert_eq!(receive(&mut one), frame(ONE, TWO, 2, 60), "without a control plane the switch is a bridge");
+    switch.ask(&["switch", "set", "default", "controller=embedded"]).ok();
+    eventually("the controller", || (client.datapaths().expect("listed").len() == 1).then_some(()));
+    send(&mut one, &hello(3));
+    assert_eq!(receive(&mut two), hello(3));
+    switch.ask(&["stats", "--check"]).ok();
+}
