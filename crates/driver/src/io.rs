@@ -186,20 +186,26 @@ impl Io {
         worked
     }
 
-    /// Lanes without frames for as long as looking has been paying are left alone; when somebody else wants the core, all
-    /// without frames are.
+    /// Lanes without frames for as long as looking has been paying are left alone; when somebody else wants the core
+    /// meanwhile, all without frames are.
     fn wind_down(&mut self, now: u64) {
-        let mut look_ns = self.patience.ns();
-        if now - self.yielded_ns >= BLIND_NS {
-            let offered_ns = self.now_ns();
-            std::thread::yield_now();
-            self.yielded_ns = self.now_ns();
-            if self.yielded_ns - offered_ns > WANTED_NS {
-                look_ns = 0;
-                self.stats.crowded += 1;
-            }
+        self.leave_idle(now, self.patience.ns());
+        if self.lanes.iter().any(|(_, lane)| lane.is_active) && self.is_crowded(now) {
+            self.leave_idle(now, 0);
         }
-        self.leave_idle(now, look_ns);
+    }
+
+    /// Offers the core now and then; whether somebody took it.
+    fn is_crowded(&mut self, now: u64) -> bool {
+        if now - self.yielded_ns < BLIND_NS {
+            return false;
+        }
+        let offered_ns = self.now_ns();
+        std::thread::yield_now();
+        self.yielded_ns = self.now_ns();
+        let is_wanted = self.yielded_ns - offered_ns > WANTED_NS;
+        self.stats.crowded += u64::from(is_wanted);
+        is_wanted
     }
 
     fn leave_idle(&mut self, now: u64, look_ns: u64) {

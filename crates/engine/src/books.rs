@@ -119,10 +119,11 @@ impl Books {
         is_behind.then(|| (self.written_ns + AGE_NS_MAX).saturating_sub(now_ns))
     }
 
-    /// Writes all copies if that is due. Between two visits, so that what left one port has come to another.
+    /// Writes all copies if they are halfway to being too old: who is awake now need not wake up for it soon. Between two
+    /// visits, so that what left one port has come to another.
     #[inline]
     pub(crate) fn write_if_due(&mut self, now_ns: u64, fabric: &Fabric) {
-        if self.due_in_ns(now_ns) == Some(0) {
+        if self.due_in_ns(now_ns).is_some_and(|due_in_ns| due_in_ns <= AGE_NS_MAX / 2) {
             self.write(now_ns, fabric);
         }
     }

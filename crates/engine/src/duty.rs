@@ -234,24 +234,38 @@ impl Duty {
         let look_ns = self.patience.ns();
         self.workers.iter_mut().for_each(|worker| worker.hear_if_due(now, poll_ns, look_ns));
         if !worked {
+            std::hint::spin_loop(); // what shares the core's units goes faster
             self.wind_down(now);
         }
     }
 
     /// Rings without packets for as long as looking has been paying are armed and left alone; when somebody else wants the
-    /// core, all rings without packets are.
+    /// core meanwhile, all rings without packets are.
     fn wind_down(&mut self, now: u64) {
-        let mut look_ns = self.patience.ns();
-        if now - self.yielded_ns >= BLIND_NS {
-            let offered_ns = now_ns(self.started);
-            std::thread::yield_now();
-            self.yielded_ns = now_ns(self.started);
-            if self.yielded_ns - offered_ns > WANTED_NS {
-                look_ns = 0;
-                self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
-            }
+        let look_ns = self.patience.ns();
+        self.leave_idle(now, look_ns);
+        if self.workers.iter().any(Worker::is_active) && self.is_crowded(now) {
+            self.leave_idle(now, 0);
         }
+    }
+
+    fn leave_idle(&mut self, now: u64, look_ns: u64) {
         self.workers.iter_mut().for_each(|worker| worker.leave_idle(now, look_ns));
+    }
+
+    /// Offers the core now and then; whether somebody took it.
+    fn is_crowded(&mut self, now: u64) -> bool {
+        if now - self.yielded_ns < BLIND_NS {
+            return false;
+        }
+        let offered_ns = now_ns(self.started);
+        std::thread::yield_now();
+        self.yielded_ns = now_ns(self.started);
+        let is_wanted = self.yielded_ns - offered_ns > WANTED_NS;
+        if is_wanted {
+            self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
+        }
+        is_wanted
     }
 
     /// No ring is to be looked at: sleeps, unless somebody else may do that for it.

@@ -1,33 +1,53 @@
 /// Sources whose habits are kept apart; others share one with somebody.
 const HABITS: usize = 64;
 /// The short look, as a part of the longest.
-const SHORT: u64 = 4;
+const SHORT: u64 = 8;
+/// What the last two pauses may have been, long or short.
+const COURSES: usize = 4;
 /// Trust is a number up to this; from half of it on it is acted upon.
 const TRUST_MAX: u8 = 4;
+/// Of all time, one part in so many may be spent on looking in vain.
+const VAIN: u64 = 4;
+/// And so many of the longest looks beyond that, at once.
+const VAIN_LOOKS: u64 = 8;
 
 /// How long a thread looks for more before it goes to sleep: as long as that has been paying lately.
 ///
-/// What follows a packet depends on where it came from. After a request comes the answer, from another source and soon;
-/// after the answer, with a client that takes its time, comes nothing for long. So what follows is remembered by source:
+/// What follows a packet depends on where it came from, and on whether it came in the course of a conversation or after a
+/// pause. After a request comes the answer, from another source and soon; after the answer, with a client that takes its
+/// time, comes nothing for long, or the word that it was received, and then nothing. So what follows is remembered by
+/// source, and by what was before, as a processor remembers branches:
 ///
 /// ```text
 ///   nothing for long              do not look, sleep
-///   the next one, at once         look for a quarter of the time
+///   the next one, at once         look for an eighth of the time
 ///   an answer from elsewhere      look for all of the time
 /// ```
 ///
 /// A stream in one direction is no reason for a long look, whatever its pace: nobody waits for the one who moves it. For each
 /// long look in vain there were two answers within the time, for each two short ones there was something within its time, but for
-/// the first few; so what is spent on looking has been worth it, and even traffic that is too sparse costs nothing.
+/// the first few; so what is spent on looking has been worth it, and even traffic that is too sparse costs nothing. Whatever
+/// comes when, at most a quarter of the time is spent in vain, and eight of the longest looks.
 ///
 /// Time is a number of ns of any clock that does not go back.
 #[derive(Clone, Debug)]
 pub struct Patience {
     short_ns: u64,
     long_ns: u64,
-    habits: [Habit; HABITS],
-    last_source: usize,
-    last_ns: u64,
+    /// By source and course.
+    habits: [[Habit; COURSES]; HABITS],
+    last: Last,
+    /// What may be spent in vain.
+    credit_ns: u64,
+}
+
+/// The last packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    source: usize,
+    /// Which of the last two pauses were short, the later one the lower bit.
+    course: usize,
+    at_ns: u64,
 }
 
 /// What follows packets of one source.
@@ -61,9 +81,9 @@ impl Patience {
         Self {
             short_ns: max_ns / SHORT,
             long_ns: max_ns,
-            habits: [habit; HABITS],
-            last_source: 0,
-            last_ns: 0,
+            habits: [[habit; COURSES]; HABITS],
+            last: Last::default(),
+            credit_ns: VAIN_LOOKS * max_ns,
         }
     }
 
@@ -71,27 +91,39 @@ impl Patience {
     #[inline]
     #[must_use]
     pub fn ns(&self) -> u64 {
-        match self.habits[self.last_source] {
+        let look_ns = match self.habits[self.last.source][self.last.course] {
             habit if habit.expects_an_answer() => self.long_ns,
             habit if habit.expects_something_soon() => self.short_ns,
             _ => 0,
-        }
+        };
+        look_ns.min(self.credit_ns)
     }
 
     /// Packets came from `source`, any number that tells sources apart.
     #[inline]
     pub fn found(&mut self, source: usize, now_ns: u64) {
         let source = source % HABITS;
-        let gap_ns = now_ns.saturating_sub(self.last_ns);
-        self.learn(source != self.last_source, gap_ns);
-        (self.last_source, self.last_ns) = (source, now_ns);
+        let gap_ns = now_ns.saturating_sub(self.last.at_ns);
+        self.pay(gap_ns);
+        self.learn(source != self.last.source, gap_ns);
+        let is_short = gap_ns < self.long_ns + self.short_ns;
+        let course = (2 * self.last.course + usize::from(is_short)) % COURSES;
+        self.last = Last { source, course, at_ns: now_ns };
     }
 
-    /// After packets of the last source, more came after `gap_ns`, as an answer from elsewhere or not.
+    /// Enters what was spent in vain until packets came, after `gap_ns`.
+    #[inline]
+    fn pay(&mut self, gap_ns: u64) {
+        let look_ns = self.ns();
+        let vain_ns = if gap_ns < look_ns { 0 } else { look_ns };
+        self.credit_ns = (self.credit_ns - vain_ns + gap_ns / VAIN).min(VAIN_LOOKS * self.long_ns);
+    }
+
+    /// After the last packets more came after `gap_ns`, as an answer from elsewhere or not.
     #[inline]
     fn learn(&mut self, is_answer: bool, gap_ns: u64) {
         let (short_ns, long_ns) = (self.short_ns, self.long_ns);
-        let habit = &mut self.habits[self.last_source];
+        let habit = &mut self.habits[self.last.source][self.last.course];
         if gap_ns < short_ns {
             habit.soon = grown(habit.soon, 2);
             return;
@@ -112,7 +144,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const MAX_NS: u64 = 200_000;
+    const MAX_NS: u64 = 400_000;
+    const SHORT_NS: u64 = MAX_NS / SHORT;
 
     /// A thread that serves packets from sources, each a gap after the last one, on a clock of its own.
     #[derive(Debug)]
@@ -124,11 +157,20 @@ mod tests {
         sleeps: usize,
         /// Long and short looks after which nothing came in time.
         in_vain: [u64; 2],
+        /// Time spent on all that were in vain.
+        vain_ns: u64,
     }
 
     impl Thread {
         fn new(max_ns: u64) -> Self {
-            Self { patience: Patience::new(max_ns), now_ns: 0, looked_ns: 0, sleeps: 0, in_vain: [0; 2] }
+            Self {
+                patience: Patience::new(max_ns),
+                now_ns: 0,
+                looked_ns: 0,
+                sleeps: 0,
+                in_vain: [0; 2],
+                vain_ns: 0,
+            }
         }
 
         fn meet(&mut self, source: usize, gap_ns: u64) {
@@ -136,7 +178,9 @@ mod tests {
             self.looked_ns += look_ns.min(gap_ns);
             if gap_ns >= look_ns {
                 self.sleeps += 1;
-                self.in_vain[usize::from(look_ns < MAX_NS)] += u64::from(look_ns > 0);
+                self.in_vain[0] += u64::from(look_ns == MAX_NS);
+                self.in_vain[1] += u64::from(look_ns == SHORT_NS);
+                self.vain_ns += look_ns;
             }
             self.now_ns += gap_ns;
             self.patience.found(source, self.now_ns);
@@ -167,7 +211,8 @@ mod tests {
             (0, 600_000),
             "by way of others"
         );
-        assert_eq!(steady(&[(1, 300_000), (2, 300_000)]), (2, 0), "too late");
+        assert_eq!(steady(&[(1, 1_000_000), (2, 350_000)]), (1, 350_000), "answered late");
+        assert_eq!(steady(&[(1, 500_000), (2, 500_000)]), (2, 0), "too late");
     }
 
     #[test]
@@ -179,20 +224,38 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_a_request_does_not_follow_the_word_that_its_answer_arrived() {
+        assert_eq!(steady(&[(1, 3_000_000), (2, 150_000), (1, 100_000)]), (1, 250_000));
+        assert_eq!(steady(&[(1, 3_000_000), (2, 150_000), (1, 100_000), (1, 3_000_000)]), (2, 250_000));
+    }
+
+    #[test]
     fn who_is_to_sleep_at_once_does_and_who_starts_looks_for_a_moment() {
         assert_eq!(Thread::new(0).steady(&[(1, 10), (2, 10)]), (2, 0));
-        assert_eq!(Patience::new(MAX_NS).ns(), MAX_NS / 4);
+        assert_eq!(Patience::new(MAX_NS).ns(), SHORT_NS);
     }
 
     #[test]
     fn an_answer_that_came_late_since_everybody_slept_is_waited_for() {
         let mut patience = Patience::new(MAX_NS);
-        for round in 0..2 {
+        for round in 1..4 {
             patience.found(1, round * 10_000_000);
             patience.found(2, round * 10_000_000 + MAX_NS + 20_000);
         }
-        patience.found(1, 20_000_000);
+        patience.found(1, 40_000_000);
         assert_eq!(patience.ns(), MAX_NS);
+    }
+
+    #[test]
+    fn habits_that_change_as_they_are_learned_cost_a_quarter_of_the_time() {
+        let mut thread = Thread::new(MAX_NS);
+        for _ in 0..10_000 {
+            // Whenever an answer is expected, it comes just too late.
+            let look_ns = thread.patience.ns();
+            let other = 1 - thread.patience.last.source;
+            thread.meet(other, look_ns.max(SHORT_NS));
+        }
+        assert!(thread.vain_ns <= thread.now_ns / VAIN + VAIN_LOOKS * MAX_NS);
     }
 
     proptest! {
@@ -203,13 +266,15 @@ mod tests {
             let (mut answers, mut soon, mut last) = (0, 0, 0);
             for (source, gap_ns) in steps {
                 thread.meet(source, gap_ns);
-                answers += u64::from(source != last && (MAX_NS / 4..MAX_NS + MAX_NS / 4).contains(&gap_ns));
-                soon += u64::from(gap_ns < MAX_NS / 4);
+                answers += u64::from(source != last && (SHORT_NS..MAX_NS + SHORT_NS).contains(&gap_ns));
+                soon += u64::from(gap_ns < SHORT_NS);
                 last = source;
             }
             let [long, short] = thread.in_vain;
             prop_assert!(2 * long <= answers, "{long} long looks in vain, {answers} answers");
-            prop_assert!(short <= 2 * soon + 4 * u64::from(TRUST_MAX), "{short} short looks in vain, {soon} soon");
+            prop_assert!(short <= 2 * soon + 16 * u64::from(TRUST_MAX), "{short} short looks in vain, {soon} soon");
+            let allowed_ns = thread.now_ns / VAIN + VAIN_LOOKS * MAX_NS;
+            prop_assert!(thread.vain_ns <= allowed_ns, "{} of {allowed_ns} ns in vain", thread.vain_ns);
         }
 
         /// A clock that stands still, jumps or goes back does no harm.
