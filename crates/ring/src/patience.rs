@@ -25,7 +25,7 @@ const VAIN_LOOKS: u64 = 8;
 /// ```
 ///
 /// A stream in one direction is no reason for a long look, whatever its pace: nobody waits for the one who moves it. For each
-/// long look in vain there were two answers within the time, for each two short ones there was something within its time, but for
+/// long look in vain there was an answer within the time, for each two short ones there was something within its time, but for
 /// the first few; so what is spent on looking has been worth it, and even traffic that is too sparse costs nothing. Whatever
 /// comes when, at most a quarter of the time is spent in vain, and eight of the longest looks.
 ///
@@ -134,7 +134,7 @@ impl Patience {
         habit.answer = if is_answer && gap_ns < reach_ns {
             grown(habit.answer, 1)
         } else {
-            habit.answer.saturating_sub(2)
+            habit.answer.saturating_sub(1)
         };
     }
 }
@@ -271,7 +271,7 @@ mod tests {
                 last = source;
             }
             let [long, short] = thread.in_vain;
-            prop_assert!(2 * long <= answers, "{long} long looks in vain, {answers} answers");
+            prop_assert!(long <= answers, "{long} long looks in vain, {answers} answers");
             prop_assert!(short <= 2 * soon + 16 * u64::from(TRUST_MAX), "{short} short looks in vain, {soon} soon");
             let allowed_ns = thread.now_ns / VAIN + VAIN_LOOKS * MAX_NS;
             prop_assert!(thread.vain_ns <= allowed_ns, "{} of {allowed_ns} ns in vain", thread.vain_ns);
