@@ -47,7 +47,7 @@ pub struct DriverSettings {
 
 impl Default for DriverSettings {
     fn default() -> Self {
-        Self { threads: 1, hysteresis_us: 400 }
+        Self { threads: 1, hysteresis_us: 200 }
     }
 }
 

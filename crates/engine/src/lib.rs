@@ -137,9 +137,8 @@ pub struct EngineSettings {
     pub gathering: Gathering,
 }
 
-/// Default of `hysteresis_us`: guests that had been asleep have answered by then. An eighth of it is about what a sleep and a
-/// wake-up cost together.
-pub const HYSTERESIS_US_DEFAULT: u32 = 400;
+/// Default of `hysteresis_us`: most guests have answered by then. A quarter of it is about what a sleep and a wake-up cost together.
+pub const HYSTERESIS_US_DEFAULT: u32 = 200;
 
 impl Default for EngineSettings {
     fn default() -> Self {

@@ -1,7 +1,7 @@
 /// Sources whose habits are kept apart; others share one with somebody.
 const HABITS: usize = 64;
 /// The short look, as a part of the longest.
-const SHORT: u64 = 8;
+const SHORT: u64 = 4;
 /// What the last two pauses may have been, long or short.
 const COURSES: usize = 4;
 /// Trust is a number up to this; from half of it on it is acted upon.
@@ -20,7 +20,7 @@ const VAIN_LOOKS: u64 = 8;
 ///
 /// ```text
 ///   nothing for long              do not look, sleep
-///   the next one, at once         look for an eighth of the time
+///   the next one, at once         look for a quarter of the time
 ///   an answer from elsewhere      look for all of the time
 /// ```
 ///
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const MAX_NS: u64 = 400_000;
+    const MAX_NS: u64 = 200_000;
     const SHORT_NS: u64 = MAX_NS / SHORT;
 
     /// A thread that serves packets from sources, each a gap after the last one, on a clock of its own.
@@ -211,8 +211,8 @@ mod tests {
             (0, 600_000),
             "by way of others"
         );
-        assert_eq!(steady(&[(1, 1_000_000), (2, 350_000)]), (1, 350_000), "answered late");
-        assert_eq!(steady(&[(1, 500_000), (2, 500_000)]), (2, 0), "too late");
+        assert_eq!(steady(&[(1, 1_000_000), (2, 190_000)]), (1, 190_000), "answered late");
+        assert_eq!(steady(&[(1, 300_000), (2, 300_000)]), (2, 0), "too late");
     }
 
     #[test]
