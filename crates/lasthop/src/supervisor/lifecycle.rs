@@ -14,6 +14,7 @@ use super::account::obituary;
 use super::control::Control;
 use super::controller::Plane;
 use super::driver::Driver;
+use super::hurry::Hurry;
 use super::orders::What;
 use super::port::Port;
 use super::source::Source;
@@ -56,10 +57,19 @@ impl Stage {
 impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
-        self.lives.start(&self.poller, Source::Switch.into())?;
+        self.hurry = (!self.estates.is_empty()).then(Hurry::begin);
+        let pid = self.lives.start(&self.poller, Source::Switch.into())?.pid();
+        self.hurry.iter_mut().for_each(|hurry| hurry.join_child(pid));
         self.deposit_head();
         self.tell_everything();
         Ok(())
+    }
+
+    /// Has the switch process and its heir hand over without delay.
+    pub(super) fn hurry(&mut self, heir: u32) {
+        let mut hurry = Hurry::begin();
+        self.lives.pid().into_iter().chain([heir]).for_each(|process| hurry.join(process));
+        self.hurry = Some(hurry);
     }
 
     /// Tells a fresh switch process of all switches and ports, and hands guests over that another one had.
@@ -77,6 +87,7 @@ impl Supervisor {
     /// The pause after a switch's death is over.
     pub(super) fn restart_switch(&mut self) {
         if let Err(fault) = self.start_switch() {
+            self.hurry = None;
             self.lives.bury();
             let pause_ms = self.lives.plan().as_millis();
             say!("{fault}; trying again in {pause_ms} ms");
@@ -120,6 +131,8 @@ impl Supervisor {
     /// The switch process is no more.
     pub(super) fn switch_gone(&mut self) {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
+        // First: those whom it is taken from are to be there.
+        self.hurry = None;
         let how = self.lives.bury();
         self.upgrade_failed();
         let counters = self.close_books();

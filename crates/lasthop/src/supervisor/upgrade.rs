@@ -41,8 +41,13 @@ pub(super) enum Upgrade {
     Asking { heir: Process<Request, Report>, program: PathBuf, asker: Asker, until: Instant },
     /// The old one comes to rest.
     Resting { heir: Process<Request, Report>, program: PathBuf, asker: Asker, since: Instant },
-    /// The new one takes over.
-    TakingOver { program: PathBuf, asker: Asker, since: Instant },
+    /// The new one takes over. The old one, which does nothing any more, is ended afterwards: guests need not wait for that.
+    TakingOver {
+        program: PathBuf,
+        asker: Asker,
+        since: Instant,
+        predecessor: Option<Process<Request, Report>>,
+    },
 }
 
 impl Upgrade {
@@ -130,7 +135,9 @@ impl Supervisor {
             return self.refuse_upgrade(&why);
         }
         let Some(Upgrade::Asking { heir, program, asker, .. }) = self.upgrade.take() else { return };
+        let heir_pid = heir.pid();
         self.upgrade = Some(Upgrade::Resting { heir, program, asker, since: Instant::now() });
+        self.hurry(heir_pid);
         self.order(Order::Rest, What::Rested, None);
     }
 
@@ -141,8 +148,8 @@ impl Supervisor {
         }
         match (result, self.upgrade.take()) {
             (Ok(_), Some(Upgrade::Resting { heir, program, asker, since })) => {
-                self.upgrade = Some(Upgrade::TakingOver { program: program.clone(), asker, since });
-                self.succeed(heir, program);
+                let predecessor = self.succeed(heir, program.clone());
+                self.upgrade = Some(Upgrade::TakingOver { program, asker, since, predecessor });
             }
             (Err(fault), upgrade) => {
                 self.upgrade = upgrade;
@@ -156,9 +163,14 @@ impl Supervisor {
         }
     }
 
-    /// Ends the old switch, and has the new one go on.
-    fn succeed(&mut self, heir: Process<Request, Report>, program: PathBuf) {
-        self.lives.replace(heir, program);
+    /// Has the new switch go on; returns the old one.
+    fn succeed(
+        &mut self,
+        heir: Process<Request, Report>,
+        program: PathBuf,
+    ) -> Option<Process<Request, Report>> {
+        let predecessor = self.lives.replace(heir, program);
+        predecessor.iter().for_each(|switch| self.poller.remove(&switch.channel));
         if let Some(switch) = self.lives.current() {
             // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
             let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
@@ -169,22 +181,27 @@ impl Supervisor {
         self.fail_waiting();
         self.deposit_head();
         self.tell_everything();
+        predecessor
     }
 
     /// The new switch goes on with everything.
     pub(super) fn upgraded(&mut self) {
         // One that was asked for while a process started is not over with that start.
         let taking_over = self.upgrade.take_if(|upgrade| matches!(upgrade, Upgrade::TakingOver { .. }));
-        let Some(Upgrade::TakingOver { program, asker, since }) = taking_over else { return };
+        self.hurry = None;
+        let Some(Upgrade::TakingOver { program, asker, since, predecessor }) = taking_over else { return };
         let pause_us = since.elapsed().as_micros() as u64;
         let pid = self.lives.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
+        drop(predecessor);
         self.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
     }
 
     /// Nothing comes of the upgrade; if the old switch is there, it goes on.
     pub(super) fn refuse_upgrade(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
+        // First: those whom it is taken from are to be there.
+        self.hurry = None;
         match &upgrade {
             Upgrade::Asking { .. } => {}
             Upgrade::Resting { .. } => self.order(Order::Wake, What::Restored, None),
