@@ -246,12 +246,12 @@ fn an_upgrade_to_what_is_no_lasthop_is_refused_and_touches_nothing() {
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
 }
 
-/// A program that says that it knows `version` of what is kept, and then does `rest`, a line of sh.
+/// A program that says as often as it is asked that it knows `version` of what is kept, and then does `rest`, a line of sh.
 fn heir_of_version(switch: &Switch, version: u64, rest: &str) -> String {
     let answer = format!(r#"{{"Reply":{{"id":0,"result":{{"Ok":{{"Knows":{{"version":{version}}}}}}}}}}}"#);
     // Four bytes of length, four of descriptors, as the channel between the processes has them.
-    let script =
-        format!("#!/bin/sh\nprintf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{answer}' >&0\n{rest}\n", answer.len());
+    let say = format!("printf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{answer}' >&0\n", answer.len());
+    let script = format!("#!/bin/sh\n{say}{say}{rest}\n");
     let path = switch.base.path().join(format!("heir{version}"));
     std::fs::write(&path, script).expect("written");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("made executable");

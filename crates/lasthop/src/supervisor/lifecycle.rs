@@ -78,6 +78,11 @@ impl Supervisor {
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
         self.restore_entries();
+        self.tell_of_guests();
+    }
+
+    /// Tells a switch process that knows switches and ports of all guests, and hands them over.
+    pub(super) fn tell_of_guests(&mut self) {
         self.restore_datapaths();
         self.hand_over();
         // Its answer comes after all the others.
