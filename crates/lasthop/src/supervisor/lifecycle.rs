@@ -57,19 +57,10 @@ impl Stage {
 impl Supervisor {
     /// Starts a switch process and tells it of all switches and ports.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
-        self.hurry = (!self.estates.is_empty()).then(Hurry::begin);
-        let pid = self.lives.start(&self.poller, Source::Switch.into())?.pid();
-        self.hurry.iter_mut().for_each(|hurry| hurry.join_child(pid));
+        self.lives.start(&self.poller, Source::Switch.into())?;
         self.deposit_head();
         self.tell_everything();
         Ok(())
-    }
-
-    /// Has the switch process and its heir hand over without delay.
-    pub(super) fn hurry(&mut self, heir: u32) {
-        let mut hurry = Hurry::begin();
-        self.lives.pid().into_iter().chain([heir]).for_each(|process| hurry.join(process));
-        self.hurry = Some(hurry);
     }
 
     /// Tells a fresh switch process of all switches and ports, and hands guests over that another one had.
@@ -92,7 +83,6 @@ impl Supervisor {
     /// The pause after a switch's death is over.
     pub(super) fn restart_switch(&mut self) {
         if let Err(fault) = self.start_switch() {
-            self.hurry = None;
             self.lives.bury();
             let pause_ms = self.lives.plan().as_millis();
             say!("{fault}; trying again in {pause_ms} ms");
@@ -123,6 +113,10 @@ impl Supervisor {
         }
         if let Some(switch) = self.lives.current() {
             switch.sandbox = Some(layers);
+        }
+        // Not before: what it started by then, which takes memory apart in the end, is in no hurry.
+        if !self.estates.is_empty() {
+            self.hurry = Some(Hurry::begin(self.lives.pid()));
         }
     }
 

@@ -26,6 +26,7 @@ use crate::switches::SwitchSpec;
 
 use super::Supervisor;
 use super::child::Process;
+use super::hurry::Hurry;
 use super::orders::{Asker, What, switch_down};
 use super::source::Source;
 
@@ -182,7 +183,7 @@ impl Supervisor {
         };
         let heir_pid = heir.pid();
         self.upgrade = Some(Upgrade::Resting { heir, program, asker, since: Instant::now(), introduction });
-        self.hurry(heir_pid);
+        self.hurry = Some(Hurry::begin(self.lives.pid().into_iter().chain([heir_pid])));
         self.order(Order::Rest, What::Rested, None);
     }
 
