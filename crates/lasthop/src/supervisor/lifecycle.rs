@@ -7,7 +7,7 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
 use crate::rundir;
-use crate::sandbox::{self, Layer};
+use crate::sandbox::Layer;
 
 use super::Supervisor;
 use super::account::obituary;
@@ -49,6 +49,11 @@ impl Stage {
         }
     }
 
+    /// Whether what ends now is not started again.
+    pub(super) fn is_last(&self) -> bool {
+        matches!(self, Self::Ending { .. } | Self::Leaving { .. } | Self::Over(_))
+    }
+
     pub(super) fn is_leaving(&self) -> bool {
         matches!(self, Self::Leaving { .. })
     }
@@ -83,9 +88,7 @@ impl Supervisor {
     /// The pause after a switch's death is over.
     pub(super) fn restart_switch(&mut self) {
         if let Err(fault) = self.start_switch() {
-            self.lives.bury();
-            let pause_ms = self.lives.plan().as_millis();
-            say!("{fault}; trying again in {pause_ms} ms");
+            self.lives.retry(&fault);
         }
     }
 
@@ -105,15 +108,9 @@ impl Supervisor {
         self.bury_orphans();
     }
 
-    /// The switch has given up what it could.
+    /// The switch has given up what it could, and goes on with the guests of another one.
     pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
-        // Those that are started again have the same.
-        if matches!(self.stage, Stage::Starting) {
-            say!("sandbox of the switch process: {}", sandbox::summary(&layers));
-        }
-        if let Some(switch) = self.lives.current() {
-            switch.sandbox = Some(layers);
-        }
+        self.lives.note_sandbox(layers);
         // Not before: what it started by then, which takes memory apart in the end, is in no hurry.
         if !self.estates.is_empty() {
             self.hurry = Some(Hurry::begin(self.lives.pid()));

@@ -6,10 +6,11 @@
 
 mod sys;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use libc::sched_attr;
+
+use crate::procfs;
 
 /// The shortest turn that the kernel grants, in ns.
 const TURN_NS: u64 = 100_000;
@@ -61,7 +62,7 @@ fn is_ordinary(attributes: &sched_attr) -> bool {
 
 /// The threads of a process by their numbers; none if it is no more.
 fn threads(process: u32) -> Vec<i32> {
-    let tasks = Path::new("/proc").join(process.to_string()).join("task");
+    let tasks = procfs::dir(process).join("task");
     let names = std::fs::read_dir(tasks).into_iter().flatten().flatten();
     names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
