@@ -146,6 +146,12 @@ impl<Out, In> Process<Out, In> {
         self.child.id()
     }
 
+    /// Has it end, and does not wait for that.
+    pub(crate) fn kill(&mut self) {
+        // Fails only for one that has ended.
+        let _ = self.child.kill();
+    }
+
     /// Makes sure that it has ended, and says how.
     fn end(&mut self) -> String {
         // It has closed the channel, so there is nothing left that it could do.
@@ -364,8 +370,8 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         Process::start(&self.role, program)
     }
 
-    /// `heir`, of `program`, takes the place of the present process, and so will those after it. Who is replaced is returned,
-    /// and ends when it is dropped.
+    /// `heir`, of `program`, takes the place of the present process, and so will those after it. Who is replaced is returned:
+    /// dropping it waits for its end.
     pub(crate) fn replace(&mut self, heir: Process<Out, In>, program: PathBuf) -> Option<Process<Out, In>> {
         let replaced = self.current.replace(heir);
         replaced.iter().for_each(|process| self.count_life(process.started.elapsed()));

@@ -7,7 +7,7 @@
 //!                                  │ yes
 //!   old switch rests: takes nothing more, finishes what it has ──no──> it goes on, refused
 //!                                  │ yes
-//!   new one gets all guests ── guests waited for so long ──> old one ended, answer
+//!   old one killed, new one gets all guests ── guests waited for so long ──> answer
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ pub(super) enum Upgrade {
         since: Instant,
         introduction: Introduction,
     },
-    /// The new one takes over. The old one, which does nothing any more, is ended afterwards: guests need not wait for that.
+    /// The new one takes over. The old one, which does nothing any more, comes to its end meanwhile: guests need not wait for that.
     TakingOver {
         program: PathBuf,
         asker: Asker,
@@ -239,8 +239,12 @@ impl Supervisor {
         heir: Process<Request, Report>,
         program: PathBuf,
     ) -> Option<Process<Request, Report>> {
-        let predecessor = self.lives.replace(heir, program);
-        predecessor.iter().for_each(|switch| self.poller.remove(&switch.channel));
+        let mut predecessor = self.lives.replace(heir, program);
+        if let Some(switch) = &mut predecessor {
+            self.poller.remove(&switch.channel);
+            // It stands still, so whatever is left of its life does no harm.
+            switch.kill();
+        }
         if let Some(switch) = self.lives.current() {
             // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
             let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
