@@ -71,7 +71,12 @@ impl Server {
     /// Who a packet is for.
     #[must_use]
     pub fn reader_of(&self, upcall: &Upcall) -> Option<Reader> {
-        let client = self.target(DatapathId(upcall.message.datapath), upcall)?;
+        self.reader(self.target(DatapathId(upcall.message.datapath), upcall)?)
+    }
+
+    /// How far a client is with what it was told; none if it is gone.
+    #[must_use]
+    pub fn reader(&self, client: PeerId) -> Option<Reader> {
         let peer = self.peers.get(&client)?;
         Some(Reader { client, is_busy: peer.output_bytes() > UPCALL_BYTES_READY, taken: peer.taken })
     }
