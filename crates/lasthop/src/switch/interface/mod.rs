@@ -11,6 +11,7 @@
 //! thread, some of it a turn.
 
 mod adapter;
+mod executed;
 mod flows;
 mod kept;
 mod meters;
