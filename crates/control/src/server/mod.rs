@@ -121,6 +121,7 @@ impl Server {
         let result = match self.peers.get_mut(&id) {
             None => self.greet(id, &datagram),
             Some(peer) if peer.is_idle() => {
+                peer.heard += 1;
                 peer.request = Some(datagram);
                 Ok(())
             }

@@ -43,6 +43,8 @@ pub struct Reader {
     pub is_busy: bool,
     /// Datagrams that its socket took so far.
     pub taken: u64,
+    /// Request datagrams that came from it so far.
+    pub heard: u64,
 }
 
 /// What became of it.
@@ -78,7 +80,8 @@ impl Server {
     #[must_use]
     pub fn reader(&self, client: PeerId) -> Option<Reader> {
         let peer = self.peers.get(&client)?;
-        Some(Reader { client, is_busy: peer.output_bytes() > UPCALL_BYTES_READY, taken: peer.taken })
+        let is_busy = peer.output_bytes() > UPCALL_BYTES_READY;
+        Some(Reader { client, is_busy, taken: peer.taken, heard: peer.heard })
     }
 
     fn target(&self, id: DatapathId, upcall: &Upcall) -> Option<PeerId> {

@@ -35,6 +35,9 @@ use super::source::Source;
 
 /// How long the controller process is waited for: one that is stopped must not keep addresses from being shown.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a controller process may say nothing that does nothing about packets, or has not told addresses: then it hangs, and another
+/// one takes its place.
+const HANG_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The controller process, and who waits for it.
 #[derive(Debug)]
@@ -46,9 +49,15 @@ pub(super) struct Plane {
     connected: Option<(u64, u64)>,
     round: u64,
     asking: VecDeque<Asking>,
-    /// What it said when it was last asked.
-    pub(super) fdb: FdbReport,
-    pub(super) inside: Vec<SwitchInside>,
+    /// The round that it has to answer, and until when.
+    suspicion: Option<(u64, Instant)>,
+}
+
+/// What the controller process said when it was asked; nothing, if it did not answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PlaneTold {
+    fdb: Vec<FdbLine>,
+    inside: Vec<SwitchInside>,
     pub(super) flushed: usize,
 }
 
@@ -64,7 +73,8 @@ struct Asking {
 /// What is asked of the switch process afterwards.
 #[derive(Debug)]
 pub(super) enum PlaneQuestion {
-    Ask(Question),
+    Fdb { switch: Option<String> },
+    Switches,
     Flush(Flush),
 }
 
@@ -76,9 +86,7 @@ impl Plane {
             connected: None,
             round: 0,
             asking: VecDeque::new(),
-            fdb: FdbReport { entries: Vec::new() },
-            inside: Vec::new(),
-            flushed: 0,
+            suspicion: None,
         }
     }
 
@@ -92,7 +100,8 @@ impl Plane {
     /// When somebody has waited for long enough, or the process is to be started.
     pub(super) fn due(&self) -> Option<Instant> {
         let asking = self.asking.front().map(|asking| asking.until);
-        asking.into_iter().chain(self.lives.due()).min()
+        let suspicion = self.suspicion.map(|(_, until)| until);
+        [asking, suspicion, self.lives.due()].into_iter().flatten().min()
     }
 }
 
@@ -170,7 +179,7 @@ impl Supervisor {
             Ok(pairs) => {
                 let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
                 for connection in theirs {
-                    self.order_with(Order::Connect, vec![connection], What::Restored, None);
+                    self.order_with(Order::ConnectController, vec![connection], What::Restored, None);
                 }
                 self.plane.send(&ControllerOrder::Connect, ours);
                 self.plane.connected = Some(both);
@@ -195,15 +204,12 @@ impl Supervisor {
     }
 
     fn on_controller_report(&mut self, report: ControllerReport) {
-        let now = Instant::now();
         match report {
             ControllerReport::Flushed { round, flushed } => {
-                self.plane.flushed = flushed;
-                self.answer_plane(round, now);
+                self.plane_told(round, &PlaneTold { flushed, ..PlaneTold::default() });
             }
             ControllerReport::Told { round, fdb, switches } => {
-                (self.plane.fdb, self.plane.inside) = (fdb, switches);
-                self.answer_plane(round, now);
+                self.plane_told(round, &PlaneTold { fdb: fdb.entries, inside: switches, flushed: 0 });
             }
             ControllerReport::Said(words) => say!("controller: {words}"),
             ControllerReport::Sandbox(layers) => {
@@ -233,26 +239,25 @@ impl Supervisor {
         let pid = self.plane.lives.pid().unwrap_or_default();
         let how = self.plane.lives.bury();
         self.plane.connected = None;
+        self.plane.suspicion = None;
         if !matches!(self.stage, Stage::Ending { .. } | Stage::Over(_)) {
             let pause_ms = self.plane.lives.plan().as_millis();
             say!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
         }
-        self.answer_plane(u64::MAX, Instant::now());
+        // Nothing will come any more.
+        self.answer_plane(|_| true, &PlaneTold::default());
     }
 
     /// Goes on with a question when the controller has told what it knows, or does not in time.
     pub(super) fn ask_plane(&mut self, wanted: PlaneQuestion, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.plane.fdb.entries.clear();
-        self.plane.inside.clear();
-        self.plane.flushed = 0;
         if !self.plane.lives.is_up() {
-            return self.go_on(wanted, asker);
+            return self.go_on(wanted, PlaneTold::default(), asker);
         }
         self.plane.round += 1;
         let round = self.plane.round;
         let order = match &wanted {
             PlaneQuestion::Flush(flush) => ControllerOrder::Flush { round, flush: flush.clone() },
-            PlaneQuestion::Ask(_) => ControllerOrder::Tell { round },
+            PlaneQuestion::Fdb { .. } | PlaneQuestion::Switches => ControllerOrder::Tell { round },
         };
         self.plane.send(&order, Vec::new());
         let until = Instant::now() + PATIENCE;
@@ -260,25 +265,46 @@ impl Supervisor {
         Ok(None)
     }
 
-    fn go_on(&mut self, wanted: PlaneQuestion, asker: &Asker) -> Result<Option<Value>, Fault> {
+    fn go_on(
+        &mut self,
+        wanted: PlaneQuestion,
+        plane: PlaneTold,
+        asker: &Asker,
+    ) -> Result<Option<Value>, Fault> {
         match wanted {
-            PlaneQuestion::Ask(question) => self.ask(question, asker),
+            PlaneQuestion::Fdb { switch } => self.ask(Question::Fdb { switch, plane }, asker),
+            PlaneQuestion::Switches => self.ask(Question::Switches { plane }, asker),
             PlaneQuestion::Flush(flush) => {
-                self.change_fdb(Order::FdbFlush(flush), What::Question(Question::Flush), asker)
+                self.change_fdb(Order::FdbFlush(flush), What::Question(Question::Flush { plane }), asker)
             }
         }
     }
 
-    /// Goes on with those whose question of up to this round is answered, or who have waited for long enough.
-    pub(super) fn answer_plane(&mut self, round: u64, now: Instant) {
-        let is_ready = |asking: &Asking| asking.round <= round || asking.until <= now;
+    /// The controller has answered: whoever asked in this round has this answer, and nobody else.
+    fn plane_told(&mut self, round: u64, told: &PlaneTold) {
+        self.plane.suspicion.take_if(|(awaited, _)| *awaited <= round);
+        self.answer_plane(|asking| asking.round == round, told);
+    }
+
+    /// Goes on with some questions.
+    fn answer_plane(&mut self, is_ready: impl Fn(&Asking) -> bool, told: &PlaneTold) {
         let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.plane.asking).into_iter().partition(is_ready);
         self.plane.asking = waiting;
         for Asking { wanted, asker, .. } in ready {
-            if let Some(answer) = self.go_on(wanted, &asker).transpose() {
+            if let Some(answer) = self.go_on(wanted, told.clone(), &asker).transpose() {
                 self.answer(asker, answer);
             }
+        }
+    }
+
+    /// It may hang: it is asked for a sign of life.
+    pub(super) fn suspect_plane(&mut self) {
+        if self.plane.lives.is_up() && self.plane.suspicion.is_none() {
+            self.plane.round += 1;
+            let round = self.plane.round;
+            self.plane.send(&ControllerOrder::Tell { round }, Vec::new());
+            self.plane.suspicion = Some((round, Instant::now() + HANG_PATIENCE));
         }
     }
 
@@ -287,15 +313,28 @@ impl Supervisor {
         if self.plane.lives.due().is_some_and(|due| due <= now) {
             self.start_controller();
         }
-        self.answer_plane(0, now);
+        if self.plane.asking.iter().any(|asking| asking.until <= now) {
+            self.answer_plane(|asking| asking.until <= now, &PlaneTold::default());
+            self.suspect_plane();
+        }
+        if self.plane.suspicion.take_if(|(_, until)| *until <= now).is_some() {
+            let (pid, seconds) = (self.plane.lives.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
+            say!("the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
+            self.controller_gone();
+        }
     }
 
     /// Forwarding tables as the switch process has them, with those of the controller in place of what its switches know: they
     /// learn only while there is none.
-    pub(super) fn with_controlled(&self, wanted: Option<&str>, fdb: FdbReport) -> FdbReport {
-        let known: BTreeSet<&SwitchName> = self.plane.inside.iter().map(|inside| &inside.name).collect();
+    pub(super) fn with_controlled(
+        &self,
+        plane: &PlaneTold,
+        wanted: Option<&str>,
+        fdb: FdbReport,
+    ) -> FdbReport {
+        let known: BTreeSet<&SwitchName> = plane.inside.iter().map(|inside| &inside.name).collect();
         let others = fdb.entries.into_iter().filter(|line| !known.contains(&line.switch));
-        let own = self.plane.fdb.entries.iter();
+        let own = plane.fdb.iter();
         let own = own.filter(|line| wanted.is_none_or(|wanted| line.switch.as_str() == wanted)).cloned();
         let mut entries: Vec<FdbLine> = others.chain(own).collect();
         let place = |line: &SwitchName| self.switches.iter().position(|switch| switch.name == *line);
@@ -303,10 +342,12 @@ impl Supervisor {
         entries.sort_by_key(|line| place(&line.switch));
         FdbReport { entries }
     }
+}
 
-    /// The same for what happened to them.
-    pub(super) fn with_controlled_switches(&self, mut inside: Vec<SwitchInside>) -> Vec<SwitchInside> {
-        for own in &self.plane.inside {
+impl PlaneTold {
+    /// What happened to switches, with what the controller says of its own.
+    pub(super) fn with_controlled(&self, mut inside: Vec<SwitchInside>) -> Vec<SwitchInside> {
+        for own in &self.inside {
             if let Some(switch) = inside.iter_mut().find(|switch| switch.name == own.name) {
                 switch.addresses = own.addresses;
                 switch.counters.extend(own.counters.clone());

@@ -273,7 +273,8 @@ impl Supervisor {
         let control = self.control.as_ref().and_then(Control::due);
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
-        let others = others.into_iter().chain([self.plane.due(), self.store.due()]);
+        let entrance = self.entrance.as_ref().and_then(Entrance::due);
+        let others = others.into_iter().chain([self.plane.due(), self.store.due(), entrance]);
         others.fold(ports, earlier)
     }
 

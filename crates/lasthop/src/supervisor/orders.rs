@@ -177,6 +177,7 @@ impl Supervisor {
                     switch.last_words = Some(why);
                 }
             }
+            Report::Unanswered => self.suspect_plane(),
             Report::Sandbox(layers) => self.sandboxed(layers),
             Report::Forbidden(call) => {
                 if let Some(switch) = self.lives.current() {

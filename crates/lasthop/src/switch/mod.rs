@@ -54,14 +54,16 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         Ok(datapath) => datapath,
         Err(fault) => fail(&mut channel, fault),
     };
-    let poller = Poller::new()?;
+    let (poller, channel_poller) = (Poller::new()?, Poller::new()?);
     poller.add(&channel, CHANNEL, Interest::READ)?;
+    channel_poller.add(&channel, CHANNEL, Interest::READ)?;
     let interface = Interface::new(&poller, INTERFACE)?;
     Switch {
         channel,
         interface,
         is_channel_full: false,
         poller,
+        channel_poller,
         datapath,
         sessions: Sessions::default(),
         captures: Captures::default(),
@@ -111,6 +113,8 @@ struct Switch {
     channel: Channel<Report, Request>,
     is_channel_full: bool,
     poller: Poller,
+    /// The channel alone: all that is listened to while the switch rests.
+    channel_poller: Poller,
     interface: Interface,
     /// Before the engine in the order of dropping: sessions hold devices of it.
     sessions: Sessions,
@@ -124,9 +128,10 @@ struct Switch {
 impl Switch {
     fn serve(&mut self) -> Result<(), Fault> {
         while self.stage != Stage::Over {
-            for Happening { source, .. } in self.poller.wait(self.interface.due())? {
+            for Happening { source, .. } in self.wait()? {
                 match source {
                     CHANNEL => self.hear(),
+                    // It came to rest in between.
                     _ if self.stage == Stage::Resting => {}
                     _ if source == INTERFACE.clients => self.interface.serve(&mut self.datapath),
                     _ if source == INTERFACE.packets => self.interface.ask(&mut self.datapath),
@@ -145,6 +150,14 @@ impl Switch {
         Ok(())
     }
 
+    /// Waits for what there is to do. Whoever rests does nothing for others, and is not woken by them: what they sent stays.
+    fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
+        match self.stage {
+            Stage::Resting => self.channel_poller.wait(None),
+            _ => self.poller.wait(self.interface.due()),
+        }
+    }
+
     fn hear(&mut self) {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((request, fds)) = self.channel.take() {
@@ -160,7 +173,9 @@ impl Switch {
     fn watch_channel(&mut self) -> Result<(), Fault> {
         let write = self.channel.wants_write();
         if write != self.is_channel_full {
-            self.poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
+            for poller in [&self.poller, &self.channel_poller] {
+                poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
+            }
             self.is_channel_full = write;
         }
         Ok(())
@@ -194,7 +209,8 @@ impl Switch {
             }
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
             Order::Restore(told) => self.interface.restore(told, &mut self.datapath).map(|()| Answer::Done),
-            Order::Connect => self.connect(fds).map(|()| Answer::Done),
+            Order::Connect => self.connect(fds, false).map(|()| Answer::Done),
+            Order::ConnectController => self.connect(fds, true).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::SetSwitch(spec) => self.set_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
@@ -264,10 +280,10 @@ impl Switch {
         self.datapath.set_switch(spec)
     }
 
-    /// A client of the control interface.
-    fn connect(&mut self, fds: Option<Vec<OwnedFd>>) -> Result<(), Fault> {
+    /// A client of the control interface, or the supervisor's own controller.
+    fn connect(&mut self, fds: Option<Vec<OwnedFd>>, is_own: bool) -> Result<(), Fault> {
         let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
-        self.interface.add(&self.poller, client, &self.datapath);
+        self.interface.add(&self.poller, client, is_own, &self.datapath);
         Ok(())
     }
 

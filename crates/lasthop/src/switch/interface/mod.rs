@@ -17,6 +17,7 @@ mod kept;
 mod meters;
 mod packets;
 mod places;
+mod unanswered;
 mod waiting;
 
 use std::os::fd::OwnedFd;
@@ -41,6 +42,7 @@ use super::wishes::Wishes;
 use adapter::Adapter;
 use kept::KeptDatapaths;
 use places::Places;
+use unanswered::Unanswered;
 use waiting::Waiting;
 
 /// What one port may have on the way to the control plane: as much as a control plane does in some milliseconds, so that what a
@@ -81,6 +83,7 @@ pub(super) struct Interface {
     is_served: bool,
     /// Those whose clients have enough to read.
     waiting: Waiting<Held>,
+    unanswered: Unanswered,
     /// Clients wait for flows that were taken out.
     is_settling: bool,
     /// Changes to datapaths and to meters that the supervisor knows of.
@@ -102,16 +105,19 @@ impl Interface {
             is_behind: false,
             is_served: false,
             waiting: Waiting::default(),
+            unanswered: Unanswered::default(),
             is_settling: false,
             told: (0, 0),
         })
     }
 
-    /// A client, whom the supervisor let in.
-    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, inside: &Datapath) {
+    /// A client, whom the supervisor let in, or the controller that is its own.
+    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, is_own: bool, inside: &Datapath) {
         self.listen(poller, inside);
-        if let Err(why) = self.connections.add(socket) {
-            say_of_others!("refused a control connection: {why}");
+        match self.connections.add(socket) {
+            Ok(client) if is_own => self.unanswered.watch(client),
+            Ok(_) => {}
+            Err(why) => say_of_others!("refused a control connection: {why}"),
         }
     }
 
@@ -168,6 +174,7 @@ impl Interface {
         if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
             held.module.settle(held.ticket);
         }
+        reader.into_iter().for_each(|reader| self.unanswered.asked(reader));
         true
     }
 
@@ -222,7 +229,7 @@ impl Interface {
             return Some(Instant::now());
         }
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
-        earlier(settling, self.waiting.due())
+        earlier(settling, earlier(self.waiting.due(), self.unanswered.due()))
     }
 
     /// A port goes away, and out of its datapath.
@@ -250,6 +257,9 @@ impl Interface {
     /// What the supervisor is to be told.
     pub(super) fn take_reports(&mut self) -> Vec<Report> {
         let mut reports = self.wishes.take_reports();
+        let server = self.connections.server();
+        let is_silent = self.unanswered.is_silent(|client| server.reader(client), Instant::now());
+        reports.extend(is_silent.then_some(Report::Unanswered));
         reports.extend(self.news().map(Report::Datapaths));
         reports
     }

@@ -108,7 +108,7 @@ mod tests {
     const B: PeerId = PeerId(2);
 
     fn busy(client: PeerId) -> Reader {
-        Reader { client, is_busy: true, taken: 0 }
+        Reader { client, is_busy: true, taken: 0, heard: 0 }
     }
 
     fn holding(count: usize) -> (Waiting<usize>, Instant) {
