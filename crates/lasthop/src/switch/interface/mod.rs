@@ -126,7 +126,10 @@ impl Interface {
         self.is_served = true;
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         match self.connections.turn(&mut adapter) {
-            Ok(closed) => closed.iter().for_each(|(_, why)| complain(why)),
+            Ok(closed) => closed.iter().for_each(|(client, why)| {
+                self.unanswered.forget(*client);
+                complain(why);
+            }),
             Err(error) => say_of_others!("cannot wait for control clients: {error}"),
         }
     }

@@ -30,6 +30,11 @@ impl Unanswered {
         self.own.insert(client, None);
     }
 
+    /// A client is gone.
+    pub(super) fn forget(&mut self, client: PeerId) {
+        self.own.remove(&client);
+    }
+
     /// A client was asked about a packet.
     pub(super) fn asked(&mut self, Reader { client, heard, .. }: Reader) {
         if let Some(asked) = self.own.get_mut(&client) {
@@ -39,7 +44,6 @@ impl Unanswered {
 
     /// Whether the controller was asked and has said nothing since, for too long; that is true once for each such time.
     pub(super) fn is_silent(&mut self, reader: impl Fn(PeerId) -> Option<Reader>, now: Instant) -> bool {
-        self.own.retain(|client, _| reader(*client).is_some());
         let mut is_silent = false;
         for (client, asked) in &mut self.own {
             let heard = reader(*client).map(|reader| reader.heard);
@@ -70,6 +74,7 @@ mod tests {
     fn asked(heard: u64) -> (Unanswered, Instant) {
         let mut unanswered = Unanswered::default();
         unanswered.watch(OWN);
+        assert!(!unanswered.is_silent(|_| None, Instant::now()), "it has not said who it is");
         assert!(unanswered.due().is_none());
         unanswered.asked(reader(heard)(OWN).expect("there"));
         let due = unanswered.due().expect("it was asked");
@@ -91,7 +96,8 @@ mod tests {
         assert!(!unanswered.is_silent(reader(6), due) && unanswered.due().is_none());
         assert!(!unanswered.is_silent(reader(6), due + 2 * PATIENCE));
         let (mut unanswered, due) = asked(5);
-        assert!(!unanswered.is_silent(|_| None, due) && unanswered.due().is_none());
+        unanswered.forget(OWN);
+        assert!(!unanswered.is_silent(reader(5), due) && unanswered.due().is_none());
         let mut others = Unanswered::default();
         others.asked(reader(0)(PeerId(2)).expect("there"));
         assert!(others.due().is_none(), "somebody else's controller is none of ours");
