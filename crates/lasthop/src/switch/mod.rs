@@ -25,7 +25,7 @@ use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
-use crate::sandbox::{self, Kept, Role};
+use crate::sandbox::{self, Kept, Role, Spent};
 use crate::settings::SwitchSettings;
 use crate::signals;
 use crate::switches::SwitchSpec;
@@ -84,10 +84,13 @@ fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> R
     let kept = Kept { channel: channel.as_fd() };
     let keeper = Keeper::prepare();
     let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
+    // For ever, since the keeper, which has it, may outlive anything here.
+    let spent = Spent::of(Role::Switch, &layers).map(|spent| &*Box::leak(Box::new(spent)));
     // Without it guests wait longer when this process dies, and nothing else.
-    if let Ok(held) = keeper.and_then(Keeper::start) {
+    if let Ok(held) = keeper.and_then(|keeper| keeper.start(spent)) {
         let _ = held.into_raw_fd();
     }
+    spent.into_iter().for_each(Spent::take_away);
     let _ = channel.send(&Report::Sandbox(layers), None);
     Datapath::prepare(settings)
 }
