@@ -18,12 +18,23 @@ use lasthop_control::server::{PeerId, Reader};
 /// what its socket has before that takes more.
 pub(super) const READ_PATIENCE: Duration = Duration::from_secs(1);
 
+/// How much longer, in turns that served clients since: who was away for so long may have been this thread.
+const GRACE: Duration = Duration::from_millis(50);
+
 /// Packets that wait for one client.
 struct Slow<T> {
     held: VecDeque<T>,
     /// When it last took anything, and how much it had taken by then.
     since: Instant,
     taken: u64,
+    /// Its time was over, and it has the grace.
+    is_last_chance: bool,
+}
+
+impl<T> Slow<T> {
+    fn due(&self) -> Instant {
+        self.since + READ_PATIENCE + if self.is_last_chance { GRACE } else { Duration::ZERO }
+    }
 }
 
 /// Packets that wait, by client.
@@ -51,7 +62,7 @@ impl<T> Waiting<T> {
 
     /// Has a packet wait, behind others for its client, or before them since it has waited already.
     pub(super) fn hold(&mut self, held: T, Reader { client, taken, .. }: Reader, has_waited: bool) {
-        let fresh = || Slow { held: VecDeque::new(), since: Instant::now(), taken };
+        let fresh = || Slow { held: VecDeque::new(), since: Instant::now(), taken, is_last_chance: false };
         let slow = self.slow.entry(client).or_insert_with(fresh);
         match has_waited {
             true => slow.held.push_front(held),
@@ -69,9 +80,11 @@ impl<T> Waiting<T> {
         for (client, slow) in &mut self.slow {
             let taken = reader(*client).map_or(slow.taken, |reader| reader.taken);
             if slow.taken != taken {
-                (slow.taken, slow.since) = (taken, now);
-            } else if now.saturating_duration_since(slow.since) >= READ_PATIENCE {
+                (slow.taken, slow.since, slow.is_last_chance) = (taken, now, false);
+            } else if slow.is_last_chance && now >= slow.due() {
                 self.stalled.insert(*client);
+            } else if !slow.is_last_chance && now >= slow.due() {
+                (slow.since, slow.is_last_chance) = (now - READ_PATIENCE, true);
             }
         }
         let is_ready = |client: &&PeerId| reader(**client).is_none_or(|reader| !self.is_waited_for(reader));
@@ -96,7 +109,7 @@ impl<T> Waiting<T> {
 
     /// When somebody has been waited for long enough.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.slow.values().map(|slow| slow.since + READ_PATIENCE).min()
+        self.slow.values().map(Slow::due).min()
     }
 }
 
@@ -139,7 +152,9 @@ mod tests {
         assert!(waiting.ready(takes(1), nearly).is_empty());
         assert!(waiting.ready(takes(1), over).is_empty(), "it took something meanwhile");
         assert_eq!(waiting.due(), Some(nearly + READ_PATIENCE));
-        assert_eq!(waiting.ready(takes(1), nearly + READ_PATIENCE), [A]);
+        assert!(waiting.ready(takes(1), nearly + READ_PATIENCE).is_empty(), "one more turn");
+        assert_eq!(waiting.due(), Some(nearly + READ_PATIENCE + GRACE));
+        assert_eq!(waiting.ready(takes(1), nearly + READ_PATIENCE + GRACE), [A]);
         assert!(!waiting.is_waited_for(busy(A)), "it loses its own from now on");
         assert_eq!(waiting.take(A), Some(0));
         waiting.hold(0, busy(A), true);
