@@ -25,8 +25,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         &[&[int(0, libc::SECCOMP_SET_MODE_FILTER as i32)]],
         "then that is forbidden, and this as well, here and in the keeper",
     )
-    .once()
-    .kept(),
+    .once(),
     Call::any(call!(SYS_shutdown), "a session ends, of whose connection the supervisor has a copy"),
     Call::any(call!(SYS_clock_nanosleep), "what is under way comes to its end before an upgrade").kept(),
     Call::with(call!(SYS_sched_setaffinity), &[&[int(0, 0)]], "a worker stays on its CPUs"),
