@@ -280,7 +280,8 @@ impl Supervisor {
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
         let hurry = self.hurry.as_ref().map(Hurry::until);
-        let others = others.into_iter().chain([self.plane.due(), self.store.due(), hurry]);
+        let entrance = self.entrance.as_ref().and_then(Entrance::due);
+        let others = others.into_iter().chain([self.plane.due(), self.store.due(), hurry, entrance]);
         others.fold(ports, earlier)
     }
 
