@@ -1,5 +1,6 @@
 """The stock ovsdb-server and ovs-vswitchd in front of a switch, with directories of their own."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -18,39 +19,51 @@ def glue():
     return path
 
 
-class OpenVSwitch:
+def environment(directory):
+    """What keeps Open vSwitch's programs out of the machine's own directories."""
+    places = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY")
+    return os.environ | {name: str(directory) for name in places}
+
+
+@contextlib.contextmanager
+def database(directory):
+    """An ovsdb-server with a fresh database, which listens at `db.sock` of the directory."""
+    env, conf, sock = environment(directory), directory / "conf.db", directory / "db.sock"
+    subprocess.run(["ovsdb-tool", "create", conf, SCHEMA], env=env, check=True)
+    command = ["ovsdb-server", conf, f"--remote=punix:{sock}", f"--unixctl={directory}/ovsdb.ctl", "-voff"]
+    with Process(directory / "ovsdb.log", command, env=env):
+        wait_until("the database", sock.exists)
+        yield
+
+
+class OpenVSwitch(contextlib.ExitStack):
     """Both daemons; ovs-vswitchd is where the switch is, in `namespace`, since it looks for devices there."""
 
     def __init__(self, switch, namespace):
+        super().__init__()
         need("ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-appctl", "ovs-ofctl", "ovsdb-tool")
         self.switch = switch
         self.namespace = namespace
         self.dir = pathlib.Path(switch.directory) / "ovs"
         self.dir.mkdir()
-        places = ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR")
-        self.env = os.environ | {name: str(self.dir) for name in places}
+        self.env = environment(self.dir)
         self.glued = self.env | {"LD_PRELOAD": str(glue()), "LASTHOP_DATAPATH": str(switch.run_dir / "datapath.sock")}
         self.remote = f"unix:{self.dir}/db.sock"
-        self.database = self.daemon = None
+        self.daemon = None
 
     def __enter__(self):
-        conf = self.dir / "conf.db"
-        subprocess.run(["ovsdb-tool", "create", conf, SCHEMA], env=self.env, check=True)
-        command = ["ovsdb-server", conf, f"--remote=p{self.remote}", "-voff"]
-        self.database = Process(self.dir / "ovsdb.log", command, env=self.env)
-        self.database.__enter__()
-        try:
-            wait_until("the database", (self.dir / "db.sock").exists)
+        super().__enter__()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(database(self.dir))
+            stack.callback(self.end)
             self.start()
-        except BaseException:
-            self.__exit__()
-            raise
+            self.push(stack.pop_all())
         return self
 
-    def __exit__(self, *_):
-        for process in (self.daemon, self.database):
-            if process:
-                process.__exit__()
+    def end(self):
+        """Ends the ovs-vswitchd that runs now, if one does."""
+        if self.daemon:
+            self.daemon.__exit__()
 
     def start(self):
         """Starts ovs-vswitchd and waits until it has done what the database says."""

@@ -7,12 +7,13 @@ use std::path::Path;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::attr::{Attrs, Writer};
-use crate::family::{DatapathMessage, FamilyMessage, FlowMessage, PacketMessage, VportMessage};
+use crate::family::{DatapathMessage, FlowMessage, PacketMessage, VportMessage};
 use crate::message::{self, Header, Message, Messages};
-use crate::private::{self, END, HELLO, Hello, JOIN, LISTEN, decode_number};
+use crate::private::{END, HELLO, decode_number};
 use crate::refusal::Errno;
 use crate::server::Family;
-use crate::uapi::{command, ctrl, nlm, protocol};
+use crate::talk;
+use crate::uapi::{command, nlm};
 
 /// Bytes of the largest datagram taken: a packet of 64 KiB and its key.
 const DATAGRAM_BYTES_MAX: usize = 128 * 1024;
@@ -56,18 +57,7 @@ pub struct Client {
     socket: OwnedFd,
     port_id: u32,
     seq: u32,
-    families: Families,
     buffer: Vec<u8>,
-}
-
-/// Types of families' messages, as the switch has them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Families {
-    datapath: u16,
-    vport: u16,
-    flow: u16,
-    packet: u16,
-    vport_group: u32,
 }
 
 impl Client {
@@ -87,16 +77,13 @@ impl Client {
     /// # Errors
     /// When the other end speaks another language.
     pub fn new(socket: OwnedFd) -> Result<Self, ClientError> {
-        let (port_id, seq, families) = (0, 0, Families::default());
-        let mut client = Self { socket, port_id, seq, families, buffer: vec![0; DATAGRAM_BYTES_MAX] };
-        let hello = Hello { protocol: protocol::GENERIC, port_id: 0, process: std::process::id() };
-        client.send(&hello.encode())?;
+        let mut client = Self { socket, port_id: 0, seq: 0, buffer: vec![0; DATAGRAM_BYTES_MAX] };
+        client.send(&talk::hello(0))?;
         let answer = client.receive()?;
         let message = Messages::new(&answer).next();
         let port_id = message.and_then(|message| decode_number(&message, HELLO));
         client.port_id = port_id.ok_or(ClientError::WrongAnswer("connecting"))?;
-        client.transact("listening to sentences", &private::number(LISTEN, 0, 1))?;
-        client.families = client.find_families()?;
+        client.transact("listening to sentences", &talk::listen())?;
         Ok(client)
     }
 
@@ -155,42 +142,17 @@ impl Client {
         Header { kind, flags: nlm::REQUEST | flags, seq: self.seq, port_id: self.port_id }
     }
 
-    fn find_families(&mut self) -> Result<Families, ClientError> {
-        Ok(Families {
-            datapath: self.family(Family::Datapath)?.0,
-            vport: self.family(Family::Vport)?.0,
-            flow: self.family(Family::Flow)?.0,
-            packet: self.family(Family::Packet)?.0,
-            vport_group: self.family(Family::Vport)?.1,
-        })
-    }
-
-    /// Its type, and its first group.
-    fn family(&mut self, family: Family) -> Result<(u16, u32), ClientError> {
-        const WHAT: &str = "asking for the datapath's families";
-        let header = self.header(ctrl::FAMILY_ID, 0);
-        let wanted = FamilyMessage { name: family.message().name, ..FamilyMessage::default() };
-        let request = message::encode_generic(header, ctrl::GETFAMILY, 1, |writer| wanted.encode(writer));
-        let answers = self.transact(WHAT, &request.unwrap_or_default())?;
-        let message = answers.first().and_then(|answer| Messages::new(answer).next());
-        let generic = message.and_then(|message| message.generic().ok());
-        let told = generic.and_then(|generic| FamilyMessage::decode(Attrs::new(generic.body)).ok());
-        let told = told.ok_or(ClientError::WrongAnswer(WHAT))?;
-        let group = told.groups.first().map_or(0, |(_, group)| *group);
-        Ok((told.id.ok_or(ClientError::WrongAnswer(WHAT))?, group))
-    }
-
     /// Asks and reads all objects that are told, in however many datagrams.
     fn ask<T>(
         &mut self,
         what: &'static str,
-        (kind, command, flags): (u16, u8, u16),
+        (family, command, flags): (Family, u8, u16),
         datapath: i32,
         fill: impl FnOnce(&mut Writer),
         decode: impl Fn(i32, Attrs<'_>) -> Option<T>,
     ) -> Result<Vec<T>, ClientError> {
-        let header = self.header(kind, flags);
-        let request = message::encode_datapath(header, (command, 1), datapath, fill);
+        let header = self.header(family.id(), flags);
+        let request = message::encode_datapath(header, (command, family.version()), datapath, fill);
         let request =
             request.map_err(|refusal| ClientError::Refused { what, errno: refusal.errno.0, why: None })?;
         let answers = self.transact(what, &request)?;
@@ -208,7 +170,7 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn datapaths(&mut self) -> Result<Vec<DatapathMessage>, ClientError> {
-        let how = (self.families.datapath, command::GET, nlm::DUMP);
+        let how = (Family::Datapath, command::GET, nlm::DUMP);
         self.ask(
             "listing datapaths",
             how,
@@ -231,7 +193,7 @@ impl Client {
             true => ("making a datapath", command::NEW),
             false => ("changing a datapath", command::SET),
         };
-        let how = (self.families.datapath, command, nlm::ECHO | nlm::ACK);
+        let how = (Family::Datapath, command, nlm::ECHO | nlm::ACK);
         let decode = |datapath, attrs: Attrs<'_>| DatapathMessage::decode(datapath, attrs).ok();
         let told = self.ask(what, how, wanted.datapath, |writer| wanted.encode(writer), decode)?;
         told.into_iter().next().ok_or(ClientError::WrongAnswer(what))
@@ -242,7 +204,7 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn ports(&mut self, datapath: i32) -> Result<Vec<VportMessage>, ClientError> {
-        let how = (self.families.vport, command::GET, nlm::DUMP);
+        let how = (Family::Vport, command::GET, nlm::DUMP);
         self.ask(
             "listing ports",
             how,
@@ -258,7 +220,7 @@ impl Client {
     /// When the switch refuses, and when the connection ends.
     pub fn port_add(&mut self, wanted: &VportMessage) -> Result<VportMessage, ClientError> {
         const WHAT: &str = "making a port";
-        let how = (self.families.vport, command::NEW, nlm::ECHO | nlm::ACK);
+        let how = (Family::Vport, command::NEW, nlm::ECHO | nlm::ACK);
         let decode = |datapath, attrs: Attrs<'_>| VportMessage::decode(datapath, attrs).ok();
         let told = self.ask(WHAT, how, wanted.datapath, |writer| wanted.encode(writer), decode)?;
         told.into_iter().next().ok_or(ClientError::WrongAnswer(WHAT))
@@ -269,7 +231,7 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn port_remove(&mut self, wanted: &VportMessage) -> Result<(), ClientError> {
-        let how = (self.families.vport, command::DEL, nlm::ACK);
+        let how = (Family::Vport, command::DEL, nlm::ACK);
         self.ask("removing a port", how, wanted.datapath, |writer| wanted.encode(writer), |_, _| Some(()))
             .map(drop)
     }
@@ -279,7 +241,7 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn flows(&mut self, datapath: i32) -> Result<Vec<FlowMessage>, ClientError> {
-        let how = (self.families.flow, command::GET, nlm::DUMP);
+        let how = (Family::Flow, command::GET, nlm::DUMP);
         self.ask(
             "listing flows",
             how,
@@ -294,7 +256,7 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn flow_add(&mut self, flow: &FlowMessage) -> Result<(), ClientError> {
-        let how = (self.families.flow, command::NEW, nlm::CREATE | nlm::ACK);
+        let how = (Family::Flow, command::NEW, nlm::CREATE | nlm::ACK);
         self.ask("installing a flow", how, flow.datapath, |writer| flow.encode(writer), |_, _| Some(()))
             .map(drop)
     }
@@ -304,7 +266,7 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn flow_remove(&mut self, flow: &FlowMessage) -> Result<Option<FlowMessage>, ClientError> {
-        let how = (self.families.flow, command::DEL, nlm::ECHO | nlm::ACK);
+        let how = (Family::Flow, command::DEL, nlm::ECHO | nlm::ACK);
         let decode = |datapath, attrs: Attrs<'_>| FlowMessage::decode(datapath, attrs).ok();
         let told = self.ask("removing a flow", how, flow.datapath, |writer| flow.encode(writer), decode)?;
         Ok(told.into_iter().next())
@@ -315,7 +277,7 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn execute(&mut self, packet: &PacketMessage) -> Result<(), ClientError> {
-        let how = (self.families.packet, crate::uapi::packet::EXECUTE, nlm::ACK);
+        let how = (Family::Packet, crate::uapi::packet::EXECUTE, nlm::ACK);
         self.ask("executing", how, packet.datapath, |writer| packet.encode(writer), |_, _| Some(())).map(drop)
     }
 
@@ -324,7 +286,6 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn watch_ports(&mut self) -> Result<(), ClientError> {
-        let group = self.families.vport_group;
-        self.transact("watching ports", &private::number(JOIN, 0, group)).map(drop)
+        self.transact("watching ports", &talk::watch_ports()).map(drop)
     }
 }

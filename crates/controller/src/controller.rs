@@ -15,13 +15,11 @@ use lasthop_control::family::{
 };
 use lasthop_control::talk::{Ask, Told};
 use lasthop_flow::{FlowKey, Match, Ufid};
-use lasthop_verdict::{PortSettings, Vid};
+use lasthop_verdict::{Mac, NO_VID, PortSettings, Vid};
 
 use crate::bounds::{AGAIN_NS, COUNTING_NS, PORTS_NS, WAITING_MAX};
 use crate::config::{Address, Moved, StaticEntry, SwitchConfig};
-use crate::frame::mac;
 use crate::link::{Heard, Link};
-use crate::ports::NO_VID;
 use crate::stats::Stats;
 use crate::switch::{Change, Switch};
 
@@ -534,7 +532,7 @@ impl Controller {
         let switch = &self.switches.get(switch)?.switch;
         let name = |number| switch.name_of(number).unwrap_or_default().to_owned();
         let learned = switch.addresses.all_learned(now_ns).map(|((vid, address), entry)| Address {
-            mac: mac(address),
+            mac: Mac::from_bits(address),
             vlan: Some(vid).filter(|vid| *vid != NO_VID),
             port: name(entry.port),
             age_ns: now_ns.saturating_sub(entry.seen_ns),
@@ -558,7 +556,7 @@ impl Controller {
         let Some(served) = self.switches.get(switch) else { return Vec::new() };
         let name = |number| served.switch.name_of(number).unwrap_or_default().to_owned();
         let moves = served.switch.addresses.moves().iter().map(|entry| Moved {
-            mac: mac(entry.place.1),
+            mac: Mac::from_bits(entry.place.1),
             from: name(entry.from),
             to: name(entry.to),
             count: entry.count,

@@ -14,13 +14,12 @@
 use std::collections::BTreeMap;
 
 use lasthop_flow::{Action, Vlan};
-use lasthop_verdict::DropReason;
+use lasthop_verdict::{DropReason, FrameTag, NO_VID, TagEdit, TagForm};
+use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use crate::addresses::{Addresses, Place};
-use crate::frame::{
-    ETHERTYPE_VLAN, Frame, Looked, MAC_ONES, TCI_PRIORITY, TCI_VID, apart, apart_from_mac, apart_from_tag,
-};
-use crate::ports::{Form, NO_VID, Port, Tag};
+use crate::frame::{Frame, Looked, MAC_ONES, TCI_PRIORITY, TCI_VID, apart, apart_from_mac, apart_from_tag};
+use crate::ports::Port;
 
 /// Bridge group addresses 01-80-C2-00-00-00 to -0F, which no bridge forwards (IEEE 802.1D-2004, 7.12.6).
 const LINK_LOCAL: u64 = 0x0180_c200_0000;
@@ -145,11 +144,11 @@ pub(crate) fn route(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looked)
         Ok(found) => found,
         Err(reason) => return Decision::drop_for(reason, looked),
     };
-    let tag = Tag::of(frame);
+    let tag = frame.tag();
     let forms = targets.iter().map(|(number, port)| (*number, port.form(vid)));
     let mut actions = outputs(frame, (vid, tag), forms, &mut looked);
     if actions.is_empty() {
-        let is_nested = targets.iter().any(|(_, port)| port.form(vid) == Form::Untagged);
+        let is_nested = targets.iter().any(|(_, port)| port.form(vid) == TagForm::Untagged);
         let reason = if is_nested { DropReason::VlanNested } else { DropReason::NoDestination };
         return Decision::drop_for(reason, looked);
     }
@@ -216,16 +215,16 @@ fn group(from: &Port, frame: &Frame, looked: &mut Looked) -> Option<Flood> {
 /// A copy for each target in its form; those that need the same done to them follow each other.
 fn outputs(
     frame: &Frame,
-    (vid, tag): (u16, Tag),
-    targets: impl Iterator<Item = (u32, Form)>,
+    (vid, tag): (u16, FrameTag),
+    targets: impl Iterator<Item = (u32, TagForm)>,
     looked: &mut Looked,
 ) -> Vec<Action> {
     let (mut as_is, mut untagged, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
     for (port, form) in targets {
-        match (form, tag) {
-            (Form::AsItIs, _) | (Form::Untagged, Tag::None) | (Form::Tagged, Tag::Vlan) => as_is.push(port),
-            (Form::Untagged, _) => untagged.push(port),
-            (Form::Tagged, _) => tagged.push(port),
+        match tag.edit(form, vid) {
+            None => as_is.push(port),
+            Some(TagEdit::Pop) => untagged.push(port),
+            Some(TagEdit::Push(_) | TagEdit::Rename(_)) => tagged.push(port),
         }
     }
     if !untagged.is_empty() && would_show_another_tag(frame, looked) {
@@ -233,12 +232,12 @@ fn outputs(
     }
     let sent = |ports: Vec<u32>| ports.into_iter().map(Action::Output);
     let mut actions: Vec<Action> = sent(as_is).collect();
-    let is_popped = !untagged.is_empty() || !tagged.is_empty() && tag == Tag::PriorityOnly;
+    let is_popped = !untagged.is_empty() || !tagged.is_empty() && tag == FrameTag::PriorityOnly;
     actions.extend(is_popped.then_some(Action::PopVlan));
     actions.extend(sent(untagged));
     if !tagged.is_empty() {
-        looked.tci |= if tag == Tag::PriorityOnly { TCI_PRIORITY } else { 0 };
-        actions.push(Action::PushVlan(Vlan { tpid: ETHERTYPE_VLAN, tci: Tag::tci(frame, vid) }));
+        looked.tci |= if tag == FrameTag::PriorityOnly { TCI_PRIORITY } else { 0 };
+        actions.push(Action::PushVlan(Vlan { tpid: ETHERTYPE_VLAN, tci: frame.tci(vid) }));
         actions.extend(sent(tagged));
     }
     actions

@@ -5,12 +5,10 @@
 //! ```
 
 use lasthop_flow::{Ethernet, FlowKey, Match, VLAN_PRESENT, Vlan};
-use lasthop_verdict::Mac;
+use lasthop_verdict::{FrameTag, Mac, NO_VID};
+use lasthop_wire::headers::ETHERTYPE_VLAN;
+use lasthop_wire::key::ETHERTYPE_802_2;
 
-/// EtherType of a VLAN tag (IEEE 802.1Q-2022, table 9-1).
-pub(crate) const ETHERTYPE_VLAN: u16 = 0x8100;
-/// What a key without EtherType, a frame with an 802.2 header, has instead.
-const ETHERTYPE_802_2: u16 = 0x0004;
 /// The VID of a TCI, and its priority. Bit 12 says that there is a tag.
 pub(crate) const TCI_VID: u16 = 0x0fff;
 pub(crate) const TCI_PRIORITY: u16 = 0xe000;
@@ -48,8 +46,8 @@ impl Frame {
         let (port, ethernet) = (key.in_port?, key.ethernet?);
         let mut frame = Self {
             port,
-            src: number(ethernet.src),
-            dst: number(ethernet.dst),
+            src: ethernet.src.to_bits(),
+            dst: ethernet.dst.to_bits(),
             ether_type: key.ether_type.unwrap_or(ETHERTYPE_802_2),
             ..Self::default()
         };
@@ -64,6 +62,21 @@ impl Frame {
             frame.ether_type = cut.tpid;
         }
         Some(frame)
+    }
+
+    /// How it came.
+    pub(crate) fn tag(&self) -> FrameTag {
+        match (self.is_tagged(), self.vid()) {
+            (false, _) => FrameTag::None,
+            (true, NO_VID) => FrameTag::PriorityOnly,
+            (true, _) => FrameTag::Vlan,
+        }
+    }
+
+    /// The TCI of the tag of VLAN `vid` that is put in front, or where there was one.
+    pub(crate) fn tci(&self, vid: u16) -> u16 {
+        let kept = if self.is_tagged() { self.outer.1 & !TCI_VID } else { 0 };
+        kept | VLAN_PRESENT | vid
     }
 
     pub(crate) fn is_tagged(&self) -> bool {
@@ -94,7 +107,7 @@ impl Frame {
         let key = FlowKey {
             recirc_id: Some(0),
             in_port: Some(frame.port),
-            ethernet: Some(Ethernet { src: mac(frame.src), dst: mac(frame.dst) }),
+            ethernet: Some(Ethernet { src: Mac::from_bits(frame.src), dst: Mac::from_bits(frame.dst) }),
             vlans: tags.clone().map(|(tpid, tci)| Vlan { tpid, tci }).collect(),
             ether_type: Some(frame.ether_type).filter(|_| looked.ether_type != 0),
             ..FlowKey::default()
@@ -103,7 +116,7 @@ impl Frame {
         let mask = FlowKey {
             recirc_id: Some(u32::MAX),
             in_port: Some(u32::MAX),
-            ethernet: Some(Ethernet { src: mac(looked.src), dst: mac(looked.dst) }),
+            ethernet: Some(Ethernet { src: Mac::from_bits(looked.src), dst: Mac::from_bits(looked.dst) }),
             vlans: tags.zip(tci).map(|(_, tci)| Vlan { tpid: u16::MAX, tci }).collect(),
             ether_type: Some(looked.ether_type).filter(|bits| *bits != 0),
             ..FlowKey::default()
@@ -114,8 +127,8 @@ impl Frame {
     /// What [`Frame::to_match`] made a flow of; none if it was somebody else.
     pub(crate) fn of_match(key: &FlowKey, mask: &FlowKey) -> Option<(Self, Looked)> {
         let looked = Looked {
-            src: number(mask.ethernet.unwrap_or_default().src),
-            dst: number(mask.ethernet.unwrap_or_default().dst),
+            src: mask.ethernet.unwrap_or_default().src.to_bits(),
+            dst: mask.ethernet.unwrap_or_default().dst.to_bits(),
             ether_type: mask.ether_type.unwrap_or(0),
             tci: mask.vlans.first().map_or(0, |vlan| vlan.tci & !VLAN_PRESENT),
         };
@@ -165,16 +178,6 @@ pub(crate) fn apart_from_mac(value: u64, other: u64) -> u64 {
 /// Bits of an EtherType that tell it from that of a tag.
 pub(crate) fn apart_from_tag(ether_type: u16) -> u16 {
     apart(ether_type.into(), ETHERTYPE_VLAN.into(), u64::MAX, u16::BITS) as u16
-}
-
-/// An address as a number, its first byte highest.
-pub(crate) fn number(mac: Mac) -> u64 {
-    mac.0.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
-pub(crate) fn mac(number: u64) -> Mac {
-    let [_, _, mac @ ..] = number.to_be_bytes();
-    Mac(mac)
 }
 
 #[cfg(test)]

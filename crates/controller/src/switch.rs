@@ -13,7 +13,7 @@ use crate::bounds::{
 use crate::config::{StaticEntry, SwitchConfig};
 use crate::decide::{Admitted, Decision, Flood, View, admit, route};
 use crate::flows::{self, Flow, Flows};
-use crate::frame::{Frame, Looked, MAC_ONES, number};
+use crate::frame::{Frame, Looked, MAC_ONES};
 use crate::ports::Port;
 
 /// What is to be changed in the datapath.
@@ -132,7 +132,7 @@ impl Switch {
 
     fn open(&mut self, name: &str, number: u32) {
         let Some(settings) = self.settings.get(name) else { return };
-        let port = Port::new(settings.clone());
+        let port = Port { settings: settings.clone() };
         let old = self.ports.get(&number);
         let is_other =
             |old: &Port| old.own_mac() != port.own_mac() || old.settings.vlans != port.settings.vlans;
@@ -164,7 +164,7 @@ impl Switch {
         let own = own.map(|(number, port)| (port.own_mac(), Static { port: *number, vlan: None }));
         let entered = self.statics.iter().filter_map(|entry| {
             let port = *self.numbers.get(&entry.port)?;
-            Some((number(entry.mac), Static { port, vlan: entry.vlan }))
+            Some((entry.mac.to_bits(), Static { port, vlan: entry.vlan }))
         });
         let all: Vec<_> = own.chain(entered).collect();
         self.addresses.set_statics(all.into_iter(), &self.ports);

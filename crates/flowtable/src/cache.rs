@@ -79,7 +79,7 @@ impl Cache {
     }
 
     /// What is known of `key`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find(&self, digest: Digest, key: &Key) -> Option<(Place, Hit)> {
         let [first, second] = Self::places(digest.hash);
         let is_it = |entry| is_same(entry, key, digest.is_long);

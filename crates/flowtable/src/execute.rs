@@ -39,8 +39,8 @@ pub(crate) struct Executor<'a> {
 enum Todo<'a> {
     /// The control plane is asked; the hash of its key.
     Ask(u64),
-    /// The actions of its flow.
-    Follow(Hit),
+    /// The actions of its flow, and the flow's tag.
+    Follow(u64, u32),
     /// Actions of no flow, and what is told in the place of one.
     Obey(&'a [AtomicU64], u32),
 }
@@ -60,8 +60,8 @@ struct Fate {
 
 impl Executor<'_> {
     /// Counts a packet for its flow, and does what that says.
-    #[inline]
-    pub(crate) fn act(&mut self, packet: usize, header: &Header, key: &Key, hit: Hit, metadata: Metadata) {
+    #[inline(always)]
+    pub(crate) fn act(&mut self, packet: usize, header: &Header, key: &Key, hit: Hit, metadata: &Metadata) {
         self.count(header, key, hit);
         let step = Step(hit.program);
         if step.code() == Code::Output {
@@ -71,7 +71,32 @@ impl Executor<'_> {
             }
             return;
         }
-        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Follow(hit));
+        self.act_by(packet, header, metadata, (hit.program, tag(hit)));
+    }
+
+    /// Does what a program says, which is that of a flow with this tag.
+    #[inline(never)]
+    fn act_by(&mut self, packet: usize, header: &Header, metadata: &Metadata, flow: (u64, u32)) {
+        self.act_at_length(Parcel::new(packet, header, *metadata), Todo::Follow(flow.0, flow.1));
+    }
+
+    /// Does the usual: the packet is behind no other, and the cache knows its flow. False if it is not so; nothing is done then.
+    // All in one, so that what the cache knows stays in registers: what is written in words and read back in pairs of them is waited
+    // for.
+    #[inline(always)]
+    pub(crate) fn act_at_once(
+        &mut self,
+        packet: usize,
+        header: &Header,
+        (digest, key): (Digest, &Key),
+        metadata: &Metadata,
+    ) -> bool {
+        if self.lane.pending.is_any() {
+            return false;
+        }
+        let Some(hit) = self.lane.cached(digest, key) else { return false };
+        self.act(packet, header, key, hit, metadata);
+        true
     }
 
     /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
@@ -142,9 +167,9 @@ impl Executor<'_> {
         let done = match todo {
             Todo::Ask(hash) => return self.ask(fate, parcel, hash),
             Todo::Obey(words, number) => self.list(fate, parcel, words, number),
-            Todo::Follow(hit) => match Step(hit.program).place() {
-                Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), tag(hit)),
-                None => self.list(fate, parcel, &[AtomicU64::new(hit.program)], tag(hit)),
+            Todo::Follow(program, tag) => match Step(program).place() {
+                Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), tag),
+                None => self.list(fate, parcel, &[AtomicU64::new(program)], tag),
             },
         };
         if let Err(reason) = done {
@@ -341,7 +366,7 @@ impl Executor<'_> {
         let todo = match self.look_up(digest, &key) {
             Some(hit) => {
                 self.count(parcel.header(), &key, hit);
-                Todo::Follow(hit)
+                Todo::Follow(hit.program, tag(hit))
             }
             None => Todo::Ask(digest.hash),
         };

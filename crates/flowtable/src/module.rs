@@ -203,13 +203,16 @@ impl FlowModule {
         let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns, origin };
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
             let (digest, key) = (digests[packet], &keys[packet]);
+            if is_warm && executor.act_at_once(packet, header, (digest, key), &metadata) {
+                continue;
+            }
             let hit = match is_warm {
                 true => executor.look_up(digest, key),
                 false => executor.look_up_foreseen(packet, digest, key),
             };
             match hit {
-                Some(hit) => executor.act(packet, header, &keys[packet], hit, metadata),
-                None if is_asked => executor.miss(packet, header, metadata, digests[packet].hash),
+                Some(hit) => executor.act(packet, header, key, hit, &metadata),
+                None if is_asked => executor.miss(packet, header, metadata, digest.hash),
                 None => self.stand_in(batch, packet..packet + 1, now_ns, executor.verdicts),
             }
         }

@@ -88,6 +88,12 @@ impl Pending {
         Self { worker, places: vec![Place::default(); PENDING_FLOWS].into_boxed_slice(), taken: 0 }
     }
 
+    /// Whether any packets may have to go up behind others.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.taken > 0
+    }
+
     fn word<'a>(&self, tickets: &'a Tickets, at: usize) -> &'a AtomicU64 {
         &tickets.0[self.worker][at]
     }

@@ -1,6 +1,15 @@
-//! Deadlines: the earliest of several, and what `epoll` wants to know of it.
+//! Deadlines and the time: the earliest of several, a pause that doubles, and the clock that flows' counters are told in.
 
 use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// CLOCK_MONOTONIC, which counters of flows are told in, in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    // Neither is ever negative.
+    time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
+}
 
 /// The earlier of two deadlines.
 pub(crate) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {

@@ -220,31 +220,18 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         vnics.push(vnic.into_inner());
     }
     let ports = distinct_ports(text, file.port, &vnics)?;
-    let File {
-        module,
-        cpus,
-        fdb_entries,
-        controller,
-        fail_mode,
-        workers,
-        hysteresis_us,
-        sandbox,
-        control_group,
-        fdb,
-        ..
-    } = file;
     let settings = Settings {
-        module,
-        cpus,
-        fdb_entries,
-        controller,
-        fail_mode,
-        workers,
-        hysteresis_us,
-        sandbox,
-        control_group,
+        module: file.module,
+        cpus: file.cpus,
+        fdb_entries: file.fdb_entries,
+        controller: file.controller,
+        fail_mode: file.fail_mode,
+        workers: file.workers,
+        hysteresis_us: file.hysteresis_us,
+        sandbox: file.sandbox,
+        control_group: file.control_group,
     };
-    Ok(Config { settings, switches, vnics, ports, fdb })
+    Ok(Config { settings, switches, vnics, ports, fdb: file.fdb })
 }
 
 /// The device ports, or the first one that cannot be beside the others and the vnics.

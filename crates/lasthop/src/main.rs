@@ -42,6 +42,7 @@ mod ovs;
 mod plan;
 mod poller;
 mod port;
+mod procfs;
 mod rates;
 mod report;
 mod rpc;

@@ -20,16 +20,18 @@
 #![forbid(unsafe_code)]
 
 mod drops;
+mod form;
 mod hashes;
 mod header;
 mod outputs;
 mod vlan;
 
 pub use drops::DropReason;
+pub use form::{FrameTag, TagForm};
 pub use hashes::Hashes;
 pub use header::{Header, IMAGE_BYTES, IMAGE_FETCH_BYTES, TAG_BYTES, TagEdit};
 pub use outputs::{IMAGES_MADE_MAX, Mark, Output, UPCALLS_MAX, Upcall, UpcallReason, Verdicts};
-pub use vlan::{PortVlans, Vid, VlanSet, parse_vlan_range};
+pub use vlan::{NO_VID, PortVlans, Vid, VlanSet, parse_vlan_range};
 
 use std::fmt;
 
@@ -86,6 +88,22 @@ impl Mac {
     #[must_use]
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
+    }
+
+    /// As a number, its first byte highest.
+    #[inline]
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    }
+
+    /// The address whose number is in the lower 48 of `bits`.
+    #[inline]
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        let [_, _, mac @ ..] = bits.to_be_bytes();
+        Self(mac)
     }
 }
 

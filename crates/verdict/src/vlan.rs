@@ -7,6 +7,9 @@ use std::str::FromStr;
 const VID_MIN: u16 = 1;
 const VID_MAX: u16 = 4094;
 
+/// No VLAN: untagged frames of ports without VLAN settings.
+pub const NO_VID: u16 = 0;
+
 /// The number of a VLAN, 1 to 4094.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Vid(u16);
@@ -136,7 +139,17 @@ pub enum PortVlans {
 }
 
 impl PortVlans {
-    /// Whether frames of VLAN `vid` come from and go to the port; 0 stands for frames of no VLAN.
+    /// The VLAN of untagged frames; [`NO_VID`] if there is none.
+    #[must_use]
+    pub fn untagged_vid(&self) -> u16 {
+        match self {
+            Self::Any => NO_VID,
+            Self::Access(vid) => vid.get(),
+            Self::Trunk { native, .. } => native.map_or(NO_VID, Vid::get),
+        }
+    }
+
+    /// Whether frames of VLAN `vid` come from and go to the port; [`NO_VID`] stands for frames of no VLAN.
     #[must_use]
     pub fn carries(&self, vid: u16) -> bool {
         let holds = |set: &VlanSet| set.ranges.iter().any(|(first, last)| (first.0..=last.0).contains(&vid));

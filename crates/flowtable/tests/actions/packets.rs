@@ -22,6 +22,18 @@ pub(crate) enum Net {
 }
 
 impl Spec {
+    /// UDP over IPv4 without anything unusual.
+    pub(crate) fn plain() -> Self {
+        Self {
+            macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
+            net: Net::V4 { src: [10, 0, 0, 1], dst: [10, 0, 0, 2], tos: 0, ttl: 64 },
+            ports: [1000, 53],
+            is_tcp: false,
+            is_unsummed: false,
+            payload: vec![7; 20],
+        }
+    }
+
     fn number(&self) -> IpNumber {
         if self.is_tcp { IpNumber::TCP } else { IpNumber::UDP }
     }

@@ -13,19 +13,8 @@ use proptest::prelude::*;
 use crate::packets::{Net, Spec, any_spec};
 use crate::support::{Outcome, all_of, install, module, outcome, result};
 
-fn spec() -> Spec {
-    Spec {
-        macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
-        net: Net::V4 { src: [10, 0, 0, 1], dst: [10, 0, 0, 2], tos: 0, ttl: 64 },
-        ports: [1000, 53],
-        is_tcp: false,
-        is_unsummed: false,
-        payload: vec![7; 20],
-    }
-}
-
 fn run(actions: Vec<Action>) -> Outcome {
-    outcome(&module(actions), &spec().frame(), Offload::default())
+    outcome(&module(actions), &Spec::plain().frame(), Offload::default())
 }
 
 fn ports(outcome: &Outcome) -> Vec<u16> {
@@ -75,10 +64,10 @@ fn each_copy_is_as_the_packet_was_at_its_output() {
         Action::PopVlan,
         Action::Output(5),
     ]);
-    let tagged = spec().frame_with(&[0x81, 0, 0, 5, 8, 0]);
+    let tagged = Spec::plain().frame_with(&[0x81, 0, 0, 5, 8, 0]);
     let frames: Vec<_> = outcome.copies.iter().map(|(_, bytes, _)| bytes.clone()).collect();
     assert_eq!(ports(&outcome), [2, 3, 4, 5]);
-    assert_eq!(frames, [spec().frame(), tagged.clone(), tagged, spec().frame()]);
+    assert_eq!(frames, [Spec::plain().frame(), tagged.clone(), tagged, Spec::plain().frame()]);
     assert_eq!(outcome.drops, []);
 }
 
@@ -98,7 +87,7 @@ fn copies_take_their_changes_along() {
 }
 
 fn outcome_of(module: &FlowModule) -> Outcome {
-    outcome(module, &spec().frame(), Offload::default())
+    outcome(module, &Spec::plain().frame(), Offload::default())
 }
 
 #[test]
@@ -120,10 +109,10 @@ fn the_length_decides_and_that_of_a_segment_for_frames_to_be_cut() {
         let (greater, less_equal) = (vec![Action::Output(2)], vec![Action::Output(3)]);
         vec![Action::CheckLength(CheckLength { len_bytes, greater, less_equal }), Action::Output(9)]
     };
-    let len = spec().frame().len() as u16;
+    let len = Spec::plain().frame().len() as u16;
     assert_eq!(ports(&run(check(len - 1))), [2, 9]);
     assert_eq!(ports(&run(check(len))), [3, 9]);
-    let frame = Spec { is_tcp: true, payload: vec![0; 3000], ..spec() }.frame();
+    let frame = Spec { is_tcp: true, payload: vec![0; 3000], ..Spec::plain() }.frame();
     let offload = Offload {
         flags: F_NEEDS_CSUM,
         gso_type: GSO_TCPV4,
@@ -162,7 +151,7 @@ fn recirculation_finds_flows_by_what_has_become_of_the_packet() {
 fn what_a_tag_pushes_out_of_sight_is_neither_told_nor_matched() {
     // Destination options of 64 bytes: UDP's header ends 126 bytes into the frame, and 130 with a tag, of which 128 are seen.
     let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
-    let mut frame = Spec { net, ..spec() }.frame();
+    let mut frame = Spec { net, ..Spec::plain() }.frame();
     (frame[20], frame[18], frame[19]) = (60, 0, 92);
     frame.splice(54..54, [&[17, 7][..], &[0; 62]].concat());
     let push = Action::PushVlan(Vlan { tpid: 0x8100, tci: 0x1005 });
@@ -202,13 +191,13 @@ fn hashes_are_never_zero_and_symmetric_ones_have_no_direction() {
         outcome(module, &spec.frame(), Offload::default()).upcalls[0].0.metadata.dp_hash
     };
     let [l4, symmetric] = &modules;
-    let mut back = spec();
+    let mut back = Spec::plain();
     back.net = Net::V4 { src: [10, 0, 0, 2], dst: [10, 0, 0, 1], tos: 0, ttl: 64 };
     back.ports = [53, 1000];
-    assert_eq!(hash_of(symmetric, spec()), hash_of(symmetric, back.clone()));
-    assert_ne!(hash_of(l4, spec()), hash_of(l4, back));
-    assert_ne!(hash_of(l4, spec()), hash_of(l4, Spec { ports: [1000, 54], ..spec() }));
-    assert_ne!(hash_of(l4, spec()), 0);
+    assert_eq!(hash_of(symmetric, Spec::plain()), hash_of(symmetric, back.clone()));
+    assert_ne!(hash_of(l4, Spec::plain()), hash_of(l4, back));
+    assert_ne!(hash_of(l4, Spec::plain()), hash_of(l4, Spec { ports: [1000, 54], ..Spec::plain() }));
+    assert_ne!(hash_of(l4, Spec::plain()), 0);
 }
 
 #[test]
@@ -216,7 +205,7 @@ fn packets_of_no_flow_and_those_of_userspace_actions_go_up() {
     let nobody = FlowModule::default();
     let outcome = outcome_of(&nobody);
     let (upcall, bytes) = &outcome.upcalls[0];
-    assert_eq!((upcall.reason, bytes), (UpcallReason::Miss, &spec().frame()));
+    assert_eq!((upcall.reason, bytes), (UpcallReason::Miss, &Spec::plain().frame()));
     assert_eq!((upcall.metadata.in_port, outcome.copies.len(), outcome.drops.len()), (1, 0, 0));
     let userspace = || Action::Userspace(Userspace::default());
     let outcome =

@@ -152,20 +152,9 @@ proptest! {
     }
 }
 
-fn spec() -> Spec {
-    Spec {
-        macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
-        net: Net::V4 { src: [10, 0, 0, 1], dst: [10, 0, 0, 2], tos: 0, ttl: 64 },
-        ports: [1000, 53],
-        is_tcp: false,
-        is_unsummed: false,
-        payload: vec![7; 20],
-    }
-}
-
 #[test]
 fn later_fragments_have_no_checksum_to_follow() {
-    let mut frame = spec().frame();
+    let mut frame = Spec::plain().frame();
     (frame[20], frame[21]) = (0, 9);
     let rewrite = Rewrite::Ipv4(Masked::exact(Ipv4 { src: [9, 9, 9, 9].into(), ..Ipv4::default() }));
     let found = result(vec![Action::Set(rewrite)], &frame).expect("it is possible");
@@ -176,7 +165,7 @@ fn later_fragments_have_no_checksum_to_follow() {
 fn a_checksum_that_is_not_in_sight_forbids_other_addresses() {
     // Destination options of 80 bytes: the UDP header begins 134 bytes into the frame, of which 128 are seen.
     let mut frame =
-        Spec { net: Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 }, ..spec() }
+        Spec { net: Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 }, ..Spec::plain() }
             .frame();
     (frame[20], frame[18], frame[19]) = (60, 0, 108);
     frame.splice(54..54, [&[17, 9][..], &[0; 78]].concat());
@@ -193,13 +182,13 @@ fn a_checksum_that_is_not_in_sight_forbids_other_addresses() {
 fn what_the_packet_does_not_have_cannot_be_rewritten() {
     let impossible = Err(DropReason::ActionImpossible);
     let tcp = vec![Action::Set(Rewrite::Tcp(Masked::exact(Ports { src: 1, dst: 2 })))];
-    assert_eq!(result(tcp, &spec().frame()), impossible);
+    assert_eq!(result(tcp, &Spec::plain().frame()), impossible);
     let ipv6 = vec![Action::Set(Rewrite::Ipv6(Masked::exact(Ipv6::default())))];
-    assert_eq!(result(ipv6, &spec().frame()), impossible);
+    assert_eq!(result(ipv6, &Spec::plain().frame()), impossible);
     let mpls = vec![Action::Set(Rewrite::Mpls(Masked::exact(Lse { lse: 1 })))];
-    assert_eq!(result(mpls, &spec().frame()), impossible);
+    assert_eq!(result(mpls, &Spec::plain().frame()), impossible);
     let arp = vec![Action::Set(Rewrite::Arp(Masked::exact(Arp::default())))];
-    assert_eq!(result(arp, &spec().frame()), impossible);
+    assert_eq!(result(arp, &Spec::plain().frame()), impossible);
 }
 
 #[test]
@@ -209,7 +198,7 @@ fn icmp_and_its_checksum() {
         let mut sum = Sum::default();
         sum.add(&message);
         message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-        let mut frame = spec().frame();
+        let mut frame = Spec::plain().frame();
         frame.truncate(34);
         (frame[23], frame[24], frame[25]) = (1, 0, 0);
         [frame, message.to_vec()].concat()
@@ -230,7 +219,7 @@ fn arp_and_mpls_have_none() {
     let mask = Arp { op: u16::MAX, sip: [0xff; 4].into(), ..Arp::default() };
     let rewrite = Rewrite::Arp(Masked { value, mask });
     assert_eq!(result(vec![Action::Set(rewrite)], &arp(1, [10, 0, 0, 1])), Ok(arp(2, [10, 0, 0, 7])));
-    let mpls = |entry: u32| spec().frame_with(&[&[0x88, 0x47][..], &entry.to_be_bytes()].concat());
+    let mpls = |entry: u32| Spec::plain().frame_with(&[&[0x88, 0x47][..], &entry.to_be_bytes()].concat());
     let rewrite = Rewrite::Mpls(Masked { value: Lse { lse: 0x20 }, mask: Lse { lse: 0xff } });
     assert_eq!(result(vec![Action::Set(rewrite)], &mpls(0x1_2140)), Ok(mpls(0x1_2120)));
 }

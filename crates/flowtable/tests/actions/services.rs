@@ -166,7 +166,7 @@ fn neighbour_frame(kind: u8, [has_source, has_target]: [bool; 2], says: Neighbou
     let checksum = header.calc_checksum(src, dst, &payload).expect("it is short");
     let message = [&[kind, 0][..], &checksum.to_be_bytes(), &[0x60, 0, 0, 0], &payload].concat();
     let net = Net::V6 { src, dst, label: 0, tclass: 0, hlimit: 255 };
-    Spec { net, ..plain() }.frame_of(58, &message)
+    Spec { net, ..Spec::plain() }.frame_of(58, &message)
 }
 
 /// A sum of zero may be written in two ways.
@@ -177,21 +177,12 @@ fn with_one_zero(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-fn plain() -> Spec {
-    Spec {
-        macs: [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]],
-        net: Net::V4 { src: [10, 0, 0, 1], dst: [10, 0, 0, 2], tos: 0, ttl: 64 },
-        ports: [1000, 53],
-        is_tcp: false,
-        is_unsummed: false,
-        payload: vec![7; 20],
-    }
-}
-
 #[test]
 fn flows_match_service_headers() {
-    let frame =
-        with_ethernet(&[bytes_of(&md1([2, 8], 0x10003, [1, 2, 3, 4]), 3), plain().frame()].concat(), 0x894f);
+    let frame = with_ethernet(
+        &[bytes_of(&md1([2, 8], 0x10003, [1, 2, 3, 4]), 3), Spec::plain().frame()].concat(),
+        0x894f,
+    );
     let matching = |path, word| {
         let header = Nsh { next_proto: 3, ..md1([2, 8], path, [1, 2, 3, word]) };
         let key = FlowKey { nsh: Some(header), ..all_of(Some(0x894f), 0).key };
@@ -215,10 +206,10 @@ fn flows_match_service_headers() {
 #[test]
 fn the_control_plane_is_told_what_a_packet_begins_with() {
     let on = push(&md1([0, 63], 1, [0; 4]));
-    let outcome = outcome(&module(vec![on, Action::Recirc(7)]), &plain().frame(), Offload::default());
+    let outcome = outcome(&module(vec![on, Action::Recirc(7)]), &Spec::plain().frame(), Offload::default());
     let (upcall, bytes) = &outcome.upcalls[0];
     assert_eq!((upcall.metadata.recirc_id, upcall.metadata.link), (7, Link::None(0x894f)));
-    assert_eq!(bytes[24..], plain().frame());
+    assert_eq!(bytes[24..], Spec::plain().frame());
 }
 
 #[test]
@@ -237,17 +228,18 @@ fn headers_that_cannot_be_put_in_front_are_refused() {
 #[test]
 fn what_is_not_there_is_not_changed() {
     let impossible = Err(DropReason::ActionImpossible);
-    assert_eq!(result(vec![Action::PopNsh], &plain().frame()), impossible);
+    assert_eq!(result(vec![Action::PopNsh], &Spec::plain().frame()), impossible);
     let behind_ethernet =
-        with_ethernet(&[bytes_of(&md1([0, 1], 1, [0; 4]), 3), plain().frame()].concat(), 0x894f);
+        with_ethernet(&[bytes_of(&md1([0, 1], 1, [0; 4]), 3), Spec::plain().frame()].concat(), 0x894f);
     assert_eq!(result(vec![Action::PopNsh], &behind_ethernet), impossible, "the Ethernet header comes first");
-    let unknown = with_ethernet(&[bytes_of(&md1([0, 1], 1, [0; 4]), 9), plain().frame()].concat(), 0x894f);
+    let unknown =
+        with_ethernet(&[bytes_of(&md1([0, 1], 1, [0; 4]), 9), Spec::plain().frame()].concat(), 0x894f);
     assert_eq!(result(vec![Action::PopEthernet, Action::PopNsh], &unknown), impossible);
     let nd = Action::Set(Rewrite::Nd(Masked::exact(NeighbourDiscovery::default())));
-    assert_eq!(result(vec![nd.clone()], &plain().frame()), impossible);
+    assert_eq!(result(vec![nd.clone()], &Spec::plain().frame()), impossible);
     assert_eq!(result(vec![nd], &neighbour_frame(128, [false; 2], [0; 28])), impossible, "an echo request");
     let set = |ports| Action::Set(Rewrite::Sctp(Masked::exact(ports)));
-    let mut frame = sctp_frame(&plain(), [1, 2]);
+    let mut frame = sctp_frame(&Spec::plain(), [1, 2]);
     frame[20] = 0x20;
     assert_eq!(
         result(vec![set(Ports { src: 1, dst: 3 })], &frame),

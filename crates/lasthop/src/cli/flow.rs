@@ -8,12 +8,12 @@ use clap::Subcommand;
 use lasthop_control::client::{Client, ClientError};
 use lasthop_control::family::{DatapathMessage, FlowMessage};
 use lasthop_control::format::{self, Style};
-use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::ask::Asking;
 use super::client::unreachable;
 use super::flow_join;
+use crate::clock;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::rundir::datapath_socket;
@@ -96,7 +96,7 @@ impl Asking {
         };
         let shown = Shown { more, names };
         let tables = tables(&self.dir, datapath.as_deref()).map_err(|error| failed(&self.dir, error))?;
-        let now_ms = now_ms();
+        let now_ms = clock::now_ns() / 1_000_000;
         if self.json {
             let flows = tables.iter().flat_map(|table| table.reports(shown, now_ms)).collect();
             return self.show(&FlowList { flows }, |_| String::new());
@@ -198,12 +198,6 @@ fn failed(dir: &Path, failure: Failure) -> Fault {
         }
         Failure::Client(error) => Fault::new(Kind::Internal, format!("cannot ask for flows: {error}")),
     }
-}
-
-/// As flows' `used` has it.
-fn now_ms() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
 #[cfg(test)]

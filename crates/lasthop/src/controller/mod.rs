@@ -16,8 +16,8 @@ use lasthop_controller::{Controller, LINKS, StaticEntry, SwitchConfig};
 use lasthop_verdict::{PortSettings, SwitchId};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use rustix::time::{ClockId, clock_gettime};
 
+use crate::clock::now_ns;
 use crate::fault::Fault;
 use crate::fdb::Flush;
 use crate::ipc::{Channel, take_channel};
@@ -81,13 +81,6 @@ struct Process {
     /// None while there is no switch process.
     sockets: Vec<Socket>,
     buffer: Vec<u8>,
-}
-
-/// CLOCK_MONOTONIC, which counters of flows are told in.
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    // Neither is ever negative.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Another number each time.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cpus;
 use crate::fault::{Fault, Kind};
+use crate::procfs;
 use crate::report::SandboxReport;
 use crate::rundir::{control_socket, option};
 use crate::sandbox::{Mode, summary};
@@ -161,9 +162,9 @@ fn confinement(sandbox: &SandboxReport) -> Verdict {
 /// Open files of the switch process against its limit (proc(5): limits, fd).
 fn descriptors(switch: &SwitchFacts) -> Option<Verdict> {
     let pid = switch.switch_pid?;
-    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let limits = procfs::text(pid, "limits")?;
     let limit = nofile(&limits)?;
-    let used = std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count() as u64;
+    let used = std::fs::read_dir(procfs::dir(pid).join("fd")).ok()?.count() as u64;
     let text = format!("{used} of {limit} file descriptors in use");
     let is_short = limit.saturating_sub(used) < SPARE_DESCRIPTORS;
     let remedy = format!(

@@ -3,6 +3,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::procfs;
 use crate::rundir;
 
 /// A process and what it was started with.
@@ -23,28 +24,24 @@ const FRONT_END_WORDS: &[&str] = &["vhost-user", "vhost_user", "virtio_user", "v
 impl Process {
     /// None if there is no such process any more, or it may not be looked at.
     pub(crate) fn read(pid: i32) -> Option<Self> {
-        let dir = PathBuf::from(format!("/proc/{pid}"));
-        let read = |name: &str| std::fs::read(dir.join(name)).ok();
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let arguments = text(read("cmdline")?).split_terminator('\0').map(harmless).collect();
-        let name = harmless(text(read("comm")?).trim());
-        let status = text(read("status")?);
+        let arguments = procfs::text(pid, "cmdline")?.split_terminator('\0').map(harmless).collect();
+        let name = harmless(procfs::text(pid, "comm")?.trim());
+        let status = procfs::text(pid, "status")?;
         let numbers = |key: &str| -> Vec<u32> {
             let line = status.lines().find_map(|line| line.strip_prefix(key));
             line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect()
         };
         let gids = numbers("Gid:").into_iter().skip(1).take(1).chain(numbers("Groups:")).collect();
-        let environment = read("environ").map(text).unwrap_or_default();
-        let runtime_dir =
-            environment.split('\0').find_map(|pair| pair.strip_prefix("XDG_RUNTIME_DIR=")).map(harmless);
-        Some(Self { pid, name, arguments, uid: dir.metadata().ok()?.uid(), gids, runtime_dir })
+        let environment = procfs::text(pid, "environ").unwrap_or_default();
+        let runtime_dir = procfs::variable(&environment, "XDG_RUNTIME_DIR").map(harmless);
+        let uid = procfs::dir(pid).metadata().ok()?.uid();
+        Some(Self { pid, name, arguments, uid, gids, runtime_dir })
     }
 
     /// All processes that look like front ends, and all switches.
     pub(crate) fn of_interest() -> Vec<Self> {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter_map(Self::read)
+        procfs::pids()
+            .filter_map(Self::read)
             .filter(|process| process.is_front_end() || process.run_dir().is_some())
             .collect()
     }

@@ -1,6 +1,8 @@
 //! Running daemons of Open vSwitch, and whether they have the library.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::procfs;
 
 use super::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
@@ -17,28 +19,21 @@ pub(super) struct Daemon {
 
 /// All that may be looked at.
 pub(super) fn daemons() -> Vec<Daemon> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.filter_map(|pid| daemon(pid, &PathBuf::from(format!("/proc/{pid}")))).collect()
+    procfs::pids().filter_map(daemon).collect()
 }
 
-fn daemon(pid: i32, dir: &Path) -> Option<Daemon> {
-    let read = |name: &str| std::fs::read(dir.join(name)).ok();
-    let name = String::from_utf8_lossy(&read("comm")?).into_owned();
+fn daemon(pid: i32) -> Option<Daemon> {
     // Another binary of it for DPDK has a longer name.
-    if !name.starts_with("ovs-vswitchd") {
+    if !procfs::text(pid, "comm")?.starts_with("ovs-vswitchd") {
         return None;
     }
-    let environment = String::from_utf8_lossy(&read("environ")?).into_owned();
-    Some(Daemon { pid, socket: socket(&environment) })
+    Some(Daemon { pid, socket: socket(&procfs::text(pid, "environ")?) })
 }
 
 fn socket(environment: &str) -> Option<PathBuf> {
-    let value = |name: &str| {
-        environment.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
-    };
+    let value = |name: &str| procfs::variable(environment, name);
     value(PRELOAD_VARIABLE).filter(|libraries| libraries.contains("lasthop_ovs_glue"))?;
-    Some(value(SOCKET_VARIABLE).unwrap_or_else(|| SOCKET.to_owned()).into())
+    Some(value(SOCKET_VARIABLE).unwrap_or(SOCKET).into())
 }
 
 #[cfg(test)]

@@ -18,9 +18,10 @@ use crate::clock::Pause;
 use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
+use crate::log::say;
 use crate::notify;
 use crate::poller::{Interest, Poller};
-use crate::sandbox::Layer;
+use crate::sandbox::{self, Layer};
 use crate::settings::SwitchSettings;
 
 /// Pause before a process that died is started again; doubles.
@@ -294,6 +295,68 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         let process = self.current.insert(process);
         poller.add(&process.channel, source, Interest::READ)?;
         Ok(process)
+    }
+
+    /// As [`Self::start`], with a word about it. A start that fails is tried again after a pause.
+    pub(crate) fn start_or_plan(&mut self, poller: &Poller, source: u64) {
+        match self.start(poller, source).map(|process| process.pid()) {
+            Ok(pid) => {
+                let again = if self.restarts() > 0 { " again" } else { "" };
+                say!("{} is running{again}, as process {pid}", self.role.name);
+            }
+            Err(fault) => self.retry(&fault),
+        }
+    }
+
+    /// It could not be started, for `fault`: plans another try.
+    pub(crate) fn retry(&mut self, fault: &Fault) {
+        self.bury();
+        let pause_ms = self.plan().as_millis();
+        say!("{fault}; trying again in {pause_ms} ms");
+    }
+
+    /// Tells the process that runs now, if one does.
+    pub(crate) fn send(&mut self, order: &Out, fds: Vec<OwnedFd>) {
+        if let Some(process) = &mut self.current {
+            // A channel that fails is one whose other end is gone, and that is seen by reading from it.
+            let _ = process.channel.send(order, fds);
+        }
+    }
+
+    /// What the process has said, with the descriptors that came along, and whether that was all it will ever say.
+    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<OwnedFd>)>, bool) {
+        let Some(process) = &mut self.current else { return (Vec::new(), false) };
+        let (heard, is_over) = process.hear();
+        let is_over = is_over.unwrap_or_else(|error| {
+            say!("{} said something odd: {error}", self.role.name);
+            true
+        });
+        (heard, is_over)
+    }
+
+    /// Watches its channel, under the number `source`, for room while something waits for it.
+    pub(crate) fn watch(&mut self, poller: &Poller, source: u64) {
+        if let Some(process) = &mut self.current {
+            process.watch(poller, source);
+        }
+    }
+
+    /// What the process has given up.
+    pub(crate) fn note_sandbox(&mut self, layers: Vec<Layer>) {
+        // Those that are started again have the same.
+        if self.restarts() == 0 {
+            say!("sandbox of {}: {}", self.role.name, sandbox::summary(&layers));
+        }
+        if let Some(process) = &mut self.current {
+            process.sandbox = Some(layers);
+        }
+    }
+
+    /// Why the process cannot go on, in its own words.
+    pub(crate) fn note_last_words(&mut self, words: String) {
+        if let Some(process) = &mut self.current {
+            process.last_words = Some(words);
+        }
     }
 
     /// Starts another program's process beside the present one.

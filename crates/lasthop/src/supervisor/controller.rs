@@ -5,8 +5,7 @@
 //!       └──────── one end of each pair to each of them, again whenever one of them is another process
 //! ```
 
-use std::collections::{BTreeSet, VecDeque};
-use std::os::fd::OwnedFd;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use lasthop_controller::LINKS;
@@ -20,12 +19,12 @@ use crate::fdb::Flush;
 use crate::log::say;
 use crate::orders::Order;
 use crate::report::{FdbLine, FdbReport, SwitchInside};
-use crate::sandbox;
 use crate::settings::SwitchSettings;
 use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
 use crate::vnic::Name;
 
 use super::Supervisor;
+use super::asking::Asking;
 use super::child::{Lives, Role};
 use super::lifecycle::Stage;
 use super::orders::{Asker, What};
@@ -44,21 +43,11 @@ pub(super) struct Plane {
     told: Option<Vec<ControlledSwitch>>,
     /// Which processes are connected: how often each was started until then.
     connected: Option<(u64, u64)>,
-    round: u64,
-    asking: VecDeque<Asking>,
+    asking: Asking<PlaneQuestion>,
     /// What it said when it was last asked.
     pub(super) fdb: FdbReport,
     pub(super) inside: Vec<SwitchInside>,
     pub(super) flushed: usize,
-}
-
-/// Somebody who wants to know something that the controller has to be asked first.
-#[derive(Debug)]
-struct Asking {
-    round: u64,
-    wanted: PlaneQuestion,
-    asker: Asker,
-    until: Instant,
 }
 
 /// What is asked of the switch process afterwards.
@@ -74,25 +63,16 @@ impl Plane {
             lives: Lives::new(Role::controller(settings)),
             told: None,
             connected: None,
-            round: 0,
-            asking: VecDeque::new(),
+            asking: Asking::new(PATIENCE),
             fdb: FdbReport { entries: Vec::new() },
             inside: Vec::new(),
             flushed: 0,
         }
     }
 
-    fn send(&mut self, order: &ControllerOrder, fds: Vec<OwnedFd>) {
-        if let Some(process) = self.lives.current() {
-            // A channel that fails is one whose other end is gone, and that is seen by reading from it.
-            let _ = process.channel.send(order, fds);
-        }
-    }
-
     /// When somebody has waited for long enough, or the process is to be started.
     pub(super) fn due(&self) -> Option<Instant> {
-        let asking = self.asking.front().map(|asking| asking.until);
-        asking.into_iter().chain(self.lives.due()).min()
+        self.asking.due().into_iter().chain(self.lives.due()).min()
     }
 }
 
@@ -116,24 +96,13 @@ impl Supervisor {
         self.connect_plane();
         let wanted = self.controlled();
         if self.plane.lives.is_up() && self.plane.told.as_ref() != Some(&wanted) {
-            self.plane.send(&ControllerOrder::Switches(wanted.clone()), Vec::new());
+            self.plane.lives.send(&ControllerOrder::Switches(wanted.clone()), Vec::new());
             self.plane.told = Some(wanted);
         }
     }
 
     fn start_controller(&mut self) {
-        match self.plane.lives.start(&self.poller, Source::Plane.into()) {
-            Ok(process) => {
-                let pid = process.pid();
-                let again = if self.plane.lives.restarts() > 0 { " again" } else { "" };
-                say!("the controller process is running{again}, as process {pid}");
-            }
-            Err(fault) => {
-                self.plane.lives.bury();
-                let pause_ms = self.plane.lives.plan().as_millis();
-                say!("{fault}; trying again in {pause_ms} ms");
-            }
-        }
+        self.plane.lives.start_or_plan(&self.poller, Source::Plane.into());
         self.plane.told = None;
     }
 
@@ -172,7 +141,7 @@ impl Supervisor {
                 for connection in theirs {
                     self.order_with(Order::Connect, vec![connection], What::Restored, None);
                 }
-                self.plane.send(&ControllerOrder::Connect, ours);
+                self.plane.lives.send(&ControllerOrder::Connect, ours);
                 self.plane.connected = Some(both);
             }
             Err(error) => say!("cannot connect the controller process to the switch process: {error}"),
@@ -181,16 +150,10 @@ impl Supervisor {
 
     /// Takes what the controller process has to say.
     pub(super) fn hear_plane(&mut self) {
-        let Some(process) = self.plane.lives.current() else { return };
-        let (reports, is_over) = process.hear();
+        let (reports, is_over) = self.plane.lives.hear();
         reports.into_iter().for_each(|(report, _)| self.on_controller_report(report));
-        match is_over {
-            Ok(false) => {}
-            Ok(true) => self.controller_gone(),
-            Err(error) => {
-                say!("the controller process said something odd: {error}");
-                self.controller_gone();
-            }
+        if is_over {
+            self.controller_gone();
         }
     }
 
@@ -206,25 +169,9 @@ impl Supervisor {
                 self.answer_plane(round, now);
             }
             ControllerReport::Said(words) => say!("controller: {words}"),
-            ControllerReport::Sandbox(layers) => {
-                // Those that are started again have the same.
-                if self.plane.lives.restarts() == 0 {
-                    say!("sandbox of the controller process: {}", sandbox::summary(&layers));
-                }
-                if let Some(process) = self.plane.lives.current() {
-                    process.sandbox = Some(layers);
-                }
-            }
-            ControllerReport::Forbidden(call) => {
-                if let Some(process) = self.plane.lives.current() {
-                    process.last_words = Some(call.to_string());
-                }
-            }
-            ControllerReport::Failed { why } => {
-                if let Some(process) = self.plane.lives.current() {
-                    process.last_words = Some(why);
-                }
-            }
+            ControllerReport::Sandbox(layers) => self.plane.lives.note_sandbox(layers),
+            ControllerReport::Forbidden(call) => self.plane.lives.note_last_words(call.to_string()),
+            ControllerReport::Failed { why } => self.plane.lives.note_last_words(why),
         }
     }
 
@@ -233,7 +180,7 @@ impl Supervisor {
         let pid = self.plane.lives.pid().unwrap_or_default();
         let how = self.plane.lives.bury();
         self.plane.connected = None;
-        if !matches!(self.stage, Stage::Ending { .. } | Stage::Over(_)) {
+        if !self.stage.is_last() {
             let pause_ms = self.plane.lives.plan().as_millis();
             say!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
         }
@@ -248,15 +195,13 @@ impl Supervisor {
         if !self.plane.lives.is_up() {
             return self.go_on(wanted, asker);
         }
-        self.plane.round += 1;
-        let round = self.plane.round;
+        let round = self.plane.asking.next_round();
         let order = match &wanted {
             PlaneQuestion::Flush(flush) => ControllerOrder::Flush { round, flush: flush.clone() },
             PlaneQuestion::Ask(_) => ControllerOrder::Tell { round },
         };
-        self.plane.send(&order, Vec::new());
-        let until = Instant::now() + PATIENCE;
-        self.plane.asking.push_back(Asking { round, wanted, asker: asker.clone(), until });
+        self.plane.lives.send(&order, Vec::new());
+        self.plane.asking.wait(wanted, asker);
         Ok(None)
     }
 
@@ -271,11 +216,7 @@ impl Supervisor {
 
     /// Goes on with those whose question of up to this round is answered, or who have waited for long enough.
     pub(super) fn answer_plane(&mut self, round: u64, now: Instant) {
-        let is_ready = |asking: &Asking| asking.round <= round || asking.until <= now;
-        let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.plane.asking).into_iter().partition(is_ready);
-        self.plane.asking = waiting;
-        for Asking { wanted, asker, .. } in ready {
+        for (wanted, asker) in self.plane.asking.take_ready(round, now) {
             if let Some(answer) = self.go_on(wanted, &asker).transpose() {
                 self.answer(asker, answer);
             }

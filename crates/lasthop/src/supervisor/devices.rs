@@ -182,7 +182,7 @@ impl Supervisor {
     fn replace_device(&mut self, port: u32) {
         let device = self.ports.get_mut(&port).and_then(Port::device_mut);
         let Some((facts, fds)) = device.and_then(|device| device.take_unsent()) else { return };
-        self.driver.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
+        self.driver.lives.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
     }
 
     /// Makes a connection between the switch and the driver process, which gets its end behind `fds`.
@@ -209,7 +209,7 @@ impl Supervisor {
         }
         let name = port.spec.name.to_string();
         fds.push(theirs.into());
-        self.driver.send(&order(number), fds);
+        self.driver.lives.send(&order(number), fds);
         let fds = self.provide(number, attachment, ours.into());
         self.attach(name, attachment, fds);
     }

@@ -1,19 +1,17 @@
 //! The driver process: orders to it, and what is done with its reports.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use lasthop_driver::open::lift_memory_lock;
 
 use crate::driver::{DriverOrder, DriverReport};
 use crate::log::{say, say_of_others};
-use crate::sandbox;
 use crate::settings::SwitchSettings;
 
 use super::Supervisor;
+use super::asking::Asking;
 use super::child::{Lives, Role};
-use super::lifecycle::Stage;
 use super::orders::Asker;
 use super::port::Port;
 use super::source::Source;
@@ -25,11 +23,9 @@ const COUNTERS_PATIENCE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) lives: Lives<DriverOrder, DriverReport>,
-    /// Numbers the times that counters were asked for.
-    round: u64,
     /// The last question is not answered yet.
     is_asked: bool,
-    asking: VecDeque<Asking>,
+    asking: Asking<Wanted>,
     /// Requests to the kernel on behalf of ports, and what they are to bring about.
     pub(super) requests: BTreeMap<u32, (u32, String)>,
 }
@@ -43,38 +39,19 @@ pub(super) enum Wanted {
     Doctor { name: Option<String> },
 }
 
-/// Somebody who waits for the counters of device ports.
-#[derive(Debug)]
-struct Asking {
-    round: u64,
-    wanted: Wanted,
-    asker: Asker,
-    until: Instant,
-}
-
 impl Driver {
     pub(super) fn new(settings: &SwitchSettings) -> Self {
         Self {
             lives: Lives::new(Role::driver(settings)),
-            round: 0,
             is_asked: false,
-            asking: VecDeque::new(),
+            asking: Asking::new(COUNTERS_PATIENCE),
             requests: BTreeMap::new(),
-        }
-    }
-
-    /// Sends an order.
-    pub(super) fn send(&mut self, order: &DriverOrder, fds: Vec<OwnedFd>) {
-        if let Some(process) = self.lives.current() {
-            // A channel that fails is one whose other end is gone, and that is seen by reading from it.
-            let _ = process.channel.send(order, fds);
         }
     }
 
     /// When somebody has waited for long enough, or the process is to be started.
     pub(super) fn due(&self) -> Option<Instant> {
-        let asking = self.asking.front().map(|asking| asking.until);
-        asking.into_iter().chain(self.lives.due()).min()
+        self.asking.due().into_iter().chain(self.lives.due()).min()
     }
 }
 
@@ -89,33 +66,16 @@ impl Supervisor {
     pub(super) fn start_driver(&mut self) {
         // Without, the driver process says what is missing when it comes to that.
         let _ = lift_memory_lock();
-        match self.driver.lives.start(&self.poller, Source::Driver.into()) {
-            Ok(process) => {
-                let pid = process.pid();
-                let again = if self.driver.lives.restarts() > 0 { " again" } else { "" };
-                say!("the driver process is running{again}, as process {pid}");
-            }
-            Err(fault) => {
-                self.driver.lives.bury();
-                let pause_ms = self.driver.lives.plan().as_millis();
-                say!("{fault}; trying again in {pause_ms} ms");
-            }
-        }
+        self.driver.lives.start_or_plan(&self.poller, Source::Driver.into());
         self.settle_devices();
     }
 
     /// Takes what the driver process has to say.
     pub(super) fn hear_driver(&mut self) {
-        let Some(process) = self.driver.lives.current() else { return };
-        let (reports, is_over) = process.hear();
+        let (reports, is_over) = self.driver.lives.hear();
         reports.into_iter().for_each(|(report, _)| self.on_driver_report(report));
-        match is_over {
-            Ok(false) => {}
-            Ok(true) => self.driver_gone(),
-            Err(error) => {
-                say!("the driver process said something odd: {error}");
-                self.driver_gone();
-            }
+        if is_over {
+            self.driver_gone();
         }
     }
 
@@ -144,25 +104,9 @@ impl Supervisor {
                 self.driver.is_asked = false;
                 self.answer_asking(round, now);
             }
-            DriverReport::Sandbox(layers) => {
-                // Those that are started again have the same.
-                if self.driver.lives.restarts() == 0 {
-                    say!("sandbox of the driver process: {}", sandbox::summary(&layers));
-                }
-                if let Some(process) = self.driver.lives.current() {
-                    process.sandbox = Some(layers);
-                }
-            }
-            DriverReport::Forbidden(call) => {
-                if let Some(process) = self.driver.lives.current() {
-                    process.last_words = Some(call.to_string());
-                }
-            }
-            DriverReport::Failed { why } => {
-                if let Some(process) = self.driver.lives.current() {
-                    process.last_words = Some(why);
-                }
-            }
+            DriverReport::Sandbox(layers) => self.driver.lives.note_sandbox(layers),
+            DriverReport::Forbidden(call) => self.driver.lives.note_last_words(call.to_string()),
+            DriverReport::Failed { why } => self.driver.lives.note_last_words(why),
         }
     }
 
@@ -178,7 +122,7 @@ impl Supervisor {
         let how = self.driver.lives.bury();
         self.driver.is_asked = false;
         self.ports.values_mut().filter_map(Port::device_mut).for_each(super::device::DevicePort::driver_gone);
-        if !matches!(self.stage, Stage::Ending { .. } | Stage::Leaving { .. } | Stage::Over(_)) {
+        if !self.stage.is_last() {
             let pause_ms = self.driver.lives.plan().as_millis();
             say!("the driver process {pid} {how}; starting it again in {pause_ms} ms");
         }
@@ -187,20 +131,18 @@ impl Supervisor {
 
     /// Lets the driver process forget a port.
     pub(super) fn detach_from_driver(&mut self, port: u32) {
-        self.driver.send(&DriverOrder::Detach { port }, Vec::new());
+        self.driver.lives.send(&DriverOrder::Detach { port }, Vec::new());
     }
 
     /// Goes on with what somebody wants when counters are fresh, or do not come in time.
     pub(super) fn ask_driver(&mut self, wanted: Wanted, asker: &Asker) {
         // One question at a time: those that a driver process does not answer must not pile up.
         if !self.driver.is_asked {
-            self.driver.round += 1;
-            let round = self.driver.round;
+            let round = self.driver.asking.next_round();
             self.driver.is_asked = self.driver.lives.is_up();
-            self.driver.send(&DriverOrder::Stats { round }, Vec::new());
+            self.driver.lives.send(&DriverOrder::Stats { round }, Vec::new());
         }
-        let (round, until) = (self.driver.round, Instant::now() + COUNTERS_PATIENCE);
-        self.driver.asking.push_back(Asking { round, wanted, asker: asker.clone(), until });
+        self.driver.asking.wait(wanted, asker);
         if !self.driver.lives.is_up() {
             self.answer_asking(u64::MAX, Instant::now());
         }
@@ -208,11 +150,7 @@ impl Supervisor {
 
     /// Goes on with those whose counters, of up to this round, have come, or who have waited for long enough.
     pub(super) fn answer_asking(&mut self, round: u64, now: Instant) {
-        let is_ready = |asking: &Asking| asking.round <= round || asking.until <= now;
-        let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.driver.asking).into_iter().partition(is_ready);
-        self.driver.asking = waiting;
-        for Asking { wanted, asker, .. } in ready {
+        for (wanted, asker) in self.driver.asking.take_ready(round, now) {
             let answer = match wanted {
                 Wanted::Ports { name } => self.show_ports(name, &asker),
                 Wanted::Doctor { name } => self.examine(name, &asker),

@@ -7,7 +7,6 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
 use crate::rundir;
-use crate::sandbox::{self, Layer};
 
 use super::Supervisor;
 use super::account::obituary;
@@ -48,6 +47,11 @@ impl Stage {
         }
     }
 
+    /// Whether what ends now is not started again.
+    pub(super) fn is_last(&self) -> bool {
+        matches!(self, Self::Ending { .. } | Self::Leaving { .. } | Self::Over(_))
+    }
+
     pub(super) fn is_leaving(&self) -> bool {
         matches!(self, Self::Leaving { .. })
     }
@@ -77,9 +81,7 @@ impl Supervisor {
     /// The pause after a switch's death is over.
     pub(super) fn restart_switch(&mut self) {
         if let Err(fault) = self.start_switch() {
-            self.lives.bury();
-            let pause_ms = self.lives.plan().as_millis();
-            say!("{fault}; trying again in {pause_ms} ms");
+            self.lives.retry(&fault);
         }
     }
 
@@ -97,17 +99,6 @@ impl Supervisor {
         }
         self.upgraded();
         self.bury_orphans();
-    }
-
-    /// The switch has given up what it could.
-    pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
-        // Those that are started again have the same.
-        if matches!(self.stage, Stage::Starting) {
-            say!("sandbox of the switch process: {}", sandbox::summary(&layers));
-        }
-        if let Some(switch) = self.lives.current() {
-            switch.sandbox = Some(layers);
-        }
     }
 
     /// The user has to change something before the switch can start.

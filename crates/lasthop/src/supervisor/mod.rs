@@ -5,6 +5,7 @@
 
 mod access;
 mod account;
+mod asking;
 mod capture;
 mod change;
 mod child;

@@ -124,37 +124,22 @@ impl Supervisor {
     }
 
     fn send(&mut self, request: Request, fds: Vec<OwnedFd>) {
-        if let Some(switch) = self.lives.current() {
-            // A channel that fails is one whose other end is gone, and that is seen by reading from it.
-            let _ = switch.channel.send(&request, fds);
-        }
+        self.lives.send(&request, fds);
     }
 
     /// Watches the channels for room while something waits for it.
     pub(super) fn watch_channels(&mut self) {
-        if let Some(switch) = self.lives.current() {
-            switch.watch(&self.poller, Source::Switch.into());
-        }
-        if let Some(driver) = self.driver.lives.current() {
-            driver.watch(&self.poller, Source::Driver.into());
-        }
-        if let Some(controller) = self.plane.lives.current() {
-            controller.watch(&self.poller, Source::Plane.into());
-        }
+        self.lives.watch(&self.poller, Source::Switch.into());
+        self.driver.lives.watch(&self.poller, Source::Driver.into());
+        self.plane.lives.watch(&self.poller, Source::Plane.into());
     }
 
     /// Takes what the switch has to say.
     pub(super) fn hear(&mut self) {
-        let Some(switch) = self.lives.current() else { return };
-        let (reports, is_over) = switch.hear();
+        let (reports, is_over) = self.lives.hear();
         reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
-        match is_over {
-            Ok(false) => {}
-            Ok(true) => self.switch_gone(),
-            Err(error) => {
-                say!("the switch process said something odd: {error}");
-                self.switch_gone();
-            }
+        if is_over {
+            self.switch_gone();
         }
     }
 
@@ -172,17 +157,9 @@ impl Supervisor {
             }
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
-            Report::Failed { why } => {
-                if let Some(switch) = self.lives.current() {
-                    switch.last_words = Some(why);
-                }
-            }
-            Report::Sandbox(layers) => self.sandboxed(layers),
-            Report::Forbidden(call) => {
-                if let Some(switch) = self.lives.current() {
-                    switch.last_words = Some(call.to_string());
-                }
-            }
+            Report::Failed { why } => self.lives.note_last_words(why),
+            Report::Sandbox(layers) => self.lives.note_sandbox(layers),
+            Report::Forbidden(call) => self.lives.note_last_words(call.to_string()),
             Report::Reply { id, result } => {
                 if let Some(waiting) = self.waiting.remove(&id) {
                     self.on_reply(waiting, result);

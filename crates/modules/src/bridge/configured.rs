@@ -10,11 +10,10 @@
 //! What a guest sends from a static address is taken from its port only; in VLANs that the port does not carry the
 //! address is free.
 
-use lasthop_verdict::{Mac, PortId, Vid};
+use lasthop_verdict::{Mac, NO_VID, PortId, Vid};
 
 use super::slot::{Place, Slot, Stamp};
-use super::table::{EVERYWHERE, key_in, key_of, mac_bits, vid_of};
-use super::vlans::NO_VID;
+use super::table::{EVERYWHERE, key_in, mac_bits, vid_of};
 use super::{Bridge, Control};
 
 impl Bridge {
@@ -46,7 +45,7 @@ impl Bridge {
         port: PortId,
         name: &str,
     ) -> Result<(), String> {
-        let bits = key_of(mac);
+        let bits = mac.to_bits();
         if bits == 0 || mac.is_group() {
             return Err(format!("{mac} cannot be the address of \"{name}\"; give it a unicast address"));
         }
@@ -143,13 +142,14 @@ impl Bridge {
     pub(super) fn delete_static(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
         let control = self.control();
         let name = control.name(port)?;
-        let key = self.static_key(key_of(mac), vlan, port);
+        let key = self.static_key(mac.to_bits(), vlan, port);
         let found = self.table.find(key).filter(|(_, place)| place.is_static() && place.port() == port);
         let (slot, _) = found.ok_or_else(|| {
             let place = vlan.map_or_else(String::new, |vid| format!(" in VLAN {vid}"));
             format!("there is no static entry {mac} for \"{name}\"{place}; see: lasthop fdb show")
         })?;
-        if self.vlans.of(port).static_mac() == key_of(mac) && key == self.static_key(key_of(mac), None, port)
+        if self.vlans.of(port).static_mac() == mac.to_bits()
+            && key == self.static_key(mac.to_bits(), None, port)
         {
             return Err(format!(
                 "{mac} is the address of \"{name}\" itself, set by mac=; it goes with the vnic"

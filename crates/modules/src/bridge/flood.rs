@@ -1,9 +1,8 @@
 //! Frames for everybody: all other ports that carry the frame's VLAN get a copy, each in the form that it takes.
 
-use lasthop_verdict::{DropReason, Header, Output, PortId, TagEdit, Verdicts};
+use lasthop_verdict::{DropReason, FrameTag, Header, Output, PortId, TagEdit, TagForm, Verdicts};
 
 use super::Bridge;
-use super::vlans::{Form, Tag};
 
 /// A frame to be flooded.
 #[derive(Clone, Copy, Debug)]
@@ -11,7 +10,7 @@ pub(crate) struct Flooded<'a> {
     pub(crate) packet: usize,
     pub(crate) from: PortId,
     pub(crate) vid: u16,
-    pub(crate) tag: Tag,
+    pub(crate) tag: FrameTag,
     pub(crate) header: &'a Header,
 }
 
@@ -87,9 +86,14 @@ struct Forms {
 }
 
 impl Forms {
-    fn image(&mut self, frame: &Flooded<'_>, form: Form, verdicts: &mut Verdicts) -> Result<u16, DropReason> {
+    fn image(
+        &mut self,
+        frame: &Flooded<'_>,
+        form: TagForm,
+        verdicts: &mut Verdicts,
+    ) -> Result<u16, DropReason> {
         let Some(edit) = frame.tag.edit(form, frame.vid) else { return Ok(frame.packet as u16) };
-        let made = if form == Form::Untagged { &mut self.untagged } else { &mut self.tagged };
+        let made = if form == TagForm::Untagged { &mut self.untagged } else { &mut self.tagged };
         *made.get_or_insert_with(|| add_edited(frame.header, edit, verdicts))
     }
 }

@@ -34,8 +34,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_verdict::{
-    BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Header, Mac, Module, PortId, PortSettings,
-    Verdicts, Vid,
+    BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, FrameTag, Header, Mac, Module, NO_VID, PortId,
+    PortSettings, Verdicts, Vid,
 };
 
 pub use hash::random_key;
@@ -48,9 +48,9 @@ use ports::Ports;
 use slot::{Place, Stamp};
 use stats::Counts;
 use storm::{Flood, Storms};
-use table::{EVERYWHERE, Table, key_of, mac_of, vid_of};
+use table::{EVERYWHERE, Table, vid_of};
 use visit::{Route, Target, Visit};
-use vlans::{NO_VID, Tag, Vlans};
+use vlans::Vlans;
 
 /// Time without a frame from a learned address after which it counts as absent, in nanoseconds
 /// (IEEE 802.1D-2004, table 7-5: 300 s).
@@ -157,7 +157,7 @@ impl Bridge {
         now_ns: u64,
         verdicts: &mut Verdicts,
     ) {
-        let (vid, tag) = (NO_VID, Tag::None);
+        let (vid, tag) = (NO_VID, FrameTag::None);
         self.flood_within_limits(&Flooded { packet, from, vid, tag, header }, now_ns, verdicts);
     }
 
@@ -253,7 +253,7 @@ impl Module for Bridge {
         }
         self.storms.open(port, settings.storm);
         let macs_max = settings.macs_max.unwrap_or(self.port_macs_max);
-        self.vlans.set_static_mac(port, settings.mac.map_or(0, key_of));
+        self.vlans.set_static_mac(port, settings.mac.map_or(0, Mac::to_bits));
         self.ports.open(port, macs_max, self.vlans.of(port), company);
         control.names.insert(port, settings.name.clone());
         Ok(())
@@ -262,7 +262,7 @@ impl Module for Bridge {
     /// What was learned from the port goes with its old address: its guest may use neither any more.
     fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         let control = self.control();
-        let (old, new) = (self.vlans.of(port).static_mac(), settings.mac.map_or(0, key_of));
+        let (old, new) = (self.vlans.of(port).static_mac(), settings.mac.map_or(0, Mac::to_bits));
         if new == old {
             self.storms.change(port, settings.storm);
             return Ok(());
@@ -330,5 +330,5 @@ fn fdb_entry(key: u64, place: Place, now_ns: u64) -> FdbEntry {
     let is_static = place.is_static();
     let age_ns = if is_static { 0 } else { now_ns.saturating_sub(place.stamp().as_ns()) };
     let vlan = Some(vid_of(key)).filter(|vid| !matches!(*vid, NO_VID | EVERYWHERE));
-    FdbEntry { mac: mac_of(key), vlan, port: place.port(), age_ns, is_static }
+    FdbEntry { mac: Mac::from_bits(key), vlan, port: place.port(), age_ns, is_static }
 }

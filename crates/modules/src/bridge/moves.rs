@@ -1,8 +1,6 @@
 //! Addresses that changed ports lately: two guests with one address take it from each other all the time.
 
-use lasthop_verdict::{FdbMove, PortId};
-
-use super::table::mac_of;
+use lasthop_verdict::{FdbMove, Mac, PortId};
 
 /// Addresses watched at a time: a person wants to see one, and a guest that makes up addresses shall cost nothing.
 const MOVES_MAX: usize = 16;
@@ -38,7 +36,7 @@ impl Moves {
 
     pub(super) fn list(&self, now_ns: u64) -> Vec<FdbMove> {
         let told = |entry: &Move| FdbMove {
-            mac: mac_of(entry.key),
+            mac: Mac::from_bits(entry.key),
             from: PortId(entry.from),
             to: PortId(entry.to),
             count: entry.count,

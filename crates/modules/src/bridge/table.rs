@@ -11,8 +11,6 @@
 //! address in 50 would find no room, which with two choices is one in 2500; and 1023 static addresses find
 //! room but once in 50000 tables.
 
-use lasthop_verdict::Mac;
-
 use super::hash::hash;
 use super::slot::{Place, Slot, Stamp};
 
@@ -52,12 +50,7 @@ const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
 /// The filter id of static addresses that hold wherever their port is; not a VID.
 pub(crate) const EVERYWHERE: u16 = 1 << 12;
 
-/// The key of an address of untagged frames, whose filter id is 0.
-pub(crate) fn key_of(mac: Mac) -> u64 {
-    mac.0.iter().fold(0, |key, byte| key << 8 | u64::from(*byte))
-}
-
-/// The key of the address `mac`, a number, in a table of its own: each VLAN's is named by its VID.
+/// The key of the address `mac`, a number, in a table of its own: each VLAN's is named by its VID, that of untagged frames by 0.
 #[inline]
 pub(crate) fn key_in(filter: u16, mac: u64) -> u64 {
     u64::from(filter) << MAC_BITS | mac
@@ -73,12 +66,6 @@ pub(crate) fn mac_bits(key: u64) -> u64 {
 #[inline]
 pub(crate) fn vid_of(key: u64) -> u16 {
     (key >> MAC_BITS) as u16
-}
-
-/// The address of a key.
-pub(crate) fn mac_of(key: u64) -> Mac {
-    let [_, _, mac @ ..] = key.to_be_bytes();
-    Mac(mac)
 }
 
 /// Addresses and their places. Reading needs no lock; whoever changes more than a stamp holds the bridge's
@@ -184,7 +171,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lasthop_verdict::PortId;
+    use lasthop_verdict::{Mac, PortId};
 
     fn now() -> Stamp {
         Stamp::at(1 << 40)
@@ -198,10 +185,10 @@ mod tests {
     #[test]
     fn keys_and_addresses_convert_both_ways() {
         let mac = Mac([0x02, 0x34, 0x56, 0x78, 0x9a, 0xbc]);
-        assert_eq!(key_of(mac), 0x0234_5678_9abc);
-        assert_eq!(mac_of(key_of(mac)), mac);
-        let key = key_in(4095, key_of(mac));
-        assert_eq!((vid_of(key), mac_bits(key), mac_of(key)), (4095, key_of(mac), mac));
+        assert_eq!(mac.to_bits(), 0x0234_5678_9abc);
+        assert_eq!(Mac::from_bits(mac.to_bits()), mac);
+        let key = key_in(4095, mac.to_bits());
+        assert_eq!((vid_of(key), mac_bits(key), Mac::from_bits(key)), (4095, mac.to_bits(), mac));
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! The decisions for one batch: all frames of it come from one port at one time.
 
-use lasthop_verdict::{DropReason, Header, PortId, TagEdit};
+use lasthop_verdict::{DropReason, FrameTag, Header, NO_VID, PortId, TagEdit};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use super::Bridge;
 use super::learning::Lesson;
 use super::slot::Stamp;
 use super::table::{key_in, mac_bits};
-use super::vlans::{NO_VID, Standing, Tag};
+use super::vlans::Standing;
 
 /// Bridge group addresses 01-80-C2-00-00-00 to -0F, which no bridge forwards (IEEE 802.1D-2004, 7.12.6).
 const LINK_LOCAL: u64 = 0x0180_c200_0000;
@@ -29,7 +29,7 @@ pub(crate) enum Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     To(PortId, Option<TagEdit>),
-    Flood { vid: u16, tag: Tag },
+    Flood { vid: u16, tag: FrameTag },
 }
 
 /// One batch on its way through the bridge.
@@ -106,13 +106,13 @@ impl<'a> Visit<'a> {
     }
 
     /// The VLAN that a frame belongs to, and how it says so (IEEE 802.1Q-2022, 6.9.1, 8.6.2).
-    fn classify(&self, header: &Header, ethertype: u16) -> Result<(u16, Tag), DropReason> {
+    fn classify(&self, header: &Header, ethertype: u16) -> Result<(u16, FrameTag), DropReason> {
         let (vid, tag) = match ethertype {
-            ETHERTYPE_VLAN => (header.tag_vid()?, Tag::Vlan),
-            _ => (NO_VID, Tag::None),
+            ETHERTYPE_VLAN => (header.tag_vid()?, FrameTag::Vlan),
+            _ => (NO_VID, FrameTag::None),
         };
         if vid == NO_VID {
-            let tag = if tag == Tag::None { tag } else { Tag::PriorityOnly };
+            let tag = if tag == FrameTag::None { tag } else { FrameTag::PriorityOnly };
             let own = self.standing.untagged_vid();
             let is_homeless = own == NO_VID && !self.standing.is_any();
             return if is_homeless { Err(DropReason::VlanUntagged) } else { Ok((own, tag)) };

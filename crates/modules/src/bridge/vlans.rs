@@ -6,12 +6,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_verdict::{PORTS_MAX, PortId, PortVlans, TagEdit, Vid};
+use lasthop_verdict::{NO_VID, PORTS_MAX, PortId, PortVlans, TagForm};
 
 use super::table::mac_bits;
 
-/// No VLAN.
-pub(crate) const NO_VID: u16 = 0;
 /// VIDs there can be, those included that mean something else.
 const VIDS: usize = 4096;
 const VID_WORDS: usize = VIDS / 64;
@@ -35,16 +33,14 @@ const BARRED: u64 = 1 << 63;
 
 impl Standing {
     fn of(vlans: &PortVlans, is_barred: bool) -> Self {
-        let untagged = |vid: Vid| u64::from(vid.get()) << VID_SHIFT;
-        let bits = match vlans {
+        let kind = match vlans {
             PortVlans::Any => 0,
-            PortVlans::Access(vid) => ACCESS | untagged(*vid),
-            PortVlans::Trunk { carried, native } => {
-                let listed = if carried.is_some() { LISTED } else { 0 };
-                TRUNK | listed | native.map_or(0, untagged)
-            }
+            PortVlans::Access(_) => ACCESS,
+            PortVlans::Trunk { carried: None, .. } => TRUNK,
+            PortVlans::Trunk { carried: Some(_), .. } => TRUNK | LISTED,
         };
-        Self(bits | if is_barred { BARRED } else { 0 })
+        let untagged = u64::from(vlans.untagged_vid()) << VID_SHIFT;
+        Self(kind | untagged | if is_barred { BARRED } else { 0 })
     }
 
     /// Whether the port has no VLAN settings: frames pass as they are.
@@ -76,41 +72,8 @@ impl Standing {
 
     /// What frames of VLAN `vid`, which the port carries, look like there.
     #[inline]
-    pub(crate) fn form(self, vid: u16) -> Form {
-        match vid {
-            NO_VID => Form::AsItIs,
-            _ if vid == self.untagged_vid() => Form::Untagged,
-            _ => Form::Tagged,
-        }
-    }
-}
-
-/// How a frame is to leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    AsItIs,
-    Untagged,
-    Tagged,
-}
-
-/// How a frame came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tag {
-    None,
-    /// With a priority and VID 0, which belongs to the VLAN of untagged frames (IEEE 802.1Q-2022, 6.9.1).
-    PriorityOnly,
-    Vlan,
-}
-
-impl Tag {
-    /// What has to be done to a frame of VLAN `vid` for it to leave in `form`.
-    pub(crate) fn edit(self, form: Form, vid: u16) -> Option<TagEdit> {
-        match (form, self) {
-            (Form::AsItIs, _) | (Form::Untagged, Self::None) | (Form::Tagged, Self::Vlan) => None,
-            (Form::Untagged, _) => Some(TagEdit::Pop),
-            (Form::Tagged, Self::None) => Some(TagEdit::Push(vid)),
-            (Form::Tagged, Self::PriorityOnly) => Some(TagEdit::Rename(vid)),
-        }
+    pub(crate) fn form(self, vid: u16) -> TagForm {
+        TagForm::of(vid, self.untagged_vid())
     }
 }
 
@@ -216,13 +179,5 @@ mod tests {
         set(&vlans, 2, &trunk(Some("7"), None));
         assert_eq!(carried(&vlans, 2), [7], "nothing of an earlier list is left");
         assert!(vlans.overlap(PortId(1), PortId(3)) && !vlans.overlap(PortId(1), PortId(2)));
-    }
-
-    #[test]
-    fn each_way_in_and_out_has_its_edit() {
-        let edits = |tag: Tag| [Form::AsItIs, Form::Untagged, Form::Tagged].map(|form| tag.edit(form, 7));
-        assert_eq!(edits(Tag::None), [None, None, Some(TagEdit::Push(7))]);
-        assert_eq!(edits(Tag::PriorityOnly), [None, Some(TagEdit::Pop), Some(TagEdit::Rename(7))]);
-        assert_eq!(edits(Tag::Vlan), [None, Some(TagEdit::Pop), None]);
     }
 }

@@ -125,7 +125,7 @@ fn an_address_ages_out_unless_refreshed() {
 fn the_line_is_not_written_within_one_unit_of_the_stamp() {
     let mut lab = small(&[1, 2]);
     lab.now_ns = 1 << 40;
-    let stamp = |lab: &Lab<Bridge>| lab.module.table.find(key_of(mac(11))).map(|(_, place)| place.stamp());
+    let stamp = |lab: &Lab<Bridge>| lab.module.table.find(mac(11).to_bits()).map(|(_, place)| place.stamp());
     lab.send(1, frame(11, 99)).expect("flooded");
     lab.now_ns += (1 << 26) - 1;
     lab.send(1, frame(11, 99)).expect("flooded");

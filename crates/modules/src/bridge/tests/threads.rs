@@ -53,7 +53,7 @@ fn add(bridge: &Bridge, port: u16) {
 /// Every look-up's answer is a port where the address may be. Returns how many found something.
 fn look_up(bridge: &Bridge, dice: &mut Dice, now: Stamp) -> u64 {
     let mac = roaming(dice.roll(MACS));
-    let Some(place) = bridge.table.look_up(key_of(mac), now) else { return 0 };
+    let Some(place) = bridge.table.look_up(mac.to_bits(), now) else { return 0 };
     assert!(may_be_at(mac, place.port()), "{mac} at port {}", place.port());
     1
 }
@@ -67,7 +67,7 @@ fn work(bridge: &Bridge, port: u16) -> u64 {
         let now = Stamp::at(SECOND_NS * 10 + round * SECOND_NS / 16);
         let mac = roaming(dice.roll(MACS));
         if may_be_at(mac, PortId(port)) {
-            bridge.learn(key_of(mac), PortId(port), now);
+            bridge.learn(mac.to_bits(), PortId(port), now);
         }
         found += (0..4).map(|_| look_up(bridge, &mut dice, now)).sum::<u64>();
     }
@@ -136,7 +136,7 @@ fn nothing_of_a_removed_port_is_left_while_others_learn() {
         let teach = || {
             let mut dice = Dice(99);
             while !is_over.load(Ordering::Relaxed) {
-                bridge.learn(key_of(roaming(dice.roll(MACS))), PortId(1), Stamp::at(SECOND_NS));
+                bridge.learn(roaming(dice.roll(MACS)).to_bits(), PortId(1), Stamp::at(SECOND_NS));
             }
         };
         let teacher = scope.spawn(teach);

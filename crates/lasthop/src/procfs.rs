@@ -1,0 +1,47 @@
+//! What proc(5) tells of processes.
+
+use std::fmt::Display;
+use std::path::PathBuf;
+
+/// All processes that are there now.
+pub(crate) fn pids() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Where the system tells of a process.
+pub(crate) fn dir(pid: impl Display) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
+}
+
+/// One of its files of text; none if there is no such process any more, or it may not be looked at.
+pub(crate) fn text(pid: impl Display, file: &str) -> Option<String> {
+    let bytes = std::fs::read(dir(pid).join(file)).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The value of a variable in an environment as `environ` has it.
+pub(crate) fn variable<'a>(environment: &'a str, name: &str) -> Option<&'a str> {
+    environment.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_finds_itself() {
+        let own = std::process::id() as i32;
+        assert!(pids().any(|pid| pid == own));
+        assert!(text(own, "comm").is_some_and(|name| !name.is_empty()));
+        assert_eq!(text(own, "no such file"), None);
+    }
+
+    #[test]
+    fn variables_are_found_by_their_whole_names() {
+        let environment = "HOME=/\0LD_PRELOAD=/a.so\0EMPTY=\0";
+        assert_eq!(variable(environment, "LD_PRELOAD"), Some("/a.so"));
+        assert_eq!(variable(environment, "EMPTY"), Some(""));
+        assert_eq!(variable(environment, "LD"), None);
+    }
+}
