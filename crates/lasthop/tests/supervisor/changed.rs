@@ -172,4 +172,6 @@ fn device_ports_of_the_flags_and_by_hand_are_opened_anew() {
         assert!(one.wait(Some(Duration::from_millis(50))).is_ok(), "it is attached");
     }
     service.nobody_was_let_go();
+    let starts = service.said("the driver process is running");
+    assert_eq!(starts, 3, "once for each supervisor, and not for one that ends: {}", service.switch.log());
 }
