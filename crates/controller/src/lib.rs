@@ -31,6 +31,7 @@ mod flows;
 mod frame;
 mod link;
 mod ports;
+mod restless;
 mod stats;
 mod switch;
 
