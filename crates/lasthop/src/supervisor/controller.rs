@@ -5,7 +5,8 @@
 //!       └──────── one end of each pair to each of them, again whenever one of them is another process
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lasthop_controller::LINKS;
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use crate::config::FLOW;
 use crate::controller::{ControlledSwitch, ControllerOrder, ControllerReport};
+use crate::doctor::facts::{ControllerFacts, MoveFacts};
 use crate::fault::Fault;
 use crate::fdb::Flush;
 use crate::log::say;
@@ -35,6 +37,10 @@ use super::source::Source;
 /// How long the controller process is waited for: one that is stopped must not keep addresses from being shown.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// How long after an upgrade of the switch process, whose flows come back by misses, the controller process is replaced: what talks
+/// has flows by then.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
+
 /// The controller process, and who waits for it.
 #[derive(Debug)]
 pub(super) struct Plane {
@@ -44,9 +50,14 @@ pub(super) struct Plane {
     /// Which processes are connected: how often each was started until then.
     connected: Option<(u64, u64)>,
     asking: Asking<PlaneQuestion>,
+    /// When it is to be replaced by one of another program, and that.
+    renewal: Option<(Instant, PathBuf)>,
     /// What it said when it was last asked.
     pub(super) fdb: FdbReport,
     pub(super) inside: Vec<SwitchInside>,
+    pub(super) moves: Vec<MoveFacts>,
+    /// It answered in time when it was last asked.
+    has_answered: bool,
     pub(super) flushed: usize,
 }
 
@@ -64,15 +75,19 @@ impl Plane {
             told: None,
             connected: None,
             asking: Asking::new(PATIENCE),
+            renewal: None,
             fdb: FdbReport { entries: Vec::new() },
             inside: Vec::new(),
+            moves: Vec::new(),
+            has_answered: false,
             flushed: 0,
         }
     }
 
     /// When somebody has waited for long enough, or the process is to be started.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.asking.due().into_iter().chain(self.lives.due()).min()
+        let renewal = self.renewal.as_ref().map(|(at, _)| *at);
+        self.asking.due().into_iter().chain(renewal).chain(self.lives.due()).min()
     }
 }
 
@@ -164,8 +179,9 @@ impl Supervisor {
                 self.plane.flushed = flushed;
                 self.answer_plane(round, now);
             }
-            ControllerReport::Told { round, fdb, switches } => {
-                (self.plane.fdb, self.plane.inside) = (fdb, switches);
+            ControllerReport::Told { round, fdb, moves, switches } => {
+                (self.plane.fdb, self.plane.moves, self.plane.inside) = (fdb, moves, switches);
+                self.plane.has_answered = true;
                 self.answer_plane(round, now);
             }
             ControllerReport::Said(words) => say!("controller: {words}"),
@@ -180,6 +196,10 @@ impl Supervisor {
         let pid = self.plane.lives.pid().unwrap_or_default();
         let how = self.plane.lives.bury();
         self.plane.connected = None;
+        if self.plane.lives.is_hasty() {
+            // Else the program of an upgrade that is none for it would be started for ever.
+            self.plane.lives.use_own_program();
+        }
         if !self.stage.is_last() {
             let pause_ms = self.plane.lives.plan().as_millis();
             say!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
@@ -191,7 +211,8 @@ impl Supervisor {
     pub(super) fn ask_plane(&mut self, wanted: PlaneQuestion, asker: &Asker) -> Result<Option<Value>, Fault> {
         self.plane.fdb.entries.clear();
         self.plane.inside.clear();
-        self.plane.flushed = 0;
+        self.plane.moves.clear();
+        (self.plane.flushed, self.plane.has_answered) = (0, false);
         if !self.plane.lives.is_up() {
             return self.go_on(wanted, asker);
         }
@@ -223,8 +244,25 @@ impl Supervisor {
         }
     }
 
+    /// The switch process is that of `program` now: the controller process is to be, too, once flows are there again that the
+    /// next one learns from.
+    pub(super) fn renew_plane(&mut self, program: PathBuf) {
+        self.plane.renewal = self.plane.lives.is_up().then(|| (Instant::now() + RENEWAL_PAUSE, program));
+    }
+
+    fn renew_plane_on_time(&mut self, now: Instant) {
+        let Some((_, program)) = self.plane.renewal.take_if(|(at, _)| *at <= now) else { return };
+        let how = self.plane.lives.bury();
+        say!("the controller process {how}, to be replaced by that of {}", program.display());
+        self.plane.lives.use_program(program);
+        self.plane.connected = None;
+        self.answer_plane(u64::MAX, now);
+        self.settle_plane();
+    }
+
     /// What is due.
     pub(super) fn plane_on_time(&mut self, now: Instant) {
+        self.renew_plane_on_time(now);
         if self.plane.lives.due().is_some_and(|due| due <= now) {
             self.start_controller();
         }
@@ -243,6 +281,26 @@ impl Supervisor {
         // Those of one switch are in order.
         entries.sort_by_key(|line| place(&line.switch));
         FdbReport { entries }
+    }
+
+    /// What `lasthop doctor` is told of the controller process, after it was asked: nothing, if no switch needs one.
+    pub(super) fn controller_facts(&self) -> Option<ControllerFacts> {
+        let lives = &self.plane.lives;
+        let is_needed = self.switches.iter().any(is_controlled);
+        is_needed.then(|| ControllerFacts {
+            pid: lives.pid(),
+            up_ms: lives.up().map(|up| up.as_millis() as u64),
+            restarts: lives.restarts(),
+            last_end: lives.last_end(),
+            has_answered: self.plane.has_answered,
+            counters: self.plane.inside.iter().fold(BTreeMap::new(), |mut sums, switch| {
+                switch
+                    .counters
+                    .iter()
+                    .for_each(|(name, count)| *sums.entry(name.clone()).or_default() += count);
+                sums
+            }),
+        })
     }
 
     /// The same for what happened to them.

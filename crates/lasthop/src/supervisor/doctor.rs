@@ -1,5 +1,6 @@
 //! The method "doctor": what the supervisor knows, with what the switch process told.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde_json::Value;
@@ -7,9 +8,10 @@ use serde_json::Value;
 use crate::doctor::facts::{Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
 use crate::fault::Fault;
 use crate::port::DevicePortReport;
-use crate::report::{PortReport, StatsReport, VnicReport};
+use crate::report::{FdbReport, PortReport, StatsReport, VnicReport};
 
 use super::Supervisor;
+use super::controller::PlaneQuestion;
 use super::driver::Wanted;
 use super::orders::Asker;
 use super::requests::{Question, describe, to_json};
@@ -31,7 +33,7 @@ impl Supervisor {
     /// As `doctor`, when what the driver process counts is known.
     pub(super) fn examine(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
         if self.lives.is_up() {
-            return self.ask(Question::Doctor { name }, asker);
+            return self.ask_plane(PlaneQuestion::Ask(Question::Doctor { name }), asker);
         }
         self.facts(name.as_deref(), None).map(Some)
     }
@@ -51,8 +53,12 @@ impl Supervisor {
             }
         }
         vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
-        let (fdb, moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
-        to_json(&Facts { switch: self.switch_facts(), vnics, ports, fdb, moves })
+        let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
+        let fdb = self.with_controlled(None, FdbReport { entries: fdb }).entries;
+        moves.extend(self.plane.moves.iter().cloned());
+        moves.sort_by_key(|moved| Reverse(moved.count));
+        let (switch, controller) = (self.switch_facts(), self.controller_facts());
+        to_json(&Facts { switch, controller, vnics, ports, fdb, moves })
     }
 
     fn switch_facts(&self) -> SwitchFacts {

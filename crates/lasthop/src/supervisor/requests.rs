@@ -253,6 +253,7 @@ impl Supervisor {
             fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
             controller: is_flow.then(|| settings.controller.unwrap_or_default()),
             fail_mode: settings.fail_mode.filter(|_| is_flow),
+            upcalls: settings.upcalls,
             workers: Some(settings.workers),
             hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),

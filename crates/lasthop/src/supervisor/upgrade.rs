@@ -179,6 +179,7 @@ impl Supervisor {
         let pause_us = since.elapsed().as_micros() as u64;
         let pid = self.lives.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
+        self.renew_plane(program.clone());
         self.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
     }
 

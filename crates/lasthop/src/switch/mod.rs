@@ -56,7 +56,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     };
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
-    let interface = Interface::new(&poller, INTERFACE)?;
+    let interface = Interface::new(&poller, INTERFACE, settings.upcalls.unwrap_or_default().limits())?;
     Switch {
         channel,
         interface,

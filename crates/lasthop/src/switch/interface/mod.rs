@@ -17,7 +17,7 @@ mod meters;
 mod packets;
 mod places;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ use lasthop_control::server::{PeerId, Reader, Server, Upcall, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, Upcalls};
 use lasthop_flowtable::FlowModule;
+use lasthop_verdict::PortId;
 use serde_json::Value;
 
 use crate::clock::earlier;
@@ -41,9 +42,6 @@ use adapter::Adapter;
 use kept::KeptDatapaths;
 use places::Places;
 
-/// What one port may have on the way to the control plane: as much as a control plane does in some milliseconds, so that what a
-/// guest makes up is dropped early and packets of a flow that begins are not.
-const LIMITS: UpcallLimits = UpcallLimits { packets: 256, bytes: 256 << 10, rate: 20_000 };
 /// Packets that are handed to the control plane in a row; then guests and clients are looked after.
 const UPCALLS_PER_TURN: usize = 256;
 /// How long others' packets wait for a client that does not read. It loses its own from then on. A slow one reads for some time
@@ -63,6 +61,8 @@ pub(super) struct Numbers {
 struct Held {
     upcall: Upcall,
     module: Arc<FlowModule>,
+    /// Where it came from.
+    port: PortId,
     ticket: u32,
     /// When its client last took anything, and how much it had taken by then.
     since: Instant,
@@ -75,6 +75,8 @@ pub(super) struct Interface {
     wishes: Wishes,
     /// Once there is a client.
     upcalls: Option<Upcalls>,
+    /// What one port may have on the way to the control plane.
+    limits: UpcallLimits,
     numbers: Numbers,
     frame: Vec<u8>,
     /// Packets may be left that nobody was told of.
@@ -90,7 +92,7 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    pub(super) fn new(poller: &Poller, numbers: Numbers) -> Result<Self, Fault> {
+    pub(super) fn new(poller: &Poller, numbers: Numbers, limits: UpcallLimits) -> Result<Self, Fault> {
         let connections = Connections::new(Server::new(), Access::Asked)
             .map_err(|error| Fault::internal("begin the control interface", error))?;
         poller.add(connections.fd(), numbers.clients, Interest::READ)?;
@@ -99,6 +101,7 @@ impl Interface {
             places: Places::default(),
             wishes: Wishes::default(),
             upcalls: None,
+            limits,
             numbers,
             frame: Vec::new(),
             is_behind: false,
@@ -133,19 +136,25 @@ impl Interface {
     pub(super) fn ask(&mut self, inside: &mut Datapath) {
         let Some(upcalls) = &mut self.upcalls else { return };
         upcalls.hear();
-        self.is_behind = false;
+        self.is_behind = true;
+        let mut lost = BTreeMap::<PortId, u64>::new();
         for _ in 0..UPCALLS_PER_TURN {
-            let Some(mut held) = self.held.take().or_else(|| self.next()) else { return };
+            let next = self.held.take().or_else(|| self.next());
+            let Some(mut held) = next else {
+                self.is_behind = false;
+                break;
+            };
             if self.has_to_wait(&mut held) {
-                self.held = Some(held);
-                return;
+                (self.held, self.is_behind) = (Some(held), false);
+                break;
             }
             let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
             if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
                 held.module.settle(held.ticket);
+                *lost.entry(held.port).or_default() += 1;
             }
         }
-        self.is_behind = true;
+        lost.into_iter().for_each(|(port, packets)| inside.engine().upcalls_lost(port, packets));
     }
 
     /// The next packet of a datapath that there is.
@@ -153,7 +162,8 @@ impl Interface {
         let upcalls = self.upcalls.as_mut()?;
         while let Some(record) = upcalls.pop(&mut self.frame) {
             if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
-                return Some(Held { upcall, module, ticket: record.ticket, since: Instant::now(), taken: 0 });
+                let (port, ticket, since) = (record.port, record.ticket, Instant::now());
+                return Some(Held { upcall, module, port, ticket, since, taken: 0 });
             }
         }
         None
@@ -192,7 +202,7 @@ impl Interface {
         if self.upcalls.is_some() {
             return;
         }
-        let made = inside.engine().upcalls(LIMITS).map_err(|error| Fault::refused(error.to_string()));
+        let made = inside.engine().upcalls(self.limits).map_err(|error| Fault::refused(error.to_string()));
         let watched = made.and_then(|upcalls| {
             poller.add(&upcalls, self.numbers.packets, Interest::READ)?;
             Ok(upcalls)

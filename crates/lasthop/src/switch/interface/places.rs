@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use lasthop_control::datapath::{DatapathId, Meter, RemovalId};
 use lasthop_engine::{Engine, PortStats, Stats};
@@ -30,8 +29,6 @@ pub(super) struct Place {
     /// By number.
     pub(super) members: BTreeMap<u32, Member>,
     pub(super) meters: BTreeMap<u32, Meter>,
-    /// Packets of the control plane's that were not sent, since as many as may be were on their way to slow receivers.
-    pub(super) unsent: Arc<AtomicU64>,
 }
 
 /// All datapaths, and what is asked for later.
