@@ -154,7 +154,7 @@ impl ModuleName {
 
 impl Default for ModuleName {
     fn default() -> Self {
-        Self("bridge".to_owned())
+        Self(FLOW.to_owned())
     }
 }
 
