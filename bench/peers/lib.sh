@@ -64,6 +64,46 @@ need_huge_mb() {
         "run it under bench/huge-pages $((($1 + 1) / 2)), or set LASTHOP_BENCH_HUGE=0"
 }
 
+# The first COUNT of the allowed CPUs that nobody has yet, each behind a comma; fails when there are fewer.
+more_cpus() {
+    left=$1
+    for number in $(seq 0 255); do
+        [ "$left" -gt 0 ] || return 0
+        [ "$number" != "$cpu" ] && [ "$number" != "$other_cpu" ] && taskset -c "$number" true 2>/dev/null || continue
+        printf ',%s' "$number"
+        left=$((left - 1))
+    done
+    [ "$left" = 0 ]
+}
+
+# Where threads belong that have no part in forwarding: on one or two CPUs that neither the data path nor the guests have,
+# or, on a machine that has no more than those, on the guests'.
+control_cpus() {
+    cpus=$(more_cpus 2) || cpus=$(more_cpus 1) || cpus=,$other_cpu
+    echo "${cpus#,}"
+}
+
+# Network devices and Open vSwitch's one datapath of a network namespace are then ours alone, and gone with the last process.
+# $0 starts again in the namespace.
+enter_namespace() {
+    [ -z "${LASTHOP_BENCH_NAMESPACE:-}" ] || return 0
+    options=-n
+    [ "$(id -u)" = 0 ] || options=-rn
+    unshare $options true 2>/dev/null ||
+        fail 77 "a network namespace of its own is not allowed here (unshare $options); run it as root"
+    LASTHOP_BENCH_NAMESPACE=1 exec unshare $options "$0"
+}
+
+# Where Open vSwitch's programs keep everything.
+keep_files_below() {
+    mkdir -p "$1"
+    export OVS_RUNDIR="$1" OVS_LOGDIR="$1" OVS_DBDIR="$1" OVS_SYSCONFDIR="$1"
+}
+
+ask() { "$@" >"$dir/answer.log" 2>&1 || fail 1 "'$*' failed: $(tail -n 2 "$dir/answer.log")"; }
+vsctl() { ask ovs-vsctl --timeout=30 "$@"; }
+ofctl() { ask ovs-ofctl "$@"; }
+
 pids=
 # start NAME COMMAND...: a child whose output goes to DIR/NAME.log and whose input never
 # ends.  It dies with this script even when that is killed by force.

@@ -9,26 +9,6 @@
 vswitchd=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
 schema=/usr/share/openvswitch/vswitch.ovsschema
 
-# Its one datapath of a network namespace is then ours alone, and its bridge's network
-# device is gone with the last process.  $0 starts again in the namespace.
-enter_namespace() {
-    [ -z "${LASTHOP_BENCH_NAMESPACE:-}" ] || return 0
-    options=-n
-    [ "$(id -u)" = 0 ] || options=-rn
-    unshare $options true 2>/dev/null ||
-        fail 77 "a network namespace of its own is not allowed here (unshare $options); run it as root"
-    LASTHOP_BENCH_NAMESPACE=1 exec unshare $options "$0"
-}
-
-keep_files_below() {
-    mkdir -p "$1"
-    export OVS_RUNDIR="$1" OVS_LOGDIR="$1" OVS_DBDIR="$1" OVS_SYSCONFDIR="$1"
-}
-
-ask() { "$@" >"$dir/answer.log" 2>&1 || fail 1 "'$*' failed: $(tail -n 2 "$dir/answer.log")"; }
-vsctl() { ask ovs-vsctl --timeout=30 "$@"; }
-ofctl() { ask ovs-ofctl "$@"; }
-
 # The mask of one CPU, in hexadecimal and for any number.
 cpu_mask() {
     mask=$((1 << $1 % 4)) digits=$(($1 / 4))
@@ -63,7 +43,7 @@ configure() {
     extra="--no-pci --no-telemetry"
     [ "$huge" = 1 ] || extra="$extra --no-huge --legacy-mem --no-shconf -m $memory_mb"
     set -- dpdk-init=true "dpdk-extra=\"$extra\"" "pmd-cpu-mask=$(cpu_mask "$cpu")" \
-        per-port-memory=true max-idle=3600000
+        per-port-memory=true flow-limit=250000 "max-idle=${MAX_IDLE_MS:-3600000}"
     [ "$frame_bytes" -le "$JUMBO_FRAME_BYTES" ] || set -- "$@" userspace-tso-enable=true
     for option in "$@"; do
         ask ovs-vsctl --no-wait --timeout=30 set Open_vSwitch . "other_config:$option"
@@ -72,8 +52,8 @@ configure() {
 }
 
 start_switch() {
-    # All of its threads but the polling one stay on the other CPU.
-    start vswitchd taskset -c "$other_cpu" "$vswitchd" "unix:$OVS_RUNDIR/db.sock" \
+    # All of its threads but the polling one stay away from the guests, too, where there are CPUs enough.
+    start vswitchd taskset -c "$(control_cpus)" "$vswitchd" "unix:$OVS_RUNDIR/db.sock" \
         --pidfile="$OVS_RUNDIR/ovs-vswitchd.pid" --unixctl="$OVS_RUNDIR/ovs-vswitchd.ctl" --no-chdir
     wait_for "DPDK was initialised" dpdk_is_up
 }

@@ -332,6 +332,7 @@ impl Run<'_> {
             return Err(BenchError::NothingPassed { backend, workload, seconds: FIRST_FRAME_SECONDS_MAX });
         }
         station.learn(workload).map_err(failed)?;
+        std::thread::sleep(workload.calm());
         station.work(workload, WARM_UP).map_err(failed)?;
         let duration = self.plan.duration.max(workload.least_duration());
         let (before, start) = (backend.usage(), Instant::now());

@@ -24,6 +24,11 @@ pub enum Kind {
         /// Packets per second.
         rate_pps: u64,
     },
+    /// One guest sends packets at a set rate, each the first of a new flow: of UDP ports, or of addresses that are known.
+    First {
+        /// Packets per second.
+        rate_pps: u64,
+    },
     /// One packet there and back, then the next.
     RoundTrip {
         /// Guests sleep until a packet comes (else they poll).
@@ -42,6 +47,8 @@ pub enum Kind {
 pub(crate) const GUESTS_MAX: u16 = 256;
 /// Different flows, or addresses.
 pub(crate) const FLOWS_MAX: u32 = 1 << 20;
+/// New flows per second.
+const FIRST_PPS_MAX: u64 = 1_000_000;
 /// Least bytes of a frame: headers and the mark by which the receiver knows it.
 pub(crate) const FRAME_BYTES_MIN: u32 = 60;
 /// Most bytes of a frame: an IP packet of 65535 bytes behind its Ethernet header.
@@ -73,7 +80,7 @@ pub enum Metric {
     Mpps,
     /// Gigabits of frames received in a second. More is better.
     Gbps,
-    /// Microseconds of a round trip, median. Less is better.
+    /// Microseconds of a round trip, or of a first packet's way, median. Less is better.
     Micros,
     /// Percent of a core that the back end takes. Less is better.
     CpuPercent,
@@ -110,7 +117,7 @@ impl Workload {
     #[must_use]
     pub fn metric(&self) -> Metric {
         match self.kind {
-            Kind::RoundTrip { .. } => Metric::Micros,
+            Kind::First { .. } | Kind::RoundTrip { .. } => Metric::Micros,
             Kind::Idle { .. } | Kind::Offered { .. } => Metric::CpuPercent,
             _ if self.frame_bytes < 512 => Metric::Mpps,
             _ => Metric::Gbps,
@@ -123,7 +130,7 @@ impl Workload {
         match self.kind {
             Kind::Stream { pairs, .. } => 2 * pairs,
             Kind::FanIn { senders } => senders + 1,
-            Kind::Offered { .. } | Kind::RoundTrip { .. } => 2,
+            Kind::Offered { .. } | Kind::First { .. } | Kind::RoundTrip { .. } => 2,
             Kind::Idle { guests } => guests,
         }
     }
@@ -142,6 +149,13 @@ impl Workload {
     #[must_use]
     pub fn guests_poll(&self) -> bool {
         !matches!(self.kind, Kind::Idle { .. } | Kind::RoundTrip { sleeping: true, .. })
+    }
+
+    /// Time before it begins, in which the back end may tidy up what others left: flows that were not used while it stood still
+    /// are taken out once it goes on.
+    #[must_use]
+    pub(crate) fn calm(&self) -> Duration {
+        if matches!(self.kind, Kind::First { .. }) { Duration::from_secs(1) } else { Duration::ZERO }
     }
 
     /// Whether a back end that sleeps when there is nothing to do would sleep in between.
@@ -167,8 +181,17 @@ impl Workload {
         range("flows", self.flows.into(), 1, FLOWS_MAX.into())?;
         range("macs", self.macs.into(), 1, FLOWS_MAX.into())?;
         range("the number of guests", self.guests().into(), 1, GUESTS_MAX.into())?;
-        if let Kind::Offered { rate_pps } = self.kind {
-            range("offered", rate_pps, 1, 1_000_000_000)?;
+        match self.kind {
+            Kind::Offered { rate_pps } => range("offered", rate_pps, 1, 1_000_000_000)?,
+            Kind::First { rate_pps } => {
+                range("first", rate_pps, 1, FIRST_PPS_MAX)?;
+                if (self.macs == 1) == (self.flows == 1) || self.uncut() {
+                    return Err(
+                        "first wants flows=N or macs=N, which are new in turns, and no TCP frames".to_owned()
+                    );
+                }
+            }
+            _ => {}
         }
         if !self.ring_entries.is_power_of_two() {
             return Err(format!("ring is a power of two, not {}", self.ring_entries));
@@ -189,6 +212,7 @@ impl Workload {
             ("both", None) => self.set_both_ways(),
             ("fan-in", Some(value)) => self.kind = Kind::FanIn { senders: number(key, value)? },
             ("offered", Some(value)) => self.kind = Kind::Offered { rate_pps: number(key, value)? },
+            ("first", Some(value)) => self.kind = Kind::First { rate_pps: number(key, value)? },
             ("idle", Some(value)) => self.kind = Kind::Idle { guests: number(key, value)? },
             ("rtt", None) => self.kind = Kind::RoundTrip { sleeping: false, pause: Duration::ZERO },
             ("sleep" | "pause-us", _) => self.set_round_trip(key, value)?,
@@ -221,7 +245,7 @@ impl Workload {
 }
 
 /// What a workload's text may consist of.
-pub const GRAMMAR: &str = "write stream, both, pairs=N, fan-in=N, offered=PPS, rtt[,sleep][,pause-us=N] or idle=N, then \
+pub const GRAMMAR: &str = "write stream, both, pairs=N, fan-in=N, offered=PPS, first=PPS, rtt[,sleep][,pause-us=N] or idle=N, then \
                            size=BYTES, ring=ENTRIES, flows=N, macs=N, touched, separated by commas";
 
 fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
@@ -248,6 +272,7 @@ impl fmt::Display for Kind {
             }
             Self::FanIn { senders } => write!(f, "fan-in={senders}"),
             Self::Offered { rate_pps } => write!(f, "offered={rate_pps}"),
+            Self::First { rate_pps } => write!(f, "first={rate_pps}"),
             Self::Idle { guests } => write!(f, "idle={guests}"),
             Self::RoundTrip { sleeping, pause } => {
                 write!(f, "rtt{}", if *sleeping { ",sleep" } else { "" })?;
@@ -288,6 +313,7 @@ mod tests {
             "pairs=4,both,size=64,ring=256",
             "fan-in=8,size=9000,ring=256",
             "offered=1000000,size=64,ring=256",
+            "first=1000,size=64,ring=256,macs=1000",
             "rtt,size=64,ring=256",
             "rtt,sleep,pause-us=1000,size=64,ring=256",
             "idle=100,size=64,ring=256",
@@ -306,6 +332,9 @@ mod tests {
             ("pairs=x", "pairs takes a whole number"),
             ("pairs=200", "number of guests is 1 to 256"),
             ("flows=0", "flows is 1 to"),
+            ("first=10", "first wants flows=N or macs=N"),
+            ("first=10,flows=10,macs=10", "first wants flows=N or macs=N"),
+            ("first=2000000,flows=10", "first is 1 to 1000000"),
         ] {
             let error = text.parse::<Workload>().expect_err(text);
             assert!(error.contains(words), "{text}: {error}");

@@ -15,7 +15,7 @@
 //! the first one serves all workers as long as they have little to do. The watchdog is a thread that
 //! sleeps unless guests are signalled. Whatever all of them have to
 //! know is an errand to each; when all have answered, nobody uses what was there before. The control side may be any number
-//! of threads, one to a port at a time. Before [`Engine::begin`] workers have no threads, and the control side, one thread then,
+//! of threads, one to a port at a time. Before [`Engine::begin`] no thread serves a worker, and the control side, one thread then,
 //! runs errands itself.
 //!
 //! ```text
@@ -45,6 +45,7 @@ mod offences;
 mod port;
 mod stats;
 mod sys;
+mod threads;
 mod upcalls;
 mod watchdog;
 mod worker;
@@ -72,9 +73,9 @@ use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSet
 use thiserror::Error;
 
 use crew::Crew;
-use duty::Duty;
 use port::{PortRecord, PortTable};
 use stats::PortShare;
+use threads::Threads;
 use watchdog::Watchdog;
 use worker::Worker;
 
@@ -158,7 +159,7 @@ pub struct Engine {
     ports: Arc<Mutex<PortTable>>,
     started: std::time::Instant,
     settings: EngineSettings,
-    workers: Vec<JoinHandle<()>>,
+    threads: Threads,
     watchdog: Option<JoinHandle<()>>,
     captures: capture::Captures,
 }
@@ -174,7 +175,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// As [`Self::start`], but no packet passes before [`Self::begin`]: until then workers have no threads, and what they are
+    /// As [`Self::start`], but no packet passes before [`Self::begin`]: until then no thread serves a worker, and what they are
     /// told is done by the thread that calls, which must be this one, without waiting for another one.
     ///
     /// # Errors
@@ -189,8 +190,8 @@ impl Engine {
         let watchdog = Watchdog::start(crew.watchdog())
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
-        let (settings, workers) = (settings.clone(), Vec::new());
-        let engine = Self { module, crew, ports, started, settings, workers, watchdog, captures };
+        let (settings, threads) = (settings.clone(), Threads::start(workers)?);
+        let engine = Self { module, crew, ports, started, settings, threads, watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
             let worker = Worker::new(fabric, Arc::clone(&engine.crew), started)
@@ -201,7 +202,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Gives workers their threads, if they have none yet.
+    /// Hands workers to their threads, if that was not done yet.
     ///
     /// # Errors
     /// [`EngineError::System`].
@@ -213,13 +214,7 @@ impl Engine {
         }
         let duties = duty::duties(workers, &self.crew, &self.settings, self.started)
             .map_err(|error| EngineError::System("set up a worker", error))?;
-        for (number, duty) in duties.into_iter().enumerate() {
-            let thread = std::thread::Builder::new()
-                .name(format!("worker{number}"))
-                .spawn(move || run_or_abort(duty))
-                .map_err(|error| EngineError::System("start a worker thread", error))?;
-            self.workers.push(thread);
-        }
+        self.threads.begin(duties);
         Ok(())
     }
 
@@ -262,12 +257,14 @@ impl Engine {
     /// [`EngineError::NoAnswer`].
     pub fn rest(&self, patience: Duration) -> Result<(), EngineError> {
         let until = std::time::Instant::now() + patience;
-        self.crew.call_all(|worker| worker.set_resting(true))?;
-        while self.crew.call_all(|worker| worker.fabric.under_way())?.into_iter().sum::<usize>() > 0 {
-            if std::time::Instant::now() >= until {
-                break;
-            }
+        let under_way = |worker: &mut Worker| worker.fabric.under_way();
+        let mut left = self.crew.call_all(move |worker| {
+            worker.set_resting(true);
+            under_way(worker)
+        })?;
+        while left.into_iter().sum::<usize>() > 0 && std::time::Instant::now() < until {
             std::thread::sleep(REST_LOOK);
+            left = self.crew.call_all(under_way)?;
         }
         // What is counted from here on, whoever ends this process would not know.
         self.crew.call_all(worker::Worker::stand_still).map(drop)
@@ -440,29 +437,12 @@ fn settings(config: PortConfig) -> PortSettings {
     PortSettings { name, switch, mac, storm, macs_max: None, vlans, is_isolated, kind }
 }
 
-/// Runs a worker's thread. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
-/// would hold up every guest for ever, one that has died is started again.
-fn run_or_abort(duty: Duty) {
-    struct Bomb;
-    impl Drop for Bomb {
-        fn drop(&mut self) {
-            if std::thread::panicking() {
-                std::process::abort();
-            }
-        }
-    }
-    let _bomb = Bomb;
-    duty.run();
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
         // Those without a thread know of each other, and would stay for ever.
         self.crew.mailboxes().iter().for_each(|mailbox| drop(mailbox.take_worker()));
         self.crew.mailboxes().iter().for_each(|mailbox| mailbox.post(Box::new(Worker::stop)));
-        for worker in self.workers.drain(..) {
-            let _ = worker.join();
-        }
+        self.threads.join();
         // Last: a worker may be stuck until the watchdog looks.
         self.crew.watchdog().end();
         let _ = self.watchdog.take().map(JoinHandle::join);

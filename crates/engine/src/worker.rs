@@ -63,7 +63,7 @@ pub(crate) struct Worker {
     has_worked: bool,
     /// Nothing is taken from guests.
     is_resting: bool,
-    /// And nothing is done for them.
+    /// And nothing is done for them: not a word of their rings is written any more, since another process may be at them.
     is_still: bool,
     stopping: bool,
 }
@@ -196,6 +196,9 @@ impl Worker {
     }
 
     fn wake_unblocked(&mut self, now: u64) {
+        if self.is_still {
+            return; // they keep
+        }
         while let Some(ring) = self.fabric.unblocked().pop() {
             self.activate(ring, now);
         }
@@ -203,6 +206,9 @@ impl Worker {
 
     /// Arms the rings that yielded nothing for `look_ns`, and leaves those alone that have nothing now either.
     pub(crate) fn leave_idle(&mut self, now: u64, look_ns: u64) {
+        if self.is_still {
+            return; // somebody else may have the rings
+        }
         for index in (0..self.active.len()).rev() {
             let Some(active) = self.active.get(index) else { continue };
             if now.saturating_sub(active.worked_ns) >= look_ns && !self.must_poll(active.ring) {
@@ -287,10 +293,18 @@ impl Worker {
     }
 
     fn kicked(&mut self, port: PortId, index: u16, now: u64) {
+        if self.is_still {
+            return; // somebody else may have the rings
+        }
         if let Some(fds) = self.fds.get_mut(&(port, index)) {
             fds.kicks += 1;
         }
         self.books.note();
+        self.heed(port, index, now);
+    }
+
+    /// Does what a kick asks for.
+    fn heed(&mut self, port: PortId, index: u16, now: u64) {
         if self.controls.get(&port).is_some_and(|control| control.index == index) {
             self.serve_control(port, index);
             return;
@@ -298,7 +312,7 @@ impl Worker {
         let ring = RingId { port, queue: index / 2 };
         if index % 2 == 1 {
             self.activate(ring, now);
-        } else if !self.is_still {
+        } else {
             self.fabric.receive_kick(ring);
             self.send_signals();
         }
@@ -569,7 +583,19 @@ impl Worker {
 
     /// Whether anything is taken from guests. Rings that are left alone meanwhile are looked at again.
     pub(crate) fn set_resting(&mut self, is_resting: bool) {
-        (self.is_resting, self.is_still) = (is_resting, false);
+        let was_still = std::mem::replace(&mut self.is_still, false);
+        self.is_resting = is_resting;
+        if was_still {
+            self.hear_unheard();
+        }
+    }
+
+    /// Kicks were not heard: looks at all rings.
+    fn hear_unheard(&mut self) {
+        let at_home = self.fds.iter().filter(|(_, fds)| fds.is_home);
+        let rings: Vec<(PortId, u16)> = at_home.map(|(ring, _)| *ring).collect();
+        let now = now_ns(self.started);
+        rings.into_iter().for_each(|(port, index)| self.heed(port, index, now));
     }
 
     /// Nothing is done any more, and what was counted is known to who has the books.

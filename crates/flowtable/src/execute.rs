@@ -33,6 +33,8 @@ pub(crate) struct Executor<'a> {
     pub(crate) now_ns: u64,
     /// What the module is called in upcalls.
     pub(crate) origin: u16,
+    /// Where packets come in.
+    pub(crate) port: PortId,
     /// Whose packets wait in their ring behind a crowd of their flow, if they may.
     pub(crate) holds: Option<PortId>,
 }
@@ -190,7 +192,7 @@ impl Executor<'_> {
     }
 
     fn ask(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, hash: u64) {
-        match self.lane.pending.enter(&self.shared.tickets, hash, self.now_ns) {
+        match self.lane.pending.enter(&self.shared.tickets, (self.port, hash), self.now_ns) {
             Some(ticket) => {
                 if self.holds.is_some_and(|port| self.lane.pending.is_crowded(port, hash)) {
                     self.verdicts.hold();

@@ -180,8 +180,9 @@ impl FlowModule {
         let (shared, lane) = (&*self.table.shared, &mut own.lane);
         lane.begin(shared);
         let (meters, origin) = (&self.table.meters, self.origin);
-        let holds = None;
-        Executor { shared, meters, lane, verdicts, now_ns, origin, holds }.obey(packet, header, &execution);
+        let (port, holds) = (PortId::INTERNAL, None);
+        Executor { shared, meters, lane, verdicts, now_ns, origin, port, holds }
+            .obey(packet, header, &execution);
         lane.borrows.give_back(meters);
         lane.end(shared);
     }
@@ -210,9 +211,10 @@ impl FlowModule {
             lane.foresee(shared, &keys[..batch.headers.len().min(BATCH_PACKETS_MAX)]);
         }
         let (is_asked, origin) = (self.is_asked.load(Ordering::Relaxed), self.origin);
-        let holds = Some(batch.port).filter(|port| !self.is_uplink(*port));
+        let port = batch.port;
+        let holds = Some(port).filter(|port| !self.is_uplink(*port));
         let meters = &self.table.meters;
-        let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, holds };
+        let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, holds };
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
             let (digest, key) = (digests[packet], &keys[packet]);
             if is_warm && executor.act_at_once(packet, header, (digest, key), &metadata) {
@@ -238,6 +240,13 @@ impl FlowModule {
         lane.borrows.give_back(&self.table.meters);
         lane.learn();
         lane.end(shared);
+    }
+
+    /// Packets of `port` go another way than those that the control plane has: what it still has is late.
+    fn overtake(&self, port: PortId, worker: usize) {
+        if let Some(Ok(mut own)) = self.lanes.get(worker).map(|lane| lane.try_lock()) {
+            own.lane.pending.overtake_all(&self.table.shared.tickets, port);
+        }
     }
 
     fn is_uplink(&self, port: PortId) -> bool {
@@ -288,12 +297,11 @@ impl Module for FlowModule {
         }
         let shared = &self.table.shared;
         let Some(number) = shared.numbers.of(batch.port) else {
+            self.overtake(batch.port, verdicts.worker());
             return self.stand_in(batch, all, now_ns, verdicts);
         };
         if !self.is_asked.load(Ordering::Relaxed) && shared.is_empty() {
-            if let Some(Ok(mut own)) = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock()) {
-                own.lane.pending.overtake_all(&shared.tickets);
-            }
+            self.overtake(batch.port, verdicts.worker());
             return self.stand_in(batch, all, now_ns, verdicts);
         }
         match self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock()) {

@@ -100,6 +100,8 @@ struct Place {
     deadline_ns: u64,
     packets: u32,
     round: u16,
+    /// Where its packets come in.
+    port: u16,
     is_taken: bool,
 }
 
@@ -194,11 +196,11 @@ impl Pending {
         self.free(at);
     }
 
-    /// As [`Self::overtake`], for all flows.
-    pub(crate) fn overtake_all(&mut self, tickets: &Tickets) {
+    /// As [`Self::overtake`], for all flows of `port`.
+    pub(crate) fn overtake_all(&mut self, tickets: &Tickets, port: PortId) {
         let places = if self.taken > 0 { 0..PENDING_FLOWS } else { 0..0 };
         for at in places {
-            if self.places[at].is_taken {
+            if self.places[at].is_taken && self.places[at].port == port.0 {
                 self.begin_round(tickets, at, 0);
                 self.free(at);
             }
@@ -238,10 +240,15 @@ impl Pending {
     }
 
     /// A packet goes up; none if too many of its flow are on the way.
-    pub(crate) fn enter(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Option<Ticket> {
+    pub(crate) fn enter(
+        &mut self,
+        tickets: &Tickets,
+        (port, hash): (PortId, u64),
+        now_ns: u64,
+    ) -> Option<Ticket> {
         let deadline_ns = now_ns + PENDING_NS_MAX;
         let Some(at) = self.find(hash).filter(|at| self.on_the_way(tickets, *at) > 0) else {
-            return Some(self.enter_first(tickets, hash, now_ns));
+            return Some(self.enter_first(tickets, (port, hash), now_ns));
         };
         let word = self.word(tickets, at);
         let place = &mut self.places[at];
@@ -257,7 +264,7 @@ impl Pending {
         Some(Ticket::new(place.round, self.worker, at))
     }
 
-    fn enter_first(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Ticket {
+    fn enter_first(&mut self, tickets: &Tickets, (port, hash): (PortId, u64), now_ns: u64) -> Ticket {
         let is_free = |at: &usize| {
             let place = &self.places[*at];
             !place.is_taken
@@ -271,7 +278,7 @@ impl Pending {
         self.begin_round(tickets, at, 1);
         let deadline_ns = now_ns + PENDING_NS_MAX;
         let round = self.places[at].round;
-        self.places[at] = Place { hash, deadline_ns, packets: 1, round, is_taken: true };
+        self.places[at] = Place { hash, deadline_ns, packets: 1, round, port: port.0, is_taken: true };
         Ticket::new(round, self.worker, at)
     }
 }
@@ -284,17 +291,17 @@ mod tests {
     fn packets_follow_until_all_before_them_are_through() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(3));
         assert_eq!(pending.turn(&tickets, 77, 0), Turn::Now);
-        let first = pending.enter(&tickets, 77, 0).expect("there is room");
+        let first = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 77, 1), Turn::Behind);
         assert_eq!(pending.turn(&tickets, 77 + PENDING_FLOWS as u64, 1), Turn::Now);
-        let second = pending.enter(&tickets, 77, 1).expect("there is room");
+        let second = pending.enter(&tickets, (PortId(1), 77), 1).expect("there is room");
         assert_eq!(first, second);
         tickets.settle(first);
         assert_eq!(pending.turn(&tickets, 77, 2), Turn::Behind);
         tickets.settle(second);
         assert_eq!(pending.turn(&tickets, 77, 3), Turn::Now);
         tickets.settle(second);
-        assert_ne!(pending.enter(&tickets, 77, 4), Some(first), "another round");
+        assert_ne!(pending.enter(&tickets, (PortId(1), 77), 4), Some(first), "another round");
         assert!(tickets.is_overtaken(first));
         tickets.settle(first);
         assert_eq!(pending.turn(&tickets, 77, 5), Turn::Behind, "what is late counts no more");
@@ -303,11 +310,14 @@ mod tests {
     #[test]
     fn beyond_a_number_of_packets_nobody_follows_until_those_are_through() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
-        let ticket = pending.enter(&tickets, 5, 0);
-        (1..PENDING_PACKETS_MAX).for_each(|_| assert_eq!(pending.enter(&tickets, 5, 0), ticket));
+        let ticket = pending.enter(&tickets, (PortId(1), 5), 0);
+        (1..PENDING_PACKETS_MAX).for_each(|_| assert_eq!(pending.enter(&tickets, (PortId(1), 5), 0), ticket));
         let ticket = ticket.expect("there is room");
         (1..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
-        assert_eq!((pending.turn(&tickets, 5, 1), pending.enter(&tickets, 5, 1)), (Turn::Behind, None));
+        assert_eq!(
+            (pending.turn(&tickets, 5, 1), pending.enter(&tickets, (PortId(1), 5), 1)),
+            (Turn::Behind, None)
+        );
         tickets.settle(ticket);
         assert_eq!(pending.turn(&tickets, 5, 1), Turn::Now);
     }
@@ -316,35 +326,38 @@ mod tests {
     fn behind_a_crowd_its_port_waits_until_that_is_through_or_overdue() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(1));
         let (port, other) = (PortId(3), PortId(4));
-        let ticket = pending.enter(&tickets, 5, 0).expect("there is room");
+        let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
         assert!(!pending.is_crowded(port, 5) && !pending.is_holding(&tickets, port, 0));
-        (1..CROWD_PACKETS).for_each(|_| assert!(pending.enter(&tickets, 5, 0).is_some()));
+        (1..CROWD_PACKETS).for_each(|_| assert!(pending.enter(&tickets, (PortId(1), 5), 0).is_some()));
         assert!(pending.is_crowded(port, 5) && pending.is_crowded(port, 5));
         assert!(pending.is_holding(&tickets, port, 1) && !pending.is_holding(&tickets, other, 1));
-        (0..BATCH_PACKETS_MAX).for_each(|_| assert!(pending.enter(&tickets, 5, 0).is_some(), "the batch"));
+        (0..BATCH_PACKETS_MAX)
+            .for_each(|_| assert!(pending.enter(&tickets, (PortId(1), 5), 0).is_some(), "the batch"));
         (0..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
         assert!(!pending.is_holding(&tickets, port, 1) && pending.crowds.is_empty());
-        assert!((0..CROWD_PACKETS).all(|_| pending.enter(&tickets, 6, 1).is_some()));
+        assert!((0..CROWD_PACKETS).all(|_| pending.enter(&tickets, (PortId(1), 6), 1).is_some()));
         assert!(pending.is_crowded(port, 6) && !pending.is_holding(&tickets, port, 1 + PENDING_NS_MAX));
     }
 
     #[test]
     fn what_is_overdue_is_late_once_it_is_overtaken() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
-        let first = pending.enter(&tickets, 5, 0).expect("there is room");
+        let first = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX - 1), Turn::Behind);
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX), Turn::Overdue);
         assert_eq!(
-            pending.enter(&tickets, 5, PENDING_NS_MAX),
+            pending.enter(&tickets, (PortId(1), 5), PENDING_NS_MAX),
             Some(first),
             "without flow it is behind still"
         );
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX + 1), Turn::Behind);
         assert!(!tickets.is_overtaken(first));
-        let other = pending.enter(&tickets, 6, 0).expect("there is room");
+        let other = pending.enter(&tickets, (PortId(1), 6), 0).expect("there is room");
         pending.overtake(&tickets, 5);
         assert!(!tickets.is_overtaken(other));
-        pending.overtake_all(&tickets);
+        pending.overtake_all(&tickets, PortId(2));
+        assert!(!tickets.is_overtaken(other), "it is of another port");
+        pending.overtake_all(&tickets, PortId(1));
         assert!(tickets.is_overtaken(other) && pending.taken == 0);
         assert!(tickets.is_overtaken(first) && !tickets.is_overtaken(Ticket::NONE));
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX + 2), Turn::Now);
@@ -353,7 +366,7 @@ mod tests {
     #[test]
     fn who_is_through_and_says_nothing_more_leaves_its_place() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
-        let ticket = pending.enter(&tickets, 77, 0).expect("there is room");
+        let ticket = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
         let tidy = |pending: &mut Pending| {
             (0..PENDING_FLOWS / PENDING_WAYS).for_each(|_| pending.tidy(&tickets));
             pending.is_any()
@@ -367,12 +380,17 @@ mod tests {
     fn a_flow_without_a_place_has_no_ticket() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(15));
         let hashes = |count: usize| (0..count as u64).map(|number| 5 + number * PENDING_FLOWS as u64);
-        let all: Vec<_> = hashes(PENDING_WAYS + 1).map(|hash| pending.enter(&tickets, hash, 0)).collect();
+        let all: Vec<_> =
+            hashes(PENDING_WAYS + 1).map(|hash| pending.enter(&tickets, (PortId(1), hash), 0)).collect();
         let (none, own) = all.split_last().expect("some");
         assert_eq!(*none, Some(Ticket::NONE));
         assert!(own.iter().flatten().all(|ticket| *ticket != Ticket::NONE && ticket.worker() == 15));
         assert_ne!(
-            pending.enter(&tickets, 5 + 99 * PENDING_FLOWS as u64, PENDING_NS_MAX + FORGOTTEN_NS),
+            pending.enter(
+                &tickets,
+                (PortId(1), 5 + 99 * PENDING_FLOWS as u64),
+                PENDING_NS_MAX + FORGOTTEN_NS
+            ),
             Some(Ticket::NONE)
         );
     }

@@ -91,6 +91,7 @@ impl Order {
             Self::AddSwitch(_)
                 | Self::AddPort(_)
                 | Self::FdbAdd(_)
+                | Self::Restore(_)
                 | Self::Know
                 | Self::Hold
                 | Self::Bring { .. }

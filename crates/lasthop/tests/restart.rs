@@ -246,12 +246,17 @@ fn an_upgrade_to_what_is_no_lasthop_is_refused_and_touches_nothing() {
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
 }
 
-/// A program that says that it knows `version` of what is kept, and then does `rest`, a line of sh.
+/// A program that says as often as it is asked that it knows `version` of what is kept, and then does `rest`, a line of sh.
 fn heir_of_version(switch: &Switch, version: u64, rest: &str) -> String {
+    heir_that_waits(switch, version, "", rest)
+}
+
+/// As `heir_of_version`; it does `between`, lines of sh, before it says so once more.
+fn heir_that_waits(switch: &Switch, version: u64, between: &str, rest: &str) -> String {
     let answer = format!(r#"{{"Reply":{{"id":0,"result":{{"Ok":{{"Knows":{{"version":{version}}}}}}}}}}}"#);
     // Four bytes of length, four of descriptors, as the channel between the processes has them.
-    let script =
-        format!("#!/bin/sh\nprintf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{answer}' >&0\n{rest}\n", answer.len());
+    let say = format!("printf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{answer}' >&0\n", answer.len());
+    let script = format!("#!/bin/sh\n{say}{between}{say}{rest}\n");
     let path = switch.base.path().join(format!("heir{version}"));
     std::fs::write(&path, script).expect("written");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("made executable");
@@ -314,6 +319,30 @@ fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
     assert_eq!(program_of(switch.switch_pid().expect("a process")), program);
     assert!(switch.log().contains("ended with status 3"), "{}", switch.log());
     assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let (process, version) = (switch.switch_pid(), own_version(&switch));
+    let (told, go) = (switch.base.path().join("told"), switch.base.path().join("go"));
+    // Three hundred bytes are more than the question that comes first.
+    let (told_at, go_at) = (told.display(), go.display());
+    let waits = format!("head -c 300 >{told_at}\nwhile ! [ -e {go_at} ]; do sleep 0.01; done\n");
+    let heir = heir_that_waits(&switch, version, &waits, "cat >/dev/null");
+    let said = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| switch.ask(&["upgrade", &heir]).refused());
+        eventually("that it is told", || (std::fs::metadata(&told).ok()?.len() == 300).then_some(()));
+        switch.ask(&["vnic", "add", "three"]).ok();
+        std::fs::write(&go, "").expect("written");
+        asked.join().expect("an answer")
+    });
+    assert!(said.contains("changed meanwhile; try again"), "{said}");
+    assert_eq!(switch.switch_pid(), process);
     send(&mut one, &frame(TWO, ONE, 1, 60));
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
     switch.ask(&["stats", "--check"]).ok();

@@ -8,6 +8,7 @@ pub(super) fn headline(workload: &Workload) -> String {
         Kind::Stream { pairs, both_ways } => stream(pairs, both_ways),
         Kind::FanIn { senders } => format!("{senders} senders to one"),
         Kind::Offered { rate_pps } => format!("{} packets/s offered", count(rate_pps)),
+        Kind::First { rate_pps } => format!("{} new flows/s, one way", count(rate_pps)),
         Kind::RoundTrip { sleeping: true, .. } => "Round trip, guests asleep".to_owned(),
         Kind::RoundTrip { sleeping: false, .. } => "Round trip, guests polling".to_owned(),
         Kind::Idle { guests } => return format!("{guests} silent guests"),

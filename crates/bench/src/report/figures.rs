@@ -52,7 +52,7 @@ pub(super) fn subject(metric: Metric) -> &'static str {
     match metric {
         Metric::Mpps => "Packets received, Mpps",
         Metric::Gbps => "Frames received, Gbit/s",
-        Metric::Micros => "Round trip, median, µs",
+        Metric::Micros => "Round trip, or way of a first packet, median, µs",
         Metric::CpuPercent => "Processor time of the back end, % of a core",
     }
 }

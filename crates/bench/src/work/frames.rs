@@ -7,9 +7,13 @@ use crate::Workload;
 const ETHERNET_BYTES: usize = 14;
 const IPV4_BYTES: usize = 20;
 const TCP_BYTES: usize = 20;
+/// Where a frame has its UDP ports.
+const PORTS: std::ops::Range<usize> = ETHERNET_BYTES + IPV4_BYTES..ETHERNET_BYTES + IPV4_BYTES + 4;
 /// How each address of ours starts (locally administered): by this the receiver knows our frames among those that a switch
 /// may send by itself.
 const OURS: [u8; 2] = [0x02, 0x4c];
+/// Where a UDP datagram's payload begins, which is where a frame's number is if it has one; virtio-net header counted.
+const NUMBER: usize = HEADER_BYTES + ETHERNET_BYTES + IPV4_BYTES + 8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 /// Payload of a segment on a link of 1500 bytes, with TCP timestamps: what Linux asks for.
@@ -66,9 +70,9 @@ impl Frames {
         let frame = &mut self.bytes[HEADER_BYTES..];
         if self.flows.end > 1 {
             let [.., high, middle, low] = self.flows.step().to_be_bytes();
-            let ports = &mut frame[ETHERNET_BYTES + IPV4_BYTES..];
+            let ports = &mut frame[PORTS];
             // Source port the low 16 bits, destination port above 0x4000 the rest.
-            ports[..4].copy_from_slice(&[middle, low, 0x40, high]);
+            ports.copy_from_slice(&[middle, low, 0x40, high]);
         }
         if self.macs.end > 1 {
             let [_, number @ ..] = self.macs.step().to_be_bytes();
@@ -84,11 +88,34 @@ impl Frames {
         self.next().first_chunk().unwrap_or(&[0; START_BYTES])
     }
 
+    /// Has all frames be of flow `number`, if there is just one.
+    pub(crate) fn set_ports(&mut self, number: u32) {
+        let [.., high, middle, low] = number.to_be_bytes();
+        self.bytes[HEADER_BYTES..][PORTS].copy_from_slice(&[middle, low, 0x40, high]);
+    }
+
+    /// Has all frames go from address `from` of one guest to address `to` of the other, if each has just one.
+    pub(crate) fn set_addresses(&mut self, from: u32, to: u32) {
+        let frame = &mut self.bytes[HEADER_BYTES..];
+        frame[3..6].copy_from_slice(&to.to_be_bytes()[1..]);
+        frame[9..12].copy_from_slice(&from.to_be_bytes()[1..]);
+    }
+
+    /// Gives the next frame, a UDP datagram, a number.
+    pub(crate) fn set_number(&mut self, number: u32) {
+        self.bytes[NUMBER..NUMBER + 4].copy_from_slice(&number.to_be_bytes());
+    }
+
     /// Bytes of each frame with its header.
     #[inline(always)]
     pub(crate) fn len_bytes(&self) -> usize {
         self.bytes.len()
     }
+}
+
+/// The number of a received frame that was given one.
+pub(crate) fn number(start: &[u8; START_BYTES]) -> u32 {
+    u32::from_be_bytes(std::array::from_fn(|at| start[NUMBER + at]))
 }
 
 /// Whether a received frame, by its first bytes, header in front, is one of ours.

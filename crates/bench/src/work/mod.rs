@@ -1,5 +1,6 @@
 //! Guests at work: what a workload makes them do.
 
+mod first_packets;
 mod frames;
 mod round_trip;
 mod station;

@@ -69,20 +69,25 @@ impl PingPong {
 
     /// What it took.
     pub(crate) fn result(&self) -> RoundTrip {
-        let at = |share| self.times.value_at_quantile(share);
-        RoundTrip {
-            count: self.times.len(),
-            p50_ns: at(0.5),
-            p90_ns: at(0.9),
-            p99_ns: at(0.99),
-            p999_ns: at(0.999),
-            max_ns: self.times.max(),
-        }
+        summary(&self.times)
+    }
+}
+
+/// Percentiles of what was entered.
+pub(super) fn summary(times: &Histogram<u64>) -> RoundTrip {
+    let at = |share| times.value_at_quantile(share);
+    RoundTrip {
+        count: times.len(),
+        p50_ns: at(0.5),
+        p90_ns: at(0.9),
+        p99_ns: at(0.99),
+        p999_ns: at(0.999),
+        max_ns: times.max(),
     }
 }
 
 /// Room for every time there may be: times beyond the end would be entered as others.
-fn histogram() -> Histogram<u64> {
+pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).unwrap_or_else(|_| unreachable!("these bounds are possible"))
 }
 
@@ -107,7 +112,7 @@ fn arrived(guest: &mut BurstGuest, sleeping: bool) -> Result<bool, GuestError> {
 }
 
 /// Receives until nothing has come for a while.
-fn silence(guest: &mut BurstGuest) -> Result<(), GuestError> {
+pub(super) fn silence(guest: &mut BurstGuest) -> Result<(), GuestError> {
     const WHILE: Duration = Duration::from_millis(5);
     let mut last = Instant::now();
     while last.elapsed() < WHILE {

@@ -4,12 +4,16 @@ use std::time::{Duration, Instant};
 use lasthop_guest::{BurstGuest, GuestError, ReadDepth};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::first_packets::FirstPackets;
 use super::round_trip::PingPong;
 use super::traffic::{Lane, Tally, Traffic};
 use crate::{Kind, RoundTrip, Workload};
 
 /// Until the first frame arrives: some back ends take seconds to set up a guest.
 pub(crate) const FIRST_FRAME_SECONDS_MAX: u64 = 30;
+
+/// For how long addresses are shown, each way; what is under way then is finished.
+const LEARNS_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a measurement saw at the guests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,11 +29,13 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) struct Station {
     guests: Vec<BurstGuest>,
+    /// The next flow of which no packet was sent.
+    new_flow: u32,
 }
 
 impl Station {
     pub(crate) fn new(guests: Vec<BurstGuest>) -> Self {
-        Self { guests }
+        Self { guests, new_flow: 0 }
     }
 
     /// Waits until frames pass, both ways, between all that will send and receive. False: they do not,
@@ -50,13 +56,20 @@ impl Station {
         Ok(true)
     }
 
-    /// Shows the back end every address of both sides.
+    /// Shows the back end every address of both sides, again while it loses some: control planes that decide about each first
+    /// packet are not as fast as this.
     pub(crate) fn learn(&mut self, workload: &Workload) -> Result<(), GuestError> {
         let there = lanes(workload);
         let back: Vec<_> = there.iter().map(|(from, to)| (*to, *from)).collect();
-        let count = u64::from(workload.macs);
-        traffic(workload, &back, None).send_all(&mut self.guests, count)?;
-        traffic(workload, &there, None).send_all(&mut self.guests, count)?;
+        for lanes in [back, there] {
+            let (start, all) = (Instant::now(), u64::from(workload.macs) * lanes.len() as u64);
+            let mut arrived = 0;
+            while arrived < all && start.elapsed() < LEARNS_WITHIN {
+                let mut traffic = traffic(workload, &lanes, None);
+                arrived = traffic.send_all(&mut self.guests, workload.macs.into())?;
+                arrived += traffic.rest(&mut self.guests, all.saturating_sub(arrived))?;
+            }
+        }
         Ok(())
     }
 
@@ -69,6 +82,7 @@ impl Station {
                 Done::default()
             }
             Kind::RoundTrip { sleeping, pause } => self.ping_pong(workload, (sleeping, pause), duration)?,
+            Kind::First { rate_pps } => self.first_packets(workload, rate_pps, duration)?,
             Kind::Offered { rate_pps } => self.stream(workload, Some(rate_pps), duration)?,
             Kind::Stream { .. } | Kind::FanIn { .. } => self.stream(workload, None, duration)?,
         };
@@ -86,6 +100,17 @@ impl Station {
         let mut traffic = traffic(workload, &lanes(workload), rate_pps);
         let tally = traffic.run(&mut self.guests, duration)?;
         Ok(Done { tally, ..Done::default() })
+    }
+
+    fn first_packets(
+        &mut self,
+        workload: &Workload,
+        rate_pps: u64,
+        duration: Duration,
+    ) -> Result<Done, GuestError> {
+        let mut packets = FirstPackets::new(workload, rate_pps);
+        self.new_flow = packets.run(&mut self.guests, duration, self.new_flow)?;
+        Ok(Done { tally: packets.tally(), round_trip: Some(packets.result()), ..Done::default() })
     }
 
     fn ping_pong(
@@ -116,7 +141,7 @@ fn lanes(workload: &Workload) -> Vec<(usize, usize)> {
             there.chain(back).collect()
         }
         Kind::FanIn { senders } => (1..=usize::from(senders)).map(|from| (from, 0)).collect(),
-        Kind::Offered { .. } | Kind::RoundTrip { .. } => vec![(0, 1)],
+        Kind::Offered { .. } | Kind::First { .. } | Kind::RoundTrip { .. } => vec![(0, 1)],
         Kind::Idle { guests } => (0..usize::from(guests) / 2).map(|pair| (2 * pair, 2 * pair + 1)).collect(),
     }
 }

@@ -93,6 +93,22 @@ pub fn set_address(name: &str, mac: [u8; 6]) -> Result<(), OpenError> {
     Link::new(name)?.set_mac(mac)
 }
 
+/// Bytes of the largest packet of a device, as of now; none if that name is not the device with this interface index (any more).
+#[must_use]
+pub fn mtu_bytes(name: &str, index: u32) -> Option<u32> {
+    let link = Link::new(name).ok()?;
+    link.index().ok().filter(|found| *found == index)?;
+    link.mtu_bytes().ok()
+}
+
+/// Gives a device another MTU, in bytes.
+///
+/// # Errors
+/// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and what the kernel refuses.
+pub fn set_mtu(name: &str, mtu_bytes: u32) -> Result<(), OpenError> {
+    Link::new(name)?.set_mtu(mtu_bytes)
+}
+
 /// Whether a kernel that says so does not know what it was asked.
 pub(crate) fn is_unknown(error: Errno) -> bool {
     matches!(error, Errno::NOPROTOOPT | Errno::INVAL | Errno::OPNOTSUPP)

@@ -16,7 +16,7 @@ mod xdp;
 pub use error::OpenError;
 pub use gate::{Gate, host_tap};
 pub use host::Host;
-pub use link::{ethernet_device, set_address};
+pub use link::{ethernet_device, mtu_bytes, set_address, set_mtu};
 pub use namespace::tap_namespace_id;
 pub use packet::{PacketOptions, packet};
 pub use tap::{TapOptions, set_carrier, tap};

@@ -38,7 +38,7 @@ pub(super) struct BenchArgs {
     #[arg(long, requires = "sockets")]
     pid: Option<u32>,
     /// A piece of work, as in stream,size=1500,touched (may be repeated). Who: stream, both, pairs=N, fan-in=N,
-    /// offered=PPS, rtt[,sleep][,pause-us=N], idle=N. How: size=BYTES, ring=ENTRIES, flows=N, macs=N, touched
+    /// offered=PPS, first=PPS (each packet begins a flow), rtt[,sleep][,pause-us=N], idle=N. How: size=BYTES, ring=ENTRIES, flows=N, macs=N, touched
     #[arg(long = "workload", value_name = "WORK", value_parser = parse_workload)]
     workloads: Vec<Workload>,
     /// Named list of them: quick, standard, full [default: quick]

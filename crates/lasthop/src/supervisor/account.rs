@@ -21,17 +21,19 @@ const INTERNAL: &str = "internal";
 #[derive(Debug)]
 pub(super) struct Account {
     book: OwnedFd,
+    /// Of a switch process that is to take over from the present one.
+    next: Option<OwnedFd>,
     past: Booked,
 }
 
 impl Account {
     pub(super) fn open() -> io::Result<Self> {
-        Ok(Self { book: blank()?, past: Booked::default() })
+        Ok(Self { book: blank()?, next: None, past: Booked::default() })
     }
 
     /// What another supervisor kept.
     pub(super) fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>) -> Self {
-        let mut account = Self { book, past: Booked::default() };
+        let mut account = Self { book, next: None, past: Booked::default() };
         past.iter().for_each(|(name, count)| account.past.add(name, *count));
         // Whoever counted there is dead.
         if let Ok(booked) = account.close_book() {
@@ -53,11 +55,19 @@ impl Account {
         self.book.try_clone()
     }
 
-    /// The switch is dead: what it counted; the next one begins a new book.
+    /// A copy of the memory that the switch after the present one gets.
+    fn next_book(&mut self) -> io::Result<OwnedFd> {
+        let next = blank()?;
+        let copy = next.try_clone()?;
+        self.next = Some(next);
+        Ok(copy)
+    }
+
+    /// The switch counts nothing any more: what it counted; the next one begins a new book.
     fn close_book(&mut self) -> io::Result<Booked> {
         let mut bytes = vec![0; BOOK_BYTES];
         let read = rustix::io::pread(&self.book, &mut bytes[..], 0)?;
-        self.book = blank()?;
+        self.book = self.next.take().map_or_else(blank, Ok)?;
         Ok(Booked::of(&bytes[..read]))
     }
 }
@@ -88,7 +98,17 @@ impl Supervisor {
         book
     }
 
-    /// The switch is dead: what it counted is added to what others did before it.
+    /// Memory for the counters of port `number` in the switch process that is to take over; none as for `book`.
+    pub(super) fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
+        self.accounts.get_mut(&number)?.next_book().ok()
+    }
+
+    /// No switch process takes over.
+    pub(super) fn forget_next_books(&mut self) {
+        self.accounts.values_mut().for_each(|account| account.next = None);
+    }
+
+    /// The switch counts nothing any more: what it counted is added to what others did before it.
     ///
     /// Returns what it counted, of all ports together.
     pub(super) fn close_books(&mut self) -> PortCounters {

@@ -27,7 +27,18 @@ impl Supervisor {
     pub(super) fn vnic_set(&mut self, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
         let (name, keys) = name_and_keys(params)?;
         let number = self.find_vnic(&name)?;
+        self.change_vnic(number, keys, Some(asker.clone()))
+    }
+
+    /// As `vnic.set`, for somebody who waits for an answer, or of our own accord.
+    pub(super) fn change_vnic(
+        &mut self,
+        number: u32,
+        keys: Map<String, Value>,
+        asker: Option<Asker>,
+    ) -> Result<Option<Value>, Fault> {
         let Some(port) = self.ports.get_mut(&number) else { return Ok(None) };
+        let name = port.spec.name.to_string();
         let to = change::with_keys(&port.spec, keys)?;
         check_absolute(&to)?;
         let changes = change::changes(&port.spec, &to);
@@ -47,7 +58,7 @@ impl Supervisor {
         })?;
         port.is_changing = true;
         let order = Order::ChangePort(port.as_told(&to));
-        self.order(order, What::Changed(Changing { port: number, to, changes }), Some(asker.clone()));
+        self.order(order, What::Changed(Changing { port: number, to, changes }), asker);
         Ok(None)
     }
 
@@ -70,7 +81,7 @@ impl Supervisor {
                 say!("vnic {}: {what}", to.name);
                 let name = to.name.to_string();
                 port.spec = to;
-                port.placeholder.iter().for_each(|placeholder| placeholder.set_address(&port.spec));
+                port.placeholder.iter().for_each(|placeholder| placeholder.follow(&port.spec));
                 let guest_told = if let Answer::Changed { guest_told } = answer { guest_told } else { None };
                 to_json(&SetReport { name, changes, guest_told })
             }

@@ -149,6 +149,12 @@ impl<Out, In> Process<Out, In> {
         self.child.id()
     }
 
+    /// Has it end, and does not wait for that.
+    pub(crate) fn kill(&mut self) {
+        // Fails only for one that has ended.
+        let _ = self.child.kill();
+    }
+
     /// Makes sure that it has ended, and says how.
     fn end(&mut self) -> String {
         // It has closed the channel, so there is nothing left that it could do.
@@ -367,15 +373,16 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         Process::start(&self.role, program)
     }
 
-    /// Ends the present process; `heir`, of `program`, takes its place, and so will those after it.
-    pub(crate) fn replace(&mut self, heir: Process<Out, In>, program: PathBuf) {
-        self.bury();
-        // The signal that made sure of it is no news.
+    /// `heir`, of `program`, takes the place of the present process, and so will those after it. Who is replaced is returned:
+    /// dropping it waits for its end.
+    pub(crate) fn replace(&mut self, heir: Process<Out, In>, program: PathBuf) -> Option<Process<Out, In>> {
+        let replaced = self.current.replace(heir);
+        replaced.iter().for_each(|process| self.count_life(process.started.elapsed()));
         let why = format!("was replaced by that of {}", program.display());
         self.last_end = Some((why, Instant::now()));
-        self.current = Some(heir);
         self.starts += 1;
         self.program = program;
+        replaced
     }
 
     /// From the next start on it is a process of `program`.
@@ -396,14 +403,17 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// It is gone: says how it ended.
     pub(crate) fn bury(&mut self) -> String {
         let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
-        let life = process.started.elapsed();
+        self.count_life(process.started.elapsed());
+        let how = process.end();
+        self.last_end = Some((how.clone(), Instant::now()));
+        how
+    }
+
+    fn count_life(&mut self, life: Duration) {
         if life >= SOUND_LIFE {
             self.pause.reset();
         }
         self.is_hasty = life < SHORT_LIFE;
-        let how = process.end();
-        self.last_end = Some((how.clone(), Instant::now()));
-        how
     }
 
     /// Plans the next start; returns the pause until then.

@@ -7,12 +7,14 @@ use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
 use crate::rundir;
+use crate::sandbox::Layer;
 
 use super::Supervisor;
 use super::account::obituary;
 use super::control::Control;
 use super::controller::Plane;
 use super::driver::Driver;
+use super::hurry::Hurry;
 use super::orders::What;
 use super::port::Port;
 use super::source::Source;
@@ -72,6 +74,11 @@ impl Supervisor {
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
         self.restore_entries();
+        self.tell_of_guests();
+    }
+
+    /// Tells a switch process that knows switches and ports of all guests, and hands them over.
+    pub(super) fn tell_of_guests(&mut self) {
         self.restore_datapaths();
         self.hand_over();
         // Its answer comes after all the others.
@@ -101,6 +108,15 @@ impl Supervisor {
         self.bury_orphans();
     }
 
+    /// The switch has given up what it could, and goes on with the guests of another one.
+    pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
+        self.lives.note_sandbox(layers);
+        // Not before: what it started by then, which takes memory apart in the end, is in no hurry.
+        if !self.estates.is_empty() {
+            self.hurry = Some(Hurry::begin(self.lives.pid()));
+        }
+    }
+
     /// The user has to change something before the switch can start.
     pub(super) fn fail_start(&mut self, fault: Fault) {
         if matches!(self.stage, Stage::Starting) {
@@ -111,6 +127,8 @@ impl Supervisor {
     /// The switch process is no more.
     pub(super) fn switch_gone(&mut self) {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
+        // First: those whom it is taken from are to be there.
+        self.hurry = None;
         let how = self.lives.bury();
         self.upgrade_failed();
         let counters = self.close_books();

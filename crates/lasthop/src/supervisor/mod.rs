@@ -18,6 +18,7 @@ mod doctor;
 mod driver;
 mod estate;
 mod fdb;
+mod hurry;
 mod interface;
 mod legacy;
 mod lifecycle;
@@ -69,6 +70,7 @@ use control::Control;
 use controller::Plane;
 use driver::Driver;
 use estate::Estate;
+use hurry::Hurry;
 use interface::Entrance;
 use legacy::Legacy;
 use lifecycle::Stage;
@@ -160,6 +162,8 @@ struct Supervisor {
     accounts: BTreeMap<u32, Account>,
     /// The switch process is being replaced by that of another program.
     upgrade: Option<Upgrade>,
+    /// While guests wait for a switch process.
+    hurry: Option<Hurry>,
     /// What users entered into the forwarding table.
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
@@ -211,6 +215,7 @@ impl Supervisor {
             estates: BTreeMap::new(),
             accounts: BTreeMap::new(),
             upgrade: None,
+            hurry: None,
             static_entries: Vec::new(),
             next_attachment: 0,
             control: Some(control),
@@ -274,7 +279,8 @@ impl Supervisor {
         let control = self.control.as_ref().and_then(Control::due);
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
-        let others = others.into_iter().chain([self.plane.due(), self.store.due()]);
+        let hurry = self.hurry.as_ref().map(Hurry::until);
+        let others = others.into_iter().chain([self.plane.due(), self.store.due(), hurry]);
         others.fold(ports, earlier)
     }
 
@@ -285,6 +291,7 @@ impl Supervisor {
             self.ports.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
         ports.into_iter().for_each(|number| self.advance_port(number));
         self.upgrade_on_time(now);
+        self.hurry.take_if(|hurry| hurry.until() <= now);
         if let Some(control) = &mut self.control {
             control.expire(now, &self.poller);
         }

@@ -158,7 +158,7 @@ impl Supervisor {
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => self.lives.note_last_words(why),
-            Report::Sandbox(layers) => self.lives.note_sandbox(layers),
+            Report::Sandbox(layers) => self.sandboxed(layers),
             Report::Forbidden(call) => self.lives.note_last_words(call.to_string()),
             Report::Reply { id, result } => {
                 if let Some(waiting) = self.waiting.remove(&id) {

@@ -4,20 +4,24 @@
 //! whose controller is outside has a tap of its name, through which nothing passes: nobody reads it, and what the host's stack
 //! sends to it is lost. It says what the guest's end is like: its address, its MTU, and whether it has a link. It is the
 //! supervisor's alone, so it goes with the vnic, and outlives switch processes.
+//!
+//! Open vSwitch's `mtu_request` sets the MTU of that tap, and by it the vnic's: what a guest is told when it attaches.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use lasthop_driver::open::{self, OpenError, TapOptions};
 use rustix::io::Errno;
+use serde_json::{Map, Value};
 
 use crate::log::say_of_others;
 use crate::orders::{HostDevice, Order};
 use crate::switches::SwitchName;
-use crate::vnic::VnicSpec;
+use crate::vnic::{Name, VnicSpec};
 
 use super::Supervisor;
 use super::port::Port;
+use super::warnings::MTU_USUAL;
 
 /// A tap without a purpose of its own.
 #[derive(Debug)]
@@ -49,8 +53,26 @@ impl Placeholder {
         open::tap_namespace_id(self.tap.as_fd()) == Err(Errno::BADFD)
     }
 
-    /// The guest's address is another one.
-    pub(super) fn set_address(&self, vnic: &VnicSpec) {
+    /// The guest's address or MTU may be another one.
+    pub(super) fn follow(&self, vnic: &VnicSpec) {
+        self.set_address(vnic);
+        self.set_mtu(vnic);
+    }
+
+    fn set_mtu(&self, vnic: &VnicSpec) {
+        if self.mtu_bytes(vnic).is_some_and(|mtu| mtu != mtu_of(vnic))
+            && let Err(error) = open::set_mtu(vnic.name.as_str(), mtu_of(vnic))
+        {
+            say_of_others!("vnic {}: its tap keeps its MTU: {error}", vnic.name);
+        }
+    }
+
+    /// As it is now; none when the tap was renamed or moved.
+    fn mtu_bytes(&self, vnic: &VnicSpec) -> Option<u32> {
+        open::mtu_bytes(vnic.name.as_str(), self.index)
+    }
+
+    fn set_address(&self, vnic: &VnicSpec) {
         if let Some(mac) = vnic.mac
             && let Err(error) = open::set_address(vnic.name.as_str(), mac.0)
         {
@@ -65,6 +87,11 @@ impl Placeholder {
             self.has_link = Some(has_link);
         }
     }
+}
+
+/// Bytes; without one of its own a vnic has what devices have.
+fn mtu_of(vnic: &VnicSpec) -> u32 {
+    vnic.mtu.unwrap_or(MTU_USUAL).into()
 }
 
 impl Supervisor {
@@ -137,6 +164,27 @@ impl Supervisor {
             }
             self.make_placeholder(number);
             self.tell_of_placeholder(number);
+        }
+    }
+
+    /// There are news of devices: a placeholder that was given another MTU gives it to its vnic.
+    pub(super) fn heed_placeholders(&mut self, names: &BTreeSet<String>) {
+        let wanted = |port: &Port| {
+            let placeholder =
+                port.placeholder.as_ref().filter(|_| names.contains(port.spec.name.as_str()))?;
+            let mtu = placeholder.mtu_bytes(&port.spec).filter(|mtu| *mtu != mtu_of(&port.spec))?;
+            Some((port.spec.name.clone(), mtu))
+        };
+        let wanted: Vec<(u32, (Name, u32))> =
+            self.ports.iter().filter_map(|(number, port)| Some((*number, wanted(port)?))).collect();
+        for (number, (name, mtu)) in wanted {
+            let keys = Map::from_iter([("mtu".to_owned(), Value::from(mtu))]);
+            if let Err(fault) = self.change_vnic(number, keys, None) {
+                say_of_others!(
+                    "vnic {name}: its tap was given an MTU of {mtu}, which its guest will not have: {}",
+                    fault.message
+                );
+            }
         }
     }
 

@@ -90,14 +90,19 @@ impl Supervisor {
     /// Tells the switch of a port, which is new to everybody or to this switch process.
     pub(super) fn tell_of_port(&mut self, number: u32, is_new: bool, asker: Option<Asker>) {
         let book = self.book(number);
-        let Some(port) = self.ports.get_mut(&number) else { return };
+        let Some(order) = self.note_told(number) else { return };
+        let what = What::Added { port: number, is_new };
+        self.order_with(order, book.into_iter().collect(), what, asker);
+    }
+
+    /// The order that tells a switch process of a port, which is told now.
+    pub(super) fn note_told(&mut self, number: u32) -> Option<Order> {
+        let port = self.ports.get_mut(&number)?;
         let told = port.as_told(&port.spec);
         if let Some(device) = port.device_mut() {
             device.told = told.device;
         }
-        let order = Order::AddPort(told);
-        let what = What::Added { port: number, is_new };
-        self.order_with(order, book.into_iter().collect(), what, asker);
+        Some(Order::AddPort(told))
     }
 
     /// The number of the port with this name.

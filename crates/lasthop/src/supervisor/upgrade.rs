@@ -3,9 +3,11 @@
 //! ```text
 //!   new program started ── knows this version of what is kept? ──no──> refused, nothing was touched
 //!                                  │ yes
+//!   new one told of all switches and ports ── takes them? ──no──> refused, nothing was touched
+//!                                  │ yes
 //!   old switch rests: takes nothing more, finishes what it has ──no──> it goes on, refused
 //!                                  │ yes
-//!   old one ended ──> new one gets everything ── guests waited for so long ──> answer
+//!   old one killed, new one gets all guests ── guests waited for so long ──> answer
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -16,12 +18,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::fault::{Fault, Kind};
+use crate::fdb::StaticEntry;
 use crate::log::say;
-use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use crate::orders::{Answer, Order, Report, Request, STATE_VERSION, SwitchPort};
 use crate::poller::Interest;
+use crate::switches::SwitchSpec;
 
 use super::Supervisor;
 use super::child::Process;
+use super::hurry::Hurry;
 use super::orders::{Asker, What, switch_down};
 use super::source::Source;
 
@@ -37,12 +42,49 @@ pub(super) struct UpgradeParams {
 /// How far an upgrade is.
 #[derive(Debug)]
 pub(super) enum Upgrade {
-    /// The new process is asked what it knows.
-    Asking { heir: Process<Request, Report>, program: PathBuf, asker: Asker, until: Instant },
+    /// The new process is asked what it knows; then it is told of switches and ports, and asked once more.
+    Asking {
+        heir: Process<Request, Report>,
+        program: PathBuf,
+        asker: Asker,
+        until: Instant,
+        introduction: Option<Introduction>,
+    },
     /// The old one comes to rest.
-    Resting { heir: Process<Request, Report>, program: PathBuf, asker: Asker, since: Instant },
-    /// The new one takes over.
-    TakingOver { program: PathBuf, asker: Asker, since: Instant },
+    Resting {
+        heir: Process<Request, Report>,
+        program: PathBuf,
+        asker: Asker,
+        since: Instant,
+        introduction: Introduction,
+    },
+    /// The new one takes over. The old one, which does nothing any more, comes to its end meanwhile: guests need not wait for that.
+    TakingOver {
+        program: PathBuf,
+        asker: Asker,
+        since: Instant,
+        predecessor: Option<Process<Request, Report>>,
+    },
+}
+
+/// What the new process is told before guests wait for it. It is out of date if anything of it changes.
+#[derive(Debug, PartialEq)]
+pub(super) struct Introduction {
+    switches: Vec<SwitchSpec>,
+    ports: Vec<(u32, SwitchPort)>,
+    entries: Vec<StaticEntry>,
+}
+
+impl Introduction {
+    /// The orders that tell it, those of a port with its number.
+    fn orders(&self) -> impl Iterator<Item = (Order, Option<u32>)> {
+        // The default one is among the options of the process.
+        let switches = self.switches.iter().filter(|spec| !spec.name.is_default());
+        let switches = switches.map(|spec| (Order::AddSwitch(spec.clone()), None));
+        let ports = self.ports.iter().map(|(number, port)| (Order::AddPort(port.clone()), Some(*number)));
+        let entries = self.entries.iter().map(|entry| (Order::FdbAdd(entry.clone()), None));
+        switches.chain(ports).chain(entries)
+    }
 }
 
 impl Upgrade {
@@ -78,7 +120,8 @@ impl Supervisor {
         self.poller.add(&heir.channel, Source::Heir.into(), Interest::READ)?;
         let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
         let until = Instant::now() + PATIENCE;
-        self.upgrade = Some(Upgrade::Asking { heir, program, asker: asker.clone(), until });
+        self.upgrade =
+            Some(Upgrade::Asking { heir, program, asker: asker.clone(), until, introduction: None });
         Ok(())
     }
 
@@ -129,9 +172,39 @@ impl Supervisor {
             );
             return self.refuse_upgrade(&why);
         }
-        let Some(Upgrade::Asking { heir, program, asker, .. }) = self.upgrade.take() else { return };
-        self.upgrade = Some(Upgrade::Resting { heir, program, asker, since: Instant::now() });
+        let Some(Upgrade::Asking { mut heir, program, asker, until, introduction }) = self.upgrade.take()
+        else {
+            return;
+        };
+        let Some(introduction) = introduction else {
+            let introduction = Some(self.introduce(&mut heir));
+            self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, introduction });
+            return;
+        };
+        let heir_pid = heir.pid();
+        self.upgrade = Some(Upgrade::Resting { heir, program, asker, since: Instant::now(), introduction });
+        self.hurry = Some(Hurry::begin(self.lives.pid().into_iter().chain([heir_pid])));
         self.order(Order::Rest, What::Rested, None);
+    }
+
+    /// Tells the new process of switches and ports, while guests do not wait yet.
+    fn introduce(&mut self, heir: &mut Process<Request, Report>) -> Introduction {
+        let introduction = self.introduction();
+        for (order, port) in introduction.orders() {
+            let book = port.and_then(|port| self.next_book(port));
+            let _ = heir.channel.send(&Request { id: 0, order }, book);
+        }
+        let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
+        introduction
+    }
+
+    fn introduction(&self) -> Introduction {
+        let ports = self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
+        Introduction {
+            switches: self.switches.clone(),
+            ports: ports.collect(),
+            entries: self.static_entries.clone(),
+        }
     }
 
     /// The old switch has come to rest, or will not.
@@ -140,9 +213,13 @@ impl Supervisor {
             return self.rested_to_leave(result.map(drop));
         }
         match (result, self.upgrade.take()) {
-            (Ok(_), Some(Upgrade::Resting { heir, program, asker, since })) => {
-                self.upgrade = Some(Upgrade::TakingOver { program: program.clone(), asker, since });
-                self.succeed(heir, program);
+            (Ok(_), Some(Upgrade::Resting { heir, program, asker, since, introduction })) => {
+                if introduction != self.introduction() {
+                    self.upgrade = Some(Upgrade::Resting { heir, program, asker, since, introduction });
+                    return self.refuse_upgrade("its vnics, ports or switches changed meanwhile; try again");
+                }
+                let predecessor = self.succeed(heir, program.clone());
+                self.upgrade = Some(Upgrade::TakingOver { program, asker, since, predecessor });
             }
             (Err(fault), upgrade) => {
                 self.upgrade = upgrade;
@@ -156,9 +233,18 @@ impl Supervisor {
         }
     }
 
-    /// Ends the old switch, and has the new one go on.
-    fn succeed(&mut self, heir: Process<Request, Report>, program: PathBuf) {
-        self.lives.replace(heir, program);
+    /// Has the new switch go on; returns the old one.
+    fn succeed(
+        &mut self,
+        heir: Process<Request, Report>,
+        program: PathBuf,
+    ) -> Option<Process<Request, Report>> {
+        let mut predecessor = self.lives.replace(heir, program);
+        if let Some(switch) = &mut predecessor {
+            self.poller.remove(&switch.channel);
+            // It stands still, so whatever is left of its life does no harm.
+            switch.kill();
+        }
         if let Some(switch) = self.lives.current() {
             // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
             let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
@@ -168,17 +254,24 @@ impl Supervisor {
         self.ports_down();
         self.fail_waiting();
         self.deposit_head();
-        self.tell_everything();
+        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        ports.into_iter().for_each(|port| drop(self.note_told(port)));
+        self.tell_of_guests();
+        predecessor
     }
 
     /// The new switch goes on with everything.
     pub(super) fn upgraded(&mut self) {
         // One that was asked for while a process started is not over with that start.
         let taking_over = self.upgrade.take_if(|upgrade| matches!(upgrade, Upgrade::TakingOver { .. }));
-        let Some(Upgrade::TakingOver { program, asker, since }) = taking_over else { return };
+        self.hurry = None;
+        let Some(Upgrade::TakingOver { program, asker, since, predecessor }) = taking_over else { return };
         let pause_us = since.elapsed().as_micros() as u64;
         let pid = self.lives.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
+        drop(predecessor);
+        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        ports.into_iter().for_each(|port| drop(self.added(port, false, Ok(()))));
         self.renew_plane(program.clone());
         self.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
     }
@@ -186,6 +279,9 @@ impl Supervisor {
     /// Nothing comes of the upgrade; if the old switch is there, it goes on.
     pub(super) fn refuse_upgrade(&mut self, why: &str) {
         let Some(upgrade) = self.upgrade.take() else { return };
+        // First: those whom it is taken from are to be there.
+        self.hurry = None;
+        self.forget_next_books();
         match &upgrade {
             Upgrade::Asking { .. } => {}
             Upgrade::Resting { .. } => self.order(Order::Wake, What::Restored, None),

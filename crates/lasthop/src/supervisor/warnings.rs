@@ -7,7 +7,7 @@ use crate::report::{PortReport, StatsReport};
 use super::port::Port;
 
 /// What a guest without an MTU of its own has, in bytes (Ethernet).
-const MTU_USUAL: u16 = 1500;
+pub(super) const MTU_USUAL: u16 = 1500;
 /// Vnics named in a warning at most.
 const NAMES_MAX: usize = 3;
 

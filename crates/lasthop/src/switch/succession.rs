@@ -55,7 +55,10 @@ impl Switch {
     /// have another process go on with them, and without copies they end with this one.
     pub(super) fn leave(&mut self) -> ! {
         self.captures = Captures::default();
-        let _ = self.come_to_rest();
+        // Who rests already has been told to, and another process may be at work.
+        if self.stage != Stage::Resting {
+            let _ = self.come_to_rest();
+        }
         // Nothing is dropped: a session that is dropped hangs up.
         std::process::exit(0)
     }

@@ -1,0 +1,64 @@
+//! The workers' threads: there before guests wait for them, since to start one takes a while where CPUs are scarce.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use crate::EngineError;
+use crate::duty::Duty;
+
+/// Each waits for its duty, or for the end.
+#[derive(Default)]
+pub(crate) struct Threads {
+    idle: Vec<Sender<Duty>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// Starts as many.
+    pub(crate) fn start(count: usize) -> Result<Self, EngineError> {
+        let mut threads = Self::default();
+        for number in 0..count {
+            let (duty, given) = channel();
+            let thread = std::thread::Builder::new()
+                .name(format!("worker{number}"))
+                .spawn(move || work(&given))
+                .map_err(|error| EngineError::System("start a worker thread", error))?;
+            threads.idle.push(duty);
+            threads.threads.push(thread);
+        }
+        Ok(threads)
+    }
+
+    /// Gives each its duty, which it does once in its life.
+    pub(crate) fn begin(&mut self, duties: Vec<Duty>) {
+        for (idle, duty) in self.idle.drain(..).zip(duties) {
+            // A thread ends with its duty, or when there will be none.
+            let _ = idle.send(duty);
+        }
+    }
+
+    /// Waits until all have ended, whose workers were told to stop.
+    pub(crate) fn join(&mut self) {
+        self.idle.clear();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a thread does. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
+/// would hold up every guest for ever, one that has died is started again.
+fn work(given: &Receiver<Duty>) {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                std::process::abort();
+            }
+        }
+    }
+    let _bomb = Bomb;
+    if let Ok(duty) = given.recv() {
+        duty.run();
+    }
+}

@@ -1,0 +1,87 @@
+//! Who hands guests over, and who takes them, goes ahead of others for as long as guests wait for it.
+//!
+//! A hand-over is a few milliseconds of work in three processes, one after the other. Where CPUs are scarce, each of these steps waits
+//! for its turn, and that is most of the time that guests wait. So all threads involved ask for short turns, which come soon
+//! (EEVDF, since Linux 6.12; before that nothing changes). They get no more of a CPU than others, so nobody goes without.
+
+mod sys;
+
+use std::time::{Duration, Instant};
+
+use libc::sched_attr;
+
+use crate::procfs;
+
+/// The shortest turn that the kernel grants, in ns.
+const TURN_NS: u64 = 100_000;
+/// Whatever the kernel grants everybody.
+const TURN_NS_DEFAULT: u64 = 0;
+/// Who has not ended his part by then goes on like everybody else.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Processes in a hurry; dropping it ends that.
+pub(super) struct Hurry {
+    until: Instant,
+    processes: Vec<u32>,
+}
+
+impl Hurry {
+    /// Of this process and others, each with all its threads.
+    pub(super) fn begin(others: impl IntoIterator<Item = u32>) -> Self {
+        let processes: Vec<u32> = others.into_iter().chain([std::process::id()]).collect();
+        processes.iter().for_each(|process| set_turns(*process, TURN_NS));
+        Self { until: Instant::now() + LONGEST, processes }
+    }
+
+    /// When it is to end at the latest.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+}
+
+impl Drop for Hurry {
+    fn drop(&mut self) {
+        self.processes.iter().for_each(|process| set_turns(*process, TURN_NS_DEFAULT));
+    }
+}
+
+/// Gives all threads of a process turns of `turn_ns`.
+fn set_turns(process: u32, turn_ns: u64) {
+    for thread in threads(process) {
+        if let Some(attributes) = sys::scheduling(thread).filter(is_ordinary) {
+            // Where that is refused it waits as others do.
+            sys::set_scheduling(thread, &sched_attr { sched_runtime: turn_ns, ..attributes });
+        }
+    }
+}
+
+/// Whom an operator gave another policy keeps it.
+fn is_ordinary(attributes: &sched_attr) -> bool {
+    attributes.sched_policy == libc::SCHED_OTHER.cast_unsigned()
+}
+
+/// The threads of a process by their numbers; none if it is no more.
+fn threads(process: u32) -> Vec<i32> {
+    let tasks = procfs::dir(process).join("task");
+    let names = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_short_in_a_hurry_and_as_before_after_it() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
+        let turn_ns = || sys::scheduling(child.id().cast_signed()).map(|how| how.sched_runtime);
+        let before = turn_ns().expect("a thread");
+        let hurry = Hurry { until: Instant::now(), processes: vec![child.id()] };
+        set_turns(child.id(), TURN_NS);
+        // A kernel that has no such turns tells 0.
+        assert_eq!(turn_ns(), Some(if before == 0 { 0 } else { TURN_NS }));
+        drop(hurry);
+        assert_eq!(turn_ns(), Some(before));
+        child.kill().and_then(|()| child.wait()).expect("its end");
+    }
+}

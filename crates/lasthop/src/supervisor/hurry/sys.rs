@@ -1,0 +1,22 @@
+//! How a thread is scheduled, for which there is no safe call: sched_setattr(2).
+#![allow(unsafe_code)]
+
+use libc::{c_long, pid_t, sched_attr};
+
+/// How `thread` is scheduled; none if it is no more.
+pub(super) fn scheduling(thread: pid_t) -> Option<sched_attr> {
+    // SAFETY: a structure of numbers, of which zero is a value.
+    let mut attributes: sched_attr = unsafe { std::mem::zeroed() };
+    let bytes = size_of::<sched_attr>();
+    // SAFETY: the kernel writes as many bytes as it is told there are, and returns.
+    let result: c_long =
+        unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, bytes, 0) };
+    (result == 0).then_some(attributes)
+}
+
+/// Has `thread` scheduled in this way; whether it is.
+pub(super) fn set_scheduling(thread: pid_t, attributes: &sched_attr) -> bool {
+    // SAFETY: the kernel reads as many bytes as the structure says that it has, which are there.
+    let result: c_long = unsafe { libc::syscall(libc::SYS_sched_setattr, thread, attributes, 0) };
+    result == 0
+}
