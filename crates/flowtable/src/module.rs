@@ -336,7 +336,9 @@ impl Module for FlowModule {
     }
 
     fn upcall_lost(&self, upcall: &Upcall) {
-        self.settle(upcall.ticket);
+        if upcall.origin == self.origin {
+            self.settle(upcall.ticket);
+        }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

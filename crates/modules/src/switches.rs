@@ -145,11 +145,9 @@ impl Module for Switches {
         self.module_of(port).is_some_and(|module| module.is_holding(port, worker, now_ns))
     }
 
-    /// The module that it is of: `origin` is the switch's number.
+    /// Each module knows its own by their `origin`.
     fn upcall_lost(&self, upcall: &Upcall) {
-        if let Some(module) = self.module(SwitchId(upcall.origin)) {
-            module.upcall_lost(upcall);
-        }
+        self.modules.iter().flatten().for_each(|module| module.upcall_lost(upcall));
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
