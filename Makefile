@@ -5,10 +5,10 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test lint bench chaos install deb clean
+.PHONY: help demo build test test-systemd lint bench chaos install deb clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: ## two Linux guests talk through the switch (installs what is missing); DEMO=qemu for QEMU's
 	@demo/run
@@ -20,6 +20,11 @@ build: ## the release binary, target/release/lasthop
 test: ## lints, the crates' tests, real guests (installs what is missing)
 	@tools/deps test
 	@tools/test
+
+test-systemd: build ## package and service under systemd, in a virtual machine with a disk of its own; as root, some ten minutes
+	@tools/deps systemd
+	cargo build --release --locked -p lasthop-guest --example numbered
+	@tests/systemd/run
 
 lint: ## formatting, clippy, the plan of the crates, licences
 	@tools/deps lint

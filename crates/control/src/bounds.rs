@@ -45,7 +45,14 @@ pub const DATAPATHS_MAX: usize = 16;
 pub const MASKS_CACHE_SIZE_MAX: u32 = 65_536;
 /// What it is unless set.
 pub const MASKS_CACHE_SIZE: u32 = 256;
-/// Requests of one client that are served in a row while others wait.
-pub const DATAGRAMS_PER_TURN: usize = 16;
-/// Clients that are served in one turn; then their owner looks after its other business.
+/// Datagrams of one client that are taken in a row while others wait.
+pub const DATAGRAMS_PER_VISIT: usize = 16;
+/// Messages of one client that are served in a row while others wait: more than OVS has in a datagram. The rest of a datagram
+/// waits for the client's next turn.
+pub const MESSAGES_PER_VISIT: usize = 64;
+/// Messages that are served in one turn; then their owner looks after its other business. A millisecond or two.
+pub const MESSAGES_PER_TURN: usize = 512;
+/// What a datagram of a dump counts as, in messages: it holds a hundred flows, each read and written down.
+pub const DUMP_MESSAGES: usize = 16;
+/// Clients that are heard of at a time.
 pub const EVENTS_PER_TURN: usize = 32;

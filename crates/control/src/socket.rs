@@ -2,8 +2,17 @@
 //!
 //! Nothing here waits. A socket that takes no more is written to when it has room; one whose client does not read is not
 //! read from either.
+//!
+//! ```text
+//!   epoll ── heard of ──> [ clients whose turn comes, each once ] ── a visit: so many messages ──> is anything left? ── no ──> epoll
+//!                              ^                                                                      │ yes
+//!                              └──────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A turn ends when so many messages were served, of whomever: a client that asks without end, in however long datagrams,
+//! delays others by its visits, and its owner's other business by a turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -12,7 +21,10 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno as SystemErrno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::bounds::{DATAGRAM_BYTES_MAX, DATAGRAMS_PER_TURN, EVENTS_PER_TURN, PEERS_MAX};
+use crate::bounds::{
+    DATAGRAM_BYTES_MAX, DATAGRAMS_PER_VISIT, EVENTS_PER_TURN, MESSAGES_PER_TURN, MESSAGES_PER_VISIT,
+    PEERS_MAX,
+};
 use crate::datapath::Datapath;
 use crate::server::{PeerId, Server, Upcall, Upcalled};
 use crate::sys::peer_user;
@@ -79,6 +91,10 @@ struct Connection {
     interest: EventFlags,
     /// The socket took no more; it is written to when it says so.
     is_full: bool,
+    /// The other end is closed.
+    has_hung_up: bool,
+    /// Its turn will come.
+    is_queued: bool,
 }
 
 /// The server and its clients' sockets.
@@ -87,6 +103,8 @@ pub struct Connections {
     server: Server,
     epoll: OwnedFd,
     connections: BTreeMap<PeerId, Connection>,
+    /// Clients that have something to say, or whose requests are not done.
+    turns: VecDeque<PeerId>,
     last: u64,
     access: Access,
     buffer: Vec<u8>,
@@ -102,6 +120,7 @@ impl Connections {
             server,
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             connections: BTreeMap::new(),
+            turns: VecDeque::new(),
             last: 0,
             access,
             buffer: vec![0; DATAGRAM_BYTES_MAX],
@@ -138,16 +157,43 @@ impl Connections {
         self.last += 1;
         let (id, interest) = (PeerId(self.last), EventFlags::IN);
         epoll::add(&self.epoll, &socket, EventData::new_u64(id.0), interest)?;
-        self.connections.insert(id, Connection { socket, interest, is_full: false });
+        let (is_full, has_hung_up, is_queued) = Default::default();
+        self.connections.insert(id, Connection { socket, interest, is_full, has_hung_up, is_queued });
         Ok(id)
     }
 
     /// Serves clients that have something to say, or room again: some of them, and not too much of each. Returns
-    /// connections that ended, and why.
+    /// connections that ended, and why. If there is more ([`Connections::has_more`]), it is to be called again soon.
     ///
     /// # Errors
     /// When the set cannot be waited for.
     pub fn turn(&mut self, datapath: &mut dyn Datapath) -> io::Result<Vec<(PeerId, Closed)>> {
+        self.listen()?;
+        let (mut closed, mut left) = (Vec::new(), MESSAGES_PER_TURN);
+        // Whoever is not done is behind the others, and has no second turn in this one.
+        for _ in 0..self.turns.len() {
+            let Some(id) = self.turns.pop_front_if(|_| left > 0) else { break };
+            let granted = left.min(MESSAGES_PER_VISIT);
+            self.server.grant(granted);
+            if let Err(why) = self.visit(id, datapath) {
+                self.remove(id);
+                closed.push((id, why));
+            }
+            // A visit that was about nothing is not for nothing.
+            left = left.saturating_sub((granted - self.server.granted()).max(1));
+        }
+        self.server.tell_who_is_asked(datapath);
+        Ok(closed)
+    }
+
+    /// Whether clients' requests are left that nothing will be heard of.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// Queues those who have something to say, or room again.
+    fn listen(&mut self) -> io::Result<()> {
         let mut events =
             [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS_PER_TURN];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -155,24 +201,32 @@ impl Connections {
             Err(SystemErrno::INTR) => 0,
             result => result?,
         };
-        let mut closed = Vec::new();
         for event in events.iter().take(count) {
             let id = PeerId(event.data.u64());
             // The kernel's structure has no alignment.
             let flags = event.flags;
-            let has_hung_up = flags.contains(EventFlags::HUP);
-            if let Err(why) = self.serve(id, has_hung_up, datapath) {
-                self.remove(id);
-                closed.push((id, why));
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.is_full = false;
+                connection.has_hung_up |= flags.contains(EventFlags::HUP);
+                self.queue(id);
             }
         }
-        self.server.tell_who_is_asked(datapath);
-        Ok(closed)
+        Ok(())
+    }
+
+    /// Gives a client a turn, unless it has one.
+    fn queue(&mut self, id: PeerId) {
+        if let Some(connection) = self.connections.get_mut(&id)
+            && !std::mem::replace(&mut connection.is_queued, true)
+        {
+            self.turns.push_back(id);
+        }
     }
 
     /// Tells of flows that were taken out, once workers have finished what they were at, and goes on with ports whose devices
     /// are there; returns whether somebody waits for more of either.
     pub fn settle(&mut self, datapath: &mut dyn Datapath) -> bool {
+        self.server.grant(MESSAGES_PER_VISIT);
         self.server.settle(Instant::now(), datapath);
         self.flush(datapath);
         self.server.is_settling()
@@ -222,20 +276,22 @@ impl Connections {
         }
     }
 
-    fn serve(&mut self, id: PeerId, has_hung_up: bool, datapath: &mut dyn Datapath) -> Result<(), Closed> {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.is_full = false;
-        }
+    fn visit(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<(), Closed> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+        connection.is_queued = false;
+        let has_hung_up = connection.has_hung_up;
+        self.server.proceed(id, datapath);
         self.write(id, datapath)?;
-        for _ in 0..DATAGRAMS_PER_TURN {
-            if !self.server.wants_input(id) || !self.read(id, datapath)? {
+        for _ in 0..DATAGRAMS_PER_VISIT {
+            let may_read = self.server.granted() > 0 && self.server.wants_input(id);
+            if !may_read || !self.read(id, datapath)? {
                 break;
             }
             self.write(id, datapath)?;
         }
         self.flush(datapath);
         // What it asked before is done; what it would be told nobody hears.
-        if has_hung_up && !self.server.wants_input(id) {
+        if has_hung_up && !self.server.wants_input(id) && !self.server.has_work(id) {
             return Err(Closed::HungUp);
         }
         self.watch(id)
@@ -273,8 +329,12 @@ impl Connections {
         Ok(())
     }
 
-    /// Waits for what can go on: requests if they may be read, room if something waits for it.
+    /// Waits for what can go on: requests if they may be read, room if something waits for it, the next turn if a request is not
+    /// done.
     fn watch(&mut self, id: PeerId) -> Result<(), Closed> {
+        if self.server.has_work(id) {
+            self.queue(id);
+        }
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.server.wants_input(id));

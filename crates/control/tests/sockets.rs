@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use lasthop_control::bounds::{MESSAGES_PER_TURN, MESSAGES_PER_VISIT};
 use lasthop_control::client::{Client, ClientError};
+use lasthop_control::datapath::{Datapath as _, DatapathId};
 use lasthop_control::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
 use lasthop_control::memory::MemoryDatapath;
 use lasthop_control::message::Messages;
@@ -79,7 +81,8 @@ fn serve(errands: &Receiver<Errand>, woken: &OwnedFd, closes: &Sender<String>) -
         let (wake, set) = (woken.as_fd(), connections.fd());
         let mut fds =
             [PollFd::from_borrowed_fd(wake, PollFlags::IN), PollFd::from_borrowed_fd(set, PollFlags::IN)];
-        poll(&mut fds, None).expect("two descriptors");
+        let at_once = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, connections.has_more().then_some(&at_once)).expect("two descriptors");
         if fds[0].revents().contains(PollFlags::IN) {
             let mut byte = [0];
             rustix::io::read(woken, byte.as_mut_slice()).expect("a pipe");
@@ -240,6 +243,74 @@ fn a_dump_that_nobody_reads_stops_nobody() {
         }
     }
     assert_eq!(seen, 5000);
+}
+
+/// A connection that said HELLO, and the number of the datapath that it made.
+fn greeted(connections: &mut Connections, datapath: &mut MemoryDatapath) -> OwnedFd {
+    let (ours, theirs) = pair();
+    connections.add(theirs).expect("it may");
+    rustix::net::send(
+        &ours,
+        &lasthop_control::private::Hello { protocol: 16, port_id: 0, process: 0 }.encode(),
+        SendFlags::NOSIGNAL,
+    )
+    .expect("a socket");
+    connections.turn(datapath).expect("an epoll set");
+    received(&ours).expect("an answer");
+    ours
+}
+
+fn received(socket: &OwnedFd) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 65_536];
+    let (len, _) = rustix::net::recv(socket, buffer.as_mut_slice(), rustix::net::RecvFlags::DONTWAIT).ok()?;
+    Some(buffer[..len].to_vec())
+}
+
+fn flow_request(datapath: i32, number: u32) -> Vec<u8> {
+    let header = lasthop_control::message::Header { kind: 0x22, flags: 0x401, seq: number, port_id: 0 };
+    let wanted = flow(datapath, number);
+    lasthop_control::message::encode_datapath(header, (1, 1), datapath, |writer| wanted.encode(writer))
+        .expect("short")
+}
+
+#[test]
+fn who_asks_without_end_has_so_much_done_in_a_turn_and_others_are_served_in_it() {
+    const FLOODERS: usize = 20;
+    const FLOWS: usize = 200;
+    let mut datapath = MemoryDatapath::new();
+    let mut connections = Connections::new(Server::new(), Access::default()).expect("an epoll set");
+    let flooders: Vec<_> = (0..FLOODERS).map(|_| greeted(&mut connections, &mut datapath)).collect();
+    let other = greeted(&mut connections, &mut datapath);
+    let made = DatapathMessage { name: Some("dp0".to_owned()), ..DatapathMessage::default() };
+    let header = lasthop_control::message::Header { kind: 0x20, flags: 0x9, seq: 1, port_id: 0 };
+    let make = lasthop_control::message::encode_datapath(header, (1, 2), 0, |writer| {
+        DatapathMessage { upcall_port_id: Some(0), ..made.clone() }.encode(writer)
+    })
+    .expect("short");
+    rustix::net::send(&other, &make, SendFlags::NOSIGNAL).expect("a socket");
+    connections.turn(&mut datapath).expect("an epoll set");
+    while received(&other).is_some() {}
+    let id = connections.server().records().keys().next().expect("it is made").0;
+    let flow_count = |datapath: &MemoryDatapath| datapath.stats(DatapathId(id)).0.flows as usize;
+    for (at, flooder) in flooders.iter().enumerate() {
+        let flood: Vec<u8> =
+            (0..FLOWS).flat_map(|number| flow_request(id, (at * FLOWS + number) as u32)).collect();
+        rustix::net::send(flooder, &flood, SendFlags::NOSIGNAL).expect("a socket");
+    }
+    rustix::net::send(&other, &make, SendFlags::NOSIGNAL).expect("a socket");
+    let (mut before, mut answered, mut turns) = (0, None, 0);
+    while flow_count(&datapath) < FLOODERS * FLOWS {
+        connections.turn(&mut datapath).expect("an epoll set");
+        turns += 1;
+        assert!(turns <= FLOODERS * FLOWS, "{before} flows");
+        let now = flow_count(&datapath);
+        assert!(now - before <= MESSAGES_PER_TURN, "{} messages in a turn", now - before);
+        before = now;
+        answered = answered.or(received(&other).map(|_| turns));
+    }
+    let everybody_once = (FLOODERS * MESSAGES_PER_VISIT).div_ceil(MESSAGES_PER_TURN) + 1;
+    assert!(answered.is_some_and(|turn| turn <= everybody_once), "{answered:?} of {turns} turns");
+    assert!(!connections.has_more() || connections.turn(&mut datapath).is_ok());
 }
 
 #[test]

@@ -29,6 +29,11 @@ pub const PORTS_NS: u64 = 5_000_000_000;
 pub const AGAIN_NS: u64 = 200_000_000;
 /// Flows looked at again in one turn after a change: some milliseconds, in which new packets wait.
 pub const REVALIDATED_PER_TURN: usize = 10_000;
+/// Flows that depend on where one address is, up to which all are looked at whenever that changes.
+pub const ABOUT_FEW: usize = 64;
+/// Pause between two looks at them where they are more, in ns: however often the address moves, between two ports of which each has
+/// a guest that uses it. A guest that moves to another host is followed at once, since that is the first time.
+pub const MOVED_NS: u64 = 1_000_000_000;
 /// Bytes of requests in one datagram, beyond which the next begins.
 pub const BATCH_BYTES: usize = 64 * 1024;
 /// Requests in one datagram.

@@ -109,7 +109,8 @@ impl Served {
     }
 
     fn due_ns(&self) -> Option<u64> {
-        [self.ports.due_ns(), self.counters.due_ns(), self.again_due_ns].into_iter().flatten().min()
+        let late_ns = self.switch.late_ns();
+        [self.ports.due_ns(), self.counters.due_ns(), self.again_due_ns, late_ns].into_iter().flatten().min()
     }
 
     /// Packets pass, so there is something to count and a reason to see that all ports are as they are thought to be.
@@ -330,8 +331,9 @@ impl Controller {
         let names: Vec<String> = self.switches.keys().cloned().collect();
         let mut has_more = false;
         for name in &names {
-            if let Some(served) = self.switches.get_mut(name).filter(|served| served.switch.has_doubts()) {
-                has_more |= served.switch.revalidate_some(now_ns);
+            if let Some(served) = self.switches.get_mut(name) {
+                served.switch.revalidate_late(now_ns);
+                has_more |= served.switch.has_doubts() && served.switch.revalidate_some(now_ns);
             }
             self.apply_changes(name);
             self.step(name, now_ns);

@@ -32,6 +32,7 @@ mod frame;
 mod link;
 mod look;
 mod ports;
+mod restless;
 mod stats;
 mod switch;
 

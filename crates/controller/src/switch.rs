@@ -7,14 +7,15 @@ use lasthop_verdict::{DropReason, Mac, PortSettings, PortVlans, Vid};
 
 use crate::addresses::{Addresses, Lesson, Limits, Place, Static};
 use crate::bounds::{
-    ADDRESSES_PORT_SHARE, AGEING_NS, COUNTING_NS, FLOWS_MAX, FLOWS_PORT_SHARE, IDLE_CROWDED_NS, IDLE_NS,
-    REVALIDATED_PER_TURN,
+    ABOUT_FEW, ADDRESSES_PORT_SHARE, AGEING_NS, COUNTING_NS, FLOWS_MAX, FLOWS_PORT_SHARE, IDLE_CROWDED_NS,
+    IDLE_NS, REVALIDATED_PER_TURN,
 };
 use crate::config::{StaticEntry, SwitchConfig};
 use crate::decide::{Admitted, Decision, Flood, View, admit, route};
 use crate::flows::{self, Flow, Flows};
 use crate::frame::{Frame, Looked, MAC_ONES};
 use crate::ports::Port;
+use crate::restless::Restless;
 
 /// What is to be changed in the datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +58,7 @@ pub(crate) struct Switch {
     changes: VecDeque<Change>,
     /// Flows to be looked at again.
     doubted: Vec<Ufid>,
+    restless: Restless,
     round: u64,
     round_began_ns: u64,
     /// Packets have met flows since this was last asked for.
@@ -78,6 +80,7 @@ impl Switch {
             former: Vec::new(),
             changes: VecDeque::new(),
             doubted: Vec::new(),
+            restless: Restless::default(),
             round: 0,
             round_began_ns: 0,
             is_used: false,
@@ -286,8 +289,28 @@ impl Switch {
         strangers.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
     }
 
+    /// Looks again at flows that depend on where an address is: few at once, many by turns, and not again for a while.
     fn revalidate_about(&mut self, place: Place, now_ns: u64) {
-        self.flows.about(place).into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
+        if self.restless.is_put_off(place, now_ns) {
+            return;
+        }
+        let about = self.flows.about(place);
+        if about.len() <= ABOUT_FEW {
+            return about.into_iter().for_each(|ufid| self.revalidate(ufid, now_ns));
+        }
+        self.restless.looked(place, now_ns);
+        self.doubted.extend(about);
+    }
+
+    /// Looks at the flows of addresses that moved more than once, when it is time.
+    pub(crate) fn revalidate_late(&mut self, now_ns: u64) {
+        let due = self.restless.take_due(now_ns);
+        due.into_iter().for_each(|place| self.revalidate_about(place, now_ns));
+    }
+
+    /// When that is to be done.
+    pub(crate) fn late_ns(&self) -> Option<u64> {
+        self.restless.due_ns()
     }
 
     /// Looks again at some of the flows that are in doubt; whether there are more.
@@ -357,6 +380,7 @@ impl Switch {
         }
         self.changes.clear();
         self.doubted.clear();
+        self.restless.clear();
     }
 
     /// Meters of all ports, for a datapath that may have none of them.

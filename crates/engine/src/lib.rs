@@ -54,7 +54,7 @@ pub use books::{BOOK_BYTES, Booked, NAMES_BYTES};
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
-pub use lasthop_fabric::{Direction, Sight, UpcallLimits, UpcallRecord, Watch};
+pub use lasthop_fabric::{Direction, Sight, UpcallLimits, UpcallLine, UpcallRecord, Watch};
 pub use load::Gathering;
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};

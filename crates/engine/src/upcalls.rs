@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use lasthop_fabric::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
+use lasthop_fabric::{UpcallLimits, UpcallLine, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
 use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use rustix::event::{EventfdFlags, eventfd};
@@ -84,9 +84,23 @@ impl Upcalls {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 
-    /// The next packet, of the port whose turn it is; its bytes replace those in `frame`.
+    /// The next packet, of the line whose turn it is; its bytes replace those in `frame`.
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
         self.reader.pop(frame)
+    }
+
+    /// Passes a line over from now on, or no more.
+    pub fn hold(&mut self, line: UpcallLine, is_held: bool) {
+        match is_held {
+            true => self.reader.hold(line),
+            false => self.reader.release(line),
+        }
+    }
+
+    /// Whether so much waits that no more is taken from workers.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.reader.is_full()
     }
 }
 

@@ -84,6 +84,9 @@ pub const TAP_FRAME_BYTES_MAX: usize =
     FRAME_BYTES_MAX as usize + lasthop_verdict::IMAGE_BYTES - lasthop_verdict::IMAGE_FETCH_BYTES;
 /// Bytes of frames that wait for a capture's reader, by worker: 25 Gbit/s for as long as a reader looks away at most.
 pub const TAP_BYTES: usize = 8 << 20;
+/// Lines for packets of the port `internal` on their way to the control plane: more than there are datapaths, so that two share
+/// one only if many came and went in between.
+pub const UPCALL_LINES_OF_INTERNAL: u16 = 64;
 /// Bytes of packets on their way to the control plane, by worker: those of 16 ports at their usual limit.
 pub const UPCALL_RING_BYTES: usize = 4 << 20;
 /// Bytes of them that its reader has taken out and not handed on; more wait in the rings.

@@ -53,6 +53,7 @@ mod side_table;
 mod tally;
 mod tap;
 mod upcall;
+mod upcall_line;
 
 pub use counters::{CrewCounters, Drops, PortCounters};
 pub use internal::InjectError;
@@ -62,6 +63,7 @@ pub use rota::{ActiveRing, Rota, Visited};
 pub use tally::{RX_DROPS, TX_DROPS};
 pub use tap::{Direction, Sight, Tap, TapClock, TapReader, Watch, tap};
 pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
+pub use upcall_line::UpcallLine;
 
 use std::sync::Arc;
 

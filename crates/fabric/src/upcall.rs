@@ -4,11 +4,12 @@
 //!   verdicts: upcall ─ port has room and tokens? ── frame out of its sender's memory ── cut, summed ──> records of worker 0 ─┐
 //!                        └ no: dropped as no_flow                                                       records of worker 1 ─┤
 //!                                                                                                                            v
-//!     UpcallReader::pop  <── ports by turns <── one queue for each port <────────────── taken out as they come ──────────────┘
+//!     UpcallReader::pop  <── lines by turns <── one line for each port, but those held <── taken out as they come ───────────┘
 //! ```
 //!
 //! A worker never waits for the control plane. What a port may have on the way is bounded in packets and bytes over all
 //! workers, and in packets per second for each of them: whatever it sends, the packets of other ports find room in the rings, and their turn is next.
+//! Packets of the port `internal`, which are control planes' own, are in a line for each of those who decide.
 //!
 //! Who gets a packet has no virtio-net header: checksums that senders left to be done are summed, and frames to be cut are
 //! cut, before they are handed over. Each segment counts as a packet. What is handed over counts as delivered to the port
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lasthop_exchange::{RecordReader, RecordWriter, records};
-use lasthop_verdict::{DropReason, IMAGE_BYTES, PORTS_MAX, PortId, Upcall, UpcallReason};
+use lasthop_verdict::{DropReason, IMAGE_BYTES, PortId, Upcall, UpcallReason};
 use lasthop_wire::key::Link;
 use lasthop_wire::{Metadata, Offload, Segmentation, Sum};
 
@@ -32,6 +33,7 @@ use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome};
 use crate::sender::Source;
 use crate::side_table::SegmentBuffer;
+use crate::upcall_line::UpcallLine;
 
 /// Bytes in front of a record's frame: the packet's metadata.
 const PREFIX_BYTES: usize = 28;
@@ -84,6 +86,12 @@ pub struct UpcallRecord {
 }
 
 impl UpcallRecord {
+    /// The line that it waits in.
+    #[must_use]
+    pub fn line(&self) -> UpcallLine {
+        UpcallLine::of(self.port, self.origin)
+    }
+
     /// Two words: kind 8, step 16, input port 16, worker 8, port 16; and flow 32, length 32.
     fn words(&self) -> [u64; 2] {
         let (kind, flow, step) = match self.reason {
@@ -125,7 +133,7 @@ impl UpcallRecord {
     }
 }
 
-/// What a port has on the way.
+/// What a line has on the way.
 #[derive(Debug, Default)]
 struct OnTheWay {
     packets: AtomicU32,
@@ -136,14 +144,28 @@ struct OnTheWay {
 #[derive(Debug)]
 struct Shared {
     limits: UpcallLimits,
-    ports: Box<[OnTheWay]>,
+    lines: Box<[OnTheWay]>,
 }
 
 impl Shared {
-    fn has_room(&self, port: PortId, bytes: usize) -> bool {
-        let Some(port) = self.ports.get(port.index()) else { return false };
-        let (packets, used) = (port.packets.load(Ordering::Relaxed), port.bytes.load(Ordering::Relaxed));
+    fn has_room(&self, line: UpcallLine, bytes: usize) -> bool {
+        let Some(line) = self.lines.get(line.index()) else { return false };
+        let (packets, used) = (line.packets.load(Ordering::Relaxed), line.bytes.load(Ordering::Relaxed));
         packets < self.limits.packets && used as usize + bytes <= self.limits.bytes as usize
+    }
+
+    fn enter(&self, line: UpcallLine, bytes: u32) {
+        if let Some(line) = self.lines.get(line.index()) {
+            line.packets.fetch_add(1, Ordering::Relaxed);
+            line.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn leave(&self, line: UpcallLine, bytes: u32) {
+        if let Some(line) = self.lines.get(line.index()) {
+            line.packets.fetch_sub(1, Ordering::Relaxed);
+            line.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -151,7 +173,7 @@ impl Shared {
 pub struct UpcallWriter {
     records: RecordWriter,
     shared: Arc<Shared>,
-    /// By port: when its tokens will all be there again.
+    /// By line: when its tokens will all be there again.
     full_at_ns: Box<[u64]>,
     /// A frame on its way, and a record of it.
     frame: Box<[u8]>,
@@ -164,11 +186,17 @@ pub struct UpcallWriter {
 pub struct UpcallReader {
     records: Vec<RecordReader>,
     shared: Arc<Shared>,
-    queues: Vec<VecDeque<(UpcallRecord, Vec<u8>)>>,
-    /// Ports whose queues are not empty, the next one first.
-    turns: VecDeque<u16>,
+    lines: Vec<Line>,
+    /// Lines that are neither empty nor held, the next one first.
+    turns: VecDeque<UpcallLine>,
     bytes: usize,
     buffer: Vec<u8>,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    queue: VecDeque<(UpcallRecord, Vec<u8>)>,
+    is_held: bool,
 }
 
 /// An end for each of `workers` workers, and the one that reads them all.
@@ -179,8 +207,8 @@ pub fn upcalls(
     workers: usize,
     limits: UpcallLimits,
 ) -> Result<(Vec<UpcallWriter>, UpcallReader), TryReserveError> {
-    let ports = (0..PORTS_MAX).map(|_| OnTheWay::default()).collect();
-    let shared = Arc::new(Shared { limits, ports });
+    let lines = UpcallLine::all().map(|_| OnTheWay::default()).collect();
+    let shared = Arc::new(Shared { limits, lines });
     let (mut writers, mut readers) = (Vec::new(), Vec::new());
     for _ in 0..workers {
         let (writer, reader) = records(UPCALL_RING_BYTES)?;
@@ -188,15 +216,15 @@ pub fn upcalls(
         writers.push(UpcallWriter {
             records: writer,
             shared: Arc::clone(&shared),
-            full_at_ns: vec![0; PORTS_MAX].into_boxed_slice(),
+            full_at_ns: UpcallLine::all().map(|_| 0).collect(),
             frame: vec![0; TAP_FRAME_BYTES_MAX].into_boxed_slice(),
             record: Vec::with_capacity(PREFIX_BYTES + TAP_FRAME_BYTES_MAX),
             segments: Box::new([Default::default(); CHAIN_SEGMENTS_MAX]),
         });
     }
-    let queues = (0..PORTS_MAX).map(|_| VecDeque::new()).collect();
+    let lines = UpcallLine::all().map(|_| Line::default()).collect();
     let (turns, buffer) = (VecDeque::new(), Vec::new());
-    Ok((writers, UpcallReader { records: readers, shared, queues, turns, bytes: 0, buffer }))
+    Ok((writers, UpcallReader { records: readers, shared, lines, turns, bytes: 0, buffer }))
 }
 
 impl fmt::Debug for UpcallWriter {
@@ -206,36 +234,56 @@ impl fmt::Debug for UpcallWriter {
 }
 
 impl UpcallReader {
-    /// The next packet, of the port whose turn it is; its bytes replace those in `frame`.
+    /// The next packet, of the line whose turn it is; its bytes replace those in `frame`.
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
         self.take_all();
-        let port = self.turns.pop_front()?;
-        let queue = self.queues.get_mut(usize::from(port))?;
-        let (record, bytes) = queue.pop_front()?;
-        if !queue.is_empty() {
-            self.turns.push_back(port);
+        let turn = self.turns.pop_front()?;
+        let line = self.lines.get_mut(turn.index())?;
+        let (record, bytes) = line.queue.pop_front()?;
+        if !line.queue.is_empty() {
+            self.turns.push_back(turn);
         }
         self.bytes -= bytes.len();
-        if let Some(port) = self.shared.ports.get(usize::from(port)) {
-            port.packets.fetch_sub(1, Ordering::Relaxed);
-            port.bytes.fetch_sub(bytes.len() as u32, Ordering::Relaxed);
-        }
+        self.shared.leave(turn, bytes.len() as u32);
         *frame = bytes;
         Some(record)
     }
 
-    /// Moves what workers wrote to the queues of its ports.
+    /// Passes a line over from now on: whom its packets are for is behind.
+    pub fn hold(&mut self, held: UpcallLine) {
+        if let Some(line) = self.lines.get_mut(held.index()) {
+            line.is_held = true;
+            self.turns.retain(|turn| *turn != held);
+        }
+    }
+
+    /// Gives a line its turns again.
+    pub fn release(&mut self, held: UpcallLine) {
+        let Some(line) = self.lines.get_mut(held.index()) else { return };
+        if std::mem::take(&mut line.is_held) && !line.queue.is_empty() {
+            self.turns.push_back(held);
+        }
+    }
+
+    /// Whether so much waits in all lines together that nothing more is taken out of the rings.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.bytes >= UPCALL_READER_BYTES
+    }
+
+    /// Moves what workers wrote to its lines.
     fn take_all(&mut self) {
         for reader in &mut self.records {
             while self.bytes < UPCALL_READER_BYTES {
                 let Some(head) = reader.pop(&mut self.buffer) else { break };
                 let (prefix, frame) = self.buffer.split_at(PREFIX_BYTES.min(self.buffer.len()));
                 let record = UpcallRecord::of(head, prefix);
-                let Some(queue) = self.queues.get_mut(record.port.index()) else { continue };
-                if queue.is_empty() {
-                    self.turns.push_back(record.port.0);
+                let turn = record.line();
+                let Some(line) = self.lines.get_mut(turn.index()) else { continue };
+                if line.queue.is_empty() && !line.is_held {
+                    self.turns.push_back(turn);
                 }
-                queue.push_back((record, frame.to_vec()));
+                line.queue.push_back((record, frame.to_vec()));
                 self.bytes += frame.len();
             }
         }
@@ -251,10 +299,10 @@ impl UpcallWriter {
         record: UpcallRecord,
         now_ns: u64,
     ) -> Result<Delivered, DropReason> {
-        let (header, port) = (copy.header, copy.packet.port());
+        let (header, line) = (copy.header, record.line());
         let len = header.frame_len_bytes() as usize;
-        if !self.shared.has_room(port, len.min(copy.truncate_len_bytes as usize))
-            || !self.has_token(port, now_ns)
+        if !self.shared.has_room(line, len.min(copy.truncate_len_bytes as usize))
+            || !self.has_token(line, now_ns)
         {
             return Err(DropReason::NoFlow);
         }
@@ -273,7 +321,7 @@ impl UpcallWriter {
         self.record.extend_from_slice(&frame[..len.min(copy.truncate_len_bytes as usize)]);
         let csum_completed = u64::from(header.offload.needs_csum());
         let mut delivered = Delivered { csum_completed, ..Delivered::default() };
-        self.push(port, UpcallRecord { len_bytes: len as u32, ..record }, &mut delivered)?;
+        self.push(UpcallRecord { len_bytes: len as u32, ..record }, &mut delivered)?;
         Ok(delivered)
     }
 
@@ -289,7 +337,7 @@ impl UpcallWriter {
             Segmentation::plan(head, &copy.header.offload, len as u32).map_err(|_| DropReason::BadGso)?;
         let header_len = plan.header_len() as usize;
         let bytes = len + plan.count() as usize * (header_len + PREFIX_BYTES + 32);
-        if !self.shared.has_room(copy.packet.port(), bytes) || !self.records.has_room_for(bytes) {
+        if !self.shared.has_room(record.line(), bytes) || !self.records.has_room_for(bytes) {
             return Err(DropReason::NoFlow);
         }
         let mut delivered = Delivered::default();
@@ -306,40 +354,30 @@ impl UpcallWriter {
             let len_bytes = (header_len + payload.len()) as u32;
             self.record.truncate(PREFIX_BYTES.saturating_add(copy.truncate_len_bytes as usize));
             delivered.csum_completed += 1;
-            self.push(copy.packet.port(), UpcallRecord { len_bytes, ticket, ..record }, &mut delivered)?;
+            self.push(UpcallRecord { len_bytes, ticket, ..record }, &mut delivered)?;
         }
         Ok(delivered)
     }
 
     /// Writes `self.record`.
-    fn push(
-        &mut self,
-        port: PortId,
-        record: UpcallRecord,
-        delivered: &mut Delivered,
-    ) -> Result<(), DropReason> {
+    fn push(&mut self, record: UpcallRecord, delivered: &mut Delivered) -> Result<(), DropReason> {
         let bytes = (self.record.len() - PREFIX_BYTES) as u32;
+        let line = record.line();
         // Before the reader can take it away again.
-        if let Some(port) = self.shared.ports.get(port.index()) {
-            port.packets.fetch_add(1, Ordering::Relaxed);
-            port.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.shared.enter(line, bytes);
+        if !self.records.push(record.words(), &self.record) {
+            self.shared.leave(line, bytes);
+            return Err(DropReason::NoFlow);
         }
-        if self.records.push(record.words(), &self.record) {
-            delivered.packets += 1;
-            delivered.bytes += u64::from(bytes);
-            return Ok(());
-        }
-        if let Some(port) = self.shared.ports.get(port.index()) {
-            port.packets.fetch_sub(1, Ordering::Relaxed);
-            port.bytes.fetch_sub(bytes, Ordering::Relaxed);
-        }
-        Err(DropReason::NoFlow)
+        delivered.packets += 1;
+        delivered.bytes += u64::from(bytes);
+        Ok(())
     }
 
-    /// A token of the port's bucket (GCRA, as storm control has it).
-    fn has_token(&mut self, port: PortId, now_ns: u64) -> bool {
+    /// A token of the line's bucket (GCRA, as storm control has it).
+    fn has_token(&mut self, line: UpcallLine, now_ns: u64) -> bool {
         let rate = u64::from(self.shared.limits.rate);
-        let Some(full_at_ns) = self.full_at_ns.get_mut(port.index()).filter(|_| rate > 0) else {
+        let Some(full_at_ns) = self.full_at_ns.get_mut(line.index()).filter(|_| rate > 0) else {
             return true;
         };
         let next = (*full_at_ns).max(now_ns) + SECOND_NS / rate;

@@ -72,6 +72,34 @@ fn popped(reader: &mut UpcallReader) -> Vec<(UpcallRecord, Vec<u8>)> {
     std::iter::from_fn(|| reader.pop(&mut bytes).map(|record| (record, bytes.clone()))).collect()
 }
 
+#[test]
+fn a_line_that_is_held_keeps_its_packets_and_holds_up_no_other() {
+    let (mut fabric, mut reader) = fabric(LIMITS, whole());
+    let mut guests = [1, 2].map(|port| TestGuest::attach(&mut fabric, port, everything(), 64, 2048));
+    let mut ask = |guest: usize, fabric: &mut Fabric| {
+        assert!(guests[guest].queue(&frame(9, 1, 100), Offload::default()));
+        while fabric.visit(guests[guest].tx_ring(), 0) > 0 {}
+    };
+    for guest in [0, 0, 1, 1] {
+        ask(guest, &mut fabric);
+    }
+    let ports = |reader: &mut UpcallReader| -> Vec<u16> {
+        popped(reader).iter().map(|(record, _)| record.metadata.in_port).collect()
+    };
+    let first = reader.pop(&mut Vec::new()).expect("of port 1");
+    reader.hold(first.line());
+    assert_eq!(ports(&mut reader), [2, 2]);
+    ask(0, &mut fabric);
+    ask(1, &mut fabric);
+    assert_eq!(ports(&mut reader), [2], "what comes later waits behind");
+    reader.release(first.line());
+    reader.release(first.line());
+    assert_eq!(ports(&mut reader), [1, 1]);
+    ask(0, &mut fabric);
+    assert_eq!(ports(&mut reader), [1]);
+    assert_conserved(&fabric, &[1, 2].map(PortId));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -27,6 +27,7 @@ mod action;
 mod check;
 mod group;
 mod key;
+mod size;
 mod tunnel;
 
 pub use action::{

@@ -4,11 +4,17 @@
 //! |---|---|---|---|
 //! | [`FLOWS_MAX`] | 262144 | flows | 200,000 are asked for |
 //! | [`MASKS_MAX`] | 1024 | masks | a look-up tries all of them at worst, some 20 us |
+//! | [`FLOW_DATA_BYTES_MAX`] | 256 | MiB | 1 KiB for each flow: ten actions, or data of a control plane's own |
 //! | [`CACHE_ENTRIES`] | 8192 | packets' keys | 1.5 MiB a worker, of which a page is there once it is used |
 //! | the others | | | below |
 
 /// Flows of one table.
 pub const FLOWS_MAX: u32 = 1 << 18;
+/// Bytes of flows' actions as they were written, with the data that control planes want back, and of what keys have beyond their
+/// usual size: in one table, flows that are gone and not forgotten included. Beyond, none is installed.
+pub const FLOW_DATA_BYTES_MAX: usize = 256 << 20;
+/// Bytes of such data that flows which are gone are remembered with at most.
+pub const FORMER_BYTES: usize = 4 << 20;
 /// Flows that are gone and remembered for packets on their way to the control plane: some milliseconds of a busy one's changes.
 pub const FORMER_FLOWS: usize = 1024;
 /// Different masks of its flows: each is one more probe for a packet that the cache does not know.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_exchange::WORKERS_MAX;
@@ -30,7 +30,7 @@ pub struct FlowModule {
     /// What is done with the next packets of the port `internal`. Its worker tries the lock.
     executions: Mutex<VecDeque<Execution>>,
     /// What it is called in upcalls.
-    origin: u16,
+    origin: AtomicU16,
     /// Somebody takes packets of no flow.
     is_asked: AtomicBool,
     /// Decides about them while nobody does, if it is to.
@@ -79,19 +79,18 @@ impl FlowModule {
     /// switch knows them by, and the control plane is asked.
     #[must_use]
     pub fn for_workers(workers: usize) -> Self {
-        Self::new(workers, FlowTable::default(), 0, None)
+        Self::new(workers, FlowTable::default(), None)
     }
 
-    /// A module without flows, called `origin` in upcalls. No port has a number, and nobody is asked: `standby` decides about
-    /// packets until somebody is.
+    /// A module without flows. No port has a number, and nobody is asked: `standby` decides about packets until somebody is.
     #[must_use]
-    pub fn in_waiting(workers: usize, origin: u16, standby: Box<dyn Module>) -> Self {
-        let module = Self::new(workers, FlowTable::new(Numbers::none()), origin, Some(standby));
+    pub fn in_waiting(workers: usize, standby: Box<dyn Module>) -> Self {
+        let module = Self::new(workers, FlowTable::new(Numbers::none()), Some(standby));
         module.set_asked(false);
         module
     }
 
-    fn new(workers: usize, table: FlowTable, origin: u16, standby: Option<Box<dyn Module>>) -> Self {
+    fn new(workers: usize, table: FlowTable, standby: Option<Box<dyn Module>>) -> Self {
         let mut seeds = Dice::new(table.shared.secret.of_word(1, 1));
         let own = |worker| Own {
             lane: Lane::new(worker, seeds.next()),
@@ -99,7 +98,7 @@ impl FlowModule {
             digests: [Digest::default(); BATCH_PACKETS_MAX],
         };
         let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
-        let (executions, is_asked) = (Mutex::default(), AtomicBool::new(true));
+        let (executions, origin, is_asked) = (Mutex::default(), AtomicU16::new(0), AtomicBool::new(true));
         let (stands_alone, uplinks) = (AtomicBool::new(true), Box::new([const { AtomicU64::new(0) }; _]));
         Self { table, lanes, executions, origin, is_asked, standby, stands_alone, uplinks }
     }
@@ -108,6 +107,12 @@ impl FlowModule {
     #[must_use]
     pub fn table(&self) -> &FlowTable {
         &self.table
+    }
+
+    /// What it is called in upcalls from now on. Those that are on their way keep the name that it had: whoever gets another one
+    /// with each control plane tells theirs apart.
+    pub fn set_origin(&self, origin: u16) {
+        self.origin.store(origin, Ordering::Relaxed);
     }
 
     /// Whether the control plane is asked about packets of no flow from now on.
@@ -179,7 +184,7 @@ impl FlowModule {
         };
         let (shared, lane) = (&*self.table.shared, &mut own.lane);
         lane.begin(shared);
-        let (meters, origin) = (&self.table.meters, self.origin);
+        let (meters, origin) = (&self.table.meters, self.origin.load(Ordering::Relaxed));
         let (port, holds) = (PortId::INTERNAL, None);
         Executor { shared, meters, lane, verdicts, now_ns, origin, port, holds }
             .obey(packet, header, &execution);
@@ -210,7 +215,7 @@ impl FlowModule {
         if !is_warm {
             lane.foresee(shared, &keys[..batch.headers.len().min(BATCH_PACKETS_MAX)]);
         }
-        let (is_asked, origin) = (self.is_asked.load(Ordering::Relaxed), self.origin);
+        let (is_asked, origin) = (self.is_asked.load(Ordering::Relaxed), self.origin.load(Ordering::Relaxed));
         let port = batch.port;
         let holds = Some(port).filter(|port| !self.is_uplink(*port));
         let meters = &self.table.meters;
@@ -336,7 +341,7 @@ impl Module for FlowModule {
     }
 
     fn upcall_lost(&self, upcall: &Upcall) {
-        if upcall.origin == self.origin {
+        if upcall.origin == self.origin.load(Ordering::Relaxed) {
             self.settle(upcall.ticket);
         }
     }

@@ -10,9 +10,10 @@ use lasthop_wire::Key;
 
 use crate::InstallError;
 use crate::arena::Blocks;
-use crate::bounds::{FLOWS_MAX, FORMER_FLOWS, MASKS_MAX};
+use crate::bounds::{FLOWS_MAX, FORMER_BYTES, FORMER_FLOWS, MASKS_MAX};
 use crate::compact::Compact;
 use crate::grace::Moment;
+use crate::ledger::{Installed, Ledger};
 use crate::meter::{MeterRate, MeterStats, Meters};
 use crate::numbers::Numbers;
 use crate::program::{Step, compile};
@@ -33,7 +34,7 @@ pub struct Flow {
 }
 
 /// A flow as a dump has it: its slot, itself, and its statistics.
-pub type Dumped = (usize, Arc<Flow>, FlowStats);
+pub type Dumped = (usize, Arc<Installed>, FlowStats);
 
 /// Which flow is meant.
 #[derive(Clone, Copy, Debug)]
@@ -48,14 +49,14 @@ pub enum FlowName<'a> {
 #[derive(Clone, Debug)]
 pub struct Removed {
     /// The flow.
-    pub flow: Arc<Flow>,
+    pub flow: Arc<Installed>,
     stats: Arc<OnceLock<FlowStats>>,
 }
 
 /// A flow in its slot.
 #[derive(Debug)]
 struct Record {
-    flow: Arc<Flow>,
+    flow: Arc<Installed>,
     mask: u16,
     hash: u64,
     program: u64,
@@ -91,7 +92,9 @@ struct Writer {
     blocks: Blocks,
     retired: VecDeque<(Moment, Retired)>,
     /// Flows that were taken out or got other actions, the last ones, by what they were called in upcalls.
-    former: VecDeque<(u32, Arc<Flow>)>,
+    former: VecDeque<(u32, Arc<Installed>)>,
+    former_bytes: usize,
+    ledger: Ledger,
 }
 
 /// Flows, for several workers to look up and one writer at a time to change.
@@ -142,7 +145,7 @@ impl FlowTable {
     ///
     /// # Errors
     /// [`InstallError::Unknown`], [`InstallError::NoRoom`], [`InstallError::Refused`].
-    pub fn replace(&self, name: FlowName<'_>, actions: Vec<Action>) -> Result<Arc<Flow>, InstallError> {
+    pub fn replace(&self, name: FlowName<'_>, actions: Vec<Action>) -> Result<Arc<Installed>, InstallError> {
         let program = compile(&actions)?;
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
@@ -154,7 +157,7 @@ impl FlowTable {
     ///
     /// # Errors
     /// [`InstallError::Unknown`].
-    pub fn get(&self, name: FlowName<'_>) -> Result<(Arc<Flow>, FlowStats), InstallError> {
+    pub fn get(&self, name: FlowName<'_>) -> Result<(Arc<Installed>, FlowStats), InstallError> {
         let writer = self.writer();
         let slot = writer.slot_of(name);
         slot.and_then(|slot| writer.entry(&self.shared, slot)).ok_or(InstallError::Unknown)
@@ -199,7 +202,7 @@ impl FlowTable {
 
     /// The flow that an upcall names, as it was when its packet met it, unless that is long ago.
     #[must_use]
-    pub fn named(&self, flow: u32) -> Option<Arc<Flow>> {
+    pub fn named(&self, flow: u32) -> Option<Arc<Installed>> {
         self.writer().tagged(flow)
     }
 
@@ -258,6 +261,12 @@ impl FlowTable {
         (writer.count, writer.masks.len())
     }
 
+    /// Bytes of flows' actions and data, of at most [`crate::bounds::FLOW_DATA_BYTES_MAX`].
+    #[must_use]
+    pub fn data_bytes(&self) -> usize {
+        self.writer().ledger.bytes()
+    }
+
     /// Bytes of workers' statistics.
     #[must_use]
     pub fn stats_memory_bytes(&self) -> usize {
@@ -274,7 +283,7 @@ impl Writer {
         tag_of(slot, self.generations.get(slot as usize).copied().unwrap_or(0))
     }
 
-    fn tagged(&self, tag: u32) -> Option<Arc<Flow>> {
+    fn tagged(&self, tag: u32) -> Option<Arc<Installed>> {
         let slot = slot_in(tag);
         let present = self.record(slot).filter(|_| self.tag(slot) == tag).map(|record| &record.flow);
         let former = || self.former.iter().rev().find(|(other, _)| *other == tag).map(|(_, flow)| flow);
@@ -282,11 +291,14 @@ impl Writer {
     }
 
     /// Remembers a flow for upcalls that are on their way.
-    fn leave(&mut self, slot: u32, flow: &Arc<Flow>) {
-        if self.former.len() >= FORMER_FLOWS {
-            self.former.pop_front();
-        }
+    fn leave(&mut self, slot: u32, flow: &Arc<Installed>) {
         self.former.push_back((self.tag(slot), Arc::clone(flow)));
+        self.former_bytes += flow.bytes();
+        while (self.former.len() > FORMER_FLOWS || self.former_bytes > FORMER_BYTES)
+            && let Some((_, oldest)) = self.former.pop_front()
+        {
+            self.former_bytes -= oldest.bytes();
+        }
     }
 
     /// The next flow in a slot is none of those before it.
@@ -333,7 +345,7 @@ impl Writer {
         }
     }
 
-    fn entry(&self, shared: &Shared, slot: u32) -> Option<(Arc<Flow>, FlowStats)> {
+    fn entry(&self, shared: &Shared, slot: u32) -> Option<(Arc<Installed>, FlowStats)> {
         let record = self.record(slot)?;
         let stats = shared.stats_of(shared.flows.get(slot as usize)?);
         Some((Arc::clone(&record.flow), since(stats, record.before)))
@@ -346,6 +358,7 @@ impl Writer {
         compact: &Compact,
         program: &[u64],
     ) -> Result<(), InstallError> {
+        let flow = self.ledger.enter(flow)?;
         let slot = self.vacancy().ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
         let place =
             shared.flows.make(slot as usize).ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
@@ -374,7 +387,7 @@ impl Writer {
             return Err(InstallError::NoRoom("too many flows have the same hash"));
         }
         self.name(&flow, slot, true);
-        let record = Record { flow: Arc::new(flow), mask, hash, program: word, before: FlowStats::default() };
+        let record = Record { flow, mask, hash, program: word, before: FlowStats::default() };
         self.records[slot as usize] = Some(record);
         self.count += 1;
         shared.stats.refill(shared.workers.load(Ordering::Relaxed), self.count);
@@ -451,7 +464,11 @@ impl Writer {
         slot: u32,
         actions: Vec<Action>,
         program: &[u64],
-    ) -> Result<Arc<Flow>, InstallError> {
+    ) -> Result<Arc<Installed>, InstallError> {
+        let former = self.record(slot).map(|record| Arc::clone(&record.flow)).ok_or(InstallError::Unknown)?;
+        let Flow { ufid, matching, is_probe, .. } = &**former;
+        let flow = Flow { ufid: *ufid, matching: matching.clone(), actions, is_probe: *is_probe };
+        let flow = self.ledger.enter(flow)?;
         let word = self.place(shared, program)?;
         let record = self.records.get_mut(slot as usize).and_then(Option::as_mut);
         let (Some(record), Some(place)) = (record, shared.flows.get(slot as usize)) else {
@@ -460,11 +477,7 @@ impl Writer {
         };
         place.set_program(word);
         let (old, mask) = (std::mem::replace(&mut record.program, word), record.mask);
-        let former = Arc::clone(&record.flow);
-        let Flow { ufid, matching, is_probe, .. } = &*record.flow;
-        record.flow =
-            Arc::new(Flow { ufid: *ufid, matching: matching.clone(), actions, is_probe: *is_probe });
-        let flow = Arc::clone(&record.flow);
+        record.flow = Arc::clone(&flow);
         self.leave(slot, &former);
         place.rename(Identity::new(self.next_generation(slot), mask));
         shared.version.fetch_add(1, Ordering::Release);

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use lasthop_flow::{Action, Ethernet, FlowKey, FlowStats, Ipv4, Match, Ports, Ufid};
+use lasthop_flow::{Action, Ethernet, FlowKey, FlowStats, Ipv4, Match, Ports, Ufid, Userspace};
 use lasthop_wire::Key;
 use proptest::prelude::*;
 
-use crate::bounds::CACHE_TRIED_ONE_IN;
+use crate::bounds::{CACHE_TRIED_ONE_IN, FLOW_DATA_BYTES_MAX, FORMER_BYTES};
 use crate::compact::Compact;
 use crate::lane::{HITS, Lane};
 use crate::program::{Code, Step};
@@ -176,7 +176,7 @@ fn the_cache_is_left_alone_while_it_knows_few_packets_and_tried_again() {
     assert!(batch(&mut lane, 0..32), "all are known");
 }
 
-fn dump(table: &FlowTable) -> Vec<(std::sync::Arc<Flow>, FlowStats)> {
+fn dump(table: &FlowTable) -> Vec<(std::sync::Arc<crate::Installed>, FlowStats)> {
     let (mut flows, mut cursor) = (Vec::new(), Some(0));
     while let Some(at) = cursor {
         let (more, next) = table.dump(at, 3);
@@ -299,4 +299,32 @@ fn a_probe_is_there_by_name_and_no_packet_meets_it() {
     assert_eq!(table.get(FlowName::Key(&udp(1, 2, 3))).unwrap().1, FlowStats::default());
     assert!(table.remove(FlowName::Key(&udp(1, 2, 3))).is_ok());
     assert_eq!(table.len(), (0, 0));
+}
+
+/// A flow with so many bytes of its control plane's data.
+fn with_data(number: u8, len: usize) -> Flow {
+    let userspace = Userspace { user_data: Some(vec![0; len]), ..Userspace::default() };
+    Flow { actions: vec![Action::Userspace(userspace)], ..flow(number, udp(number, 0, 0), 1, 1) }
+}
+
+#[test]
+fn flows_data_is_bounded_in_bytes_for_as_long_as_anybody_has_it() {
+    const LEN: usize = FLOW_DATA_BYTES_MAX / 8 - 1024;
+    let table = FlowTable::default();
+    (0..8).for_each(|number| table.install(with_data(number, LEN)).expect("room"));
+    let taken = table.data_bytes();
+    assert!((8 * LEN..=FLOW_DATA_BYTES_MAX).contains(&taken));
+    let is_full = |result| matches!(result, Err(InstallError::NoRoom(_)));
+    assert!(is_full(table.install(with_data(8, LEN))));
+    assert!(is_full(table.replace(FlowName::Ufid(ufid(0)), with_data(0, LEN).actions).map(drop)));
+    assert_eq!((table.len(), table.data_bytes()), ((8, 1), taken), "nothing has changed");
+    table.install(flow(9, udp(9, 0, 0), 1, 1)).expect("others are small");
+    let removed = table.remove(FlowName::Ufid(ufid(0))).expect("it is there");
+    assert!(is_full(table.install(with_data(8, LEN))), "somebody has it");
+    drop(removed);
+    table.install(with_data(8, LEN)).expect("room again");
+    table.replace(FlowName::Ufid(ufid(1)), Vec::new()).expect("less than before");
+    table.install(with_data(0, LEN)).expect("room again");
+    while table.flush(0, usize::MAX).is_some() {}
+    assert!(table.data_bytes() <= FORMER_BYTES, "{}", table.data_bytes());
 }

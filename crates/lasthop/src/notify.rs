@@ -93,6 +93,14 @@ impl Manager {
         }
     }
 
+    /// Says what the service waits for before it is ready, and that this may take `longer` from now.
+    pub(crate) fn tell_wait(&self, why: &str, longer: Duration) {
+        if let Some(way) = &self.way {
+            let _ =
+                way.send(&format!("STATUS={}\nEXTEND_TIMEOUT_USEC={}", one_line(why), longer.as_micros()));
+        }
+    }
+
     /// Says why the service ends, on the way out.
     pub(crate) fn tell_end(&self, why: &str) {
         if let Some(way) = &self.way {

@@ -59,6 +59,8 @@ pub(crate) enum Order {
     Restore(Value),
     /// The attached descriptor is a connection of a client of the control interface, who may have it.
     Connect,
+    /// The same, for a connection of the controller process.
+    ConnectController,
     /// All counters.
     Stats,
     /// How far all guests have come, or the one of the named port.
@@ -159,6 +161,8 @@ pub(crate) enum Report {
     Released { name: String },
     /// A guest's VMM was refused something, and the connection goes on.
     Refused { name: String, why: String },
+    /// The controller process was asked about packets, and nothing has come from it since.
+    Unanswered,
     /// What the switch could give up, before it met any guest.
     Sandbox(Vec<Layer>),
     /// The switch made a system call that its sandbox does not allow, and ends.

@@ -214,3 +214,45 @@ fn a_bridge_becomes_a_switch_of_flows_under_its_guests_and_one_again() {
     talk();
     check_balance(&switch);
 }
+
+#[test]
+fn a_controller_that_hangs_is_ended_and_another_one_answers() {
+    let switch = start(&["one", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+    let pid = controller_pid(&switch).expect("a controller process");
+    signal(pid, Signal::STOP);
+    // Of no flow, so that it is asked.
+    let unasked = frame([2, 0, 0, 0, 7, 7], [2, 0, 0, 0, 9, 9], 2, 60);
+    send(&mut one, &unasked);
+    eventually("the next one", || controller_pid(&switch).filter(|next| *next != pid));
+    let log = switch.log();
+    assert!(log.contains(&format!("the controller process {pid} hangs")), "{log}");
+    served(&switch, 2);
+    let next = frame(TWO, [2, 0, 0, 0, 9, 8], 3, 60);
+    send(&mut one, &next);
+    let received = receive(&mut two);
+    // It may have been late rather than lost.
+    let received = if received == unasked { receive(&mut two) } else { received };
+    assert_eq!(received, next);
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn who_asks_for_the_forwarding_table_at_once_with_others_has_all_of_it() {
+    let switch = start(&["one", "two"]);
+    let mut one = guest(&switch, "one", ONE);
+    for number in 0..20 {
+        send(&mut one, &frame(TWO, [2, 0, 0, 0, 1, number], number.into(), 60));
+    }
+    let count = || switch.json(&["fdb", "show"])["entries"].as_array().map_or(0, Vec::len);
+    eventually("all addresses", || (count() == 20).then_some(()));
+    std::thread::scope(|scope| {
+        let ask = || (0..10).map(|_| count()).collect::<Vec<usize>>();
+        let asking: Vec<_> = (0..8).map(|_| scope.spawn(ask)).collect();
+        for counts in asking {
+            assert_eq!(counts.join().expect("answered"), [20; 10]);
+        }
+    });
+}

@@ -82,11 +82,13 @@ fn abstract_sockets_will_do() {
 
 #[test]
 fn a_start_that_fails_says_why_and_is_never_ready() {
-    for words in [["--vnic", "a,socket-group=nobodys"], ["--config", "/nonexistent/file"]] {
+    for (words, status) in
+        [(["--vnic", "a,socket-group=nobodys"], 1), (["--config", "/nonexistent/file"], 78)]
+    {
         let base = tempfile::tempdir().expect("a directory");
         let (manager, path) = path_in(&base);
         let mut switch = start(path.as_os_str(), base, &words);
-        assert_eq!(switch.wait().code(), Some(1));
+        assert_eq!(switch.wait().code(), Some(status));
         let told = manager.heard();
         let why = told.strip_prefix("STATUS=").expect("a status, and nothing before it");
         assert!(switch.log().contains(why), "{told} / {}", switch.log());

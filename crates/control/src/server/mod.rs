@@ -11,7 +11,8 @@
 //!
 //! A client that does not read gets no more answers made, and none of its requests is looked at; misses and
 //! notifications that find no room are lost and counted. So whatever a client does, what is kept for it is bounded, and
-//! nobody waits.
+//! nobody waits. Who drives the server says how many messages it may serve ([`Server::grant`]); the rest of a datagram waits until
+//! it grants more.
 
 mod answer;
 mod datapaths;
@@ -37,7 +38,7 @@ pub use peer::PeerId;
 pub use state::DatapathRecord;
 pub use upcall::{Reader, Upcall, UpcallKind, Upcalled};
 
-use crate::bounds::QUEUED_BYTES_MAX;
+use crate::bounds::{DUMP_MESSAGES, QUEUED_BYTES_MAX};
 use crate::datapath::{Datapath, DatapathId, RemovalId};
 use crate::family::FamilyMessage;
 use crate::message::{self, Header, Message, Messages};
@@ -89,6 +90,8 @@ pub struct Server {
     /// Flows that were taken out by clients who are gone.
     orphans: Vec<RemovalId>,
     queued_bytes: usize,
+    /// Messages that may be served now; without a number, all.
+    granted: Option<usize>,
     /// Somebody is a member of the flows' group, which OVS never is.
     has_flow_members: bool,
     changes: u64,
@@ -118,6 +121,7 @@ impl Server {
         let result = match self.peers.get_mut(&id) {
             None => self.greet(id, &datagram),
             Some(peer) if peer.is_idle() => {
+                peer.heard += 1;
                 peer.request = Some(datagram);
                 Ok(())
             }
@@ -129,6 +133,36 @@ impl Server {
         }
         self.tell_who_is_asked(datapath);
         result
+    }
+
+    /// Serves so many messages from now on and then no more, until this is called again. Before it is first called there is no
+    /// limit.
+    pub fn grant(&mut self, messages: usize) {
+        self.granted = Some(messages);
+    }
+
+    /// How many messages may still be served.
+    #[must_use]
+    pub fn granted(&self) -> usize {
+        self.granted.unwrap_or(usize::MAX)
+    }
+
+    fn spend(&mut self, messages: usize) {
+        self.granted = self.granted.map(|granted| granted.saturating_sub(messages));
+    }
+
+    /// Whether a client's request could go on, if more messages were granted.
+    #[must_use]
+    pub fn has_work(&self, id: PeerId) -> bool {
+        self.peers.get(&id).is_some_and(|peer| {
+            let has_request = peer.request.is_some() && !self.parked.contains_key(&id);
+            peer.has_room() && (peer.dump.is_some() || has_request)
+        })
+    }
+
+    /// Goes on with a client's request.
+    pub fn proceed(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
+        self.advance(id, datapath);
     }
 
     /// Says of each datapath whether somebody takes its misses, if that may be news: before whoever changed it is answered.
@@ -249,13 +283,16 @@ impl Server {
         missing
     }
 
-    /// Goes on with a client's dump and request as long as there is room for answers.
+    /// Goes on with a client's dump and request as long as there is room for answers, and messages are granted.
     fn advance(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
-        while let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_room()) {
+        while self.granted() > 0
+            && let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_room())
+        {
             if let Some(dump) = &mut peer.dump {
                 let (datagram, is_last) = dump.next(&self.state, datapath);
                 peer.dump.take_if(|_| is_last);
                 self.push(id, datagram);
+                self.spend(DUMP_MESSAGES);
             } else if !self.parked.contains_key(&id)
                 && let Some(request) = peer.request.take()
             {
@@ -274,6 +311,8 @@ impl Server {
         let len = message::HEADER_BYTES + message.body.len();
         self.serve(id, &message, len, datapath);
         let is_parked = self.parked.contains_key(&id);
+        // Looking at it again, which happens often, is next to nothing.
+        self.spend(usize::from(!is_parked));
         let rest = if is_parked { request } else { behind(&request, len) };
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.request = Some(rest);

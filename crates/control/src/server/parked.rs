@@ -33,8 +33,8 @@ impl Server {
                 self.refuse_next(id);
                 self.unwanted.push(parked.name);
                 self.advance(id, datapath);
-            } else if !self.peers.get(&id).is_some_and(Peer::has_room) {
-                // Nothing is looked at before it reads.
+            } else if self.granted() == 0 || !self.peers.get(&id).is_some_and(Peer::has_room) {
+                // Nothing is looked at before it reads, or before its turn.
                 parked.since = Some(since);
                 self.parked.insert(id, parked);
             } else {

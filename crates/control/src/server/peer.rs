@@ -55,6 +55,8 @@ pub(super) struct Peer {
     pub(super) lost: u64,
     /// Datagrams that were sent.
     pub(super) taken: u64,
+    /// Request datagrams that came.
+    pub(super) heard: u64,
 }
 
 impl Peer {
@@ -70,6 +72,7 @@ impl Peer {
             output_bytes: 0,
             lost: 0,
             taken: 0,
+            heard: 0,
         }
     }
 

@@ -43,6 +43,8 @@ pub struct Reader {
     pub is_busy: bool,
     /// Datagrams that its socket took so far.
     pub taken: u64,
+    /// Request datagrams that came from it so far.
+    pub heard: u64,
 }
 
 /// What became of it.
@@ -71,9 +73,15 @@ impl Server {
     /// Who a packet is for.
     #[must_use]
     pub fn reader_of(&self, upcall: &Upcall) -> Option<Reader> {
-        let client = self.target(DatapathId(upcall.message.datapath), upcall)?;
+        self.reader(self.target(DatapathId(upcall.message.datapath), upcall)?)
+    }
+
+    /// How far a client is with what it was told; none if it is gone.
+    #[must_use]
+    pub fn reader(&self, client: PeerId) -> Option<Reader> {
         let peer = self.peers.get(&client)?;
-        Some(Reader { client, is_busy: peer.output_bytes() > UPCALL_BYTES_READY, taken: peer.taken })
+        let is_busy = peer.output_bytes() > UPCALL_BYTES_READY;
+        Some(Reader { client, is_busy, taken: peer.taken, heard: peer.heard })
     }
 
     fn target(&self, id: DatapathId, upcall: &Upcall) -> Option<PeerId> {

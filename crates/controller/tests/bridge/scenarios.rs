@@ -338,3 +338,43 @@ fn an_address_that_moves_has_no_strangers_looked_at_where_there_is_no_room() {
     let looked_at = rig.controller.stats().revalidated - before;
     assert!(looked_at < 10, "{looked_at} flows");
 }
+
+#[test]
+fn many_flows_of_an_address_that_moves_to_and_fro_are_looked_at_once_in_a_while() {
+    const FLOWS: u8 = 200;
+    const MOVES: u16 = 40;
+    let mut rig = rig(3);
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    let other = |number: u8| [2, 0, 0, 0, 1, number];
+    for number in 0..FLOWS {
+        assert_eq!(to(&mut rig, 3, &ip(mac(1), other(number))), [1]);
+    }
+    let (before, mut number) = (rig.controller.stats().revalidated, 0);
+    for at in 0..MOVES {
+        // Of no flow yet, so that it is seen.
+        number += 1;
+        to(&mut rig, 2 - at % 2, &ip([2, 0, 0, 0, 2, number], mac(1)));
+        rig.now_ns += SECOND_NS / 100;
+    }
+    let moves = rig.controller.moves(SWITCH, rig.now_ns)[0].count;
+    assert_eq!(moves, u32::from(MOVES));
+    let looked_at = |rig: &Rig| rig.controller.stats().revalidated - before;
+    let once = u64::from(FLOWS) + u64::from(MOVES);
+    assert!(looked_at(&rig) <= once, "{} looks at flows", looked_at(&rig));
+    to(&mut rig, 2, &ip([2, 0, 0, 0, 3, 0], mac(1)));
+    rig.now_ns += SECOND_NS;
+    rig.settle();
+    assert!(looked_at(&rig) <= 2 * once + 1, "{} looks at flows", looked_at(&rig));
+    let misses = rig.misses;
+    for number in 0..FLOWS {
+        assert_eq!(to(&mut rig, 3, &ip(mac(1), other(number))), [2], "where it is at last");
+    }
+    assert_eq!(rig.misses, misses);
+    rig.now_ns += SECOND_NS;
+    to(&mut rig, 1, &ip(BROADCAST, mac(1)));
+    assert_eq!(
+        to(&mut rig, 3, &ip(mac(1), other(0))),
+        [1],
+        "one more move after a pause is followed at once"
+    );
+}

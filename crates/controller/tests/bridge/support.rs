@@ -52,7 +52,7 @@ fn flow(found: &flowtable::Flow, stats: FlowStats) -> Flow {
 
 impl Tables {
     fn new() -> Self {
-        let module = FlowModule::in_waiting(1, 0, Box::new(Bridge::new(&BridgeSettings::with_entries(64))));
+        let module = FlowModule::in_waiting(1, Box::new(Bridge::new(&BridgeSettings::with_entries(64))));
         let (ports, members, executions) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
         Self { module, ports, members, executions }
     }

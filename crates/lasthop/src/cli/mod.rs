@@ -167,7 +167,7 @@ enum Command {
     },
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 struct RunArgs {
     /// Configuration file; flags add to it and win over it
     #[arg(short, long, value_name = "FILE")]
@@ -370,7 +370,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
     };
     let question = ask::Asking { dir, json };
     match command {
-        Command::Run(args) => run::run(question.dir, args).map(|()| ExitCode::SUCCESS),
+        Command::Run(args) => run::run(question.dir, &args),
         Command::Apply { config, dry_run } => question.apply(&config, dry_run),
         Command::Vnic(command) => question.vnic(command),
         Command::Port(command) => question.port(command),

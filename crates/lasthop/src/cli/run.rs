@@ -1,10 +1,13 @@
 //! `lasthop run`: the file and the flags together.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use crate::config::{self, Config};
 use crate::fault::Fault;
 use crate::fdb::check_entries;
+use crate::log::say;
 use crate::notify::Manager;
 use crate::port::{self, PortSpec};
 use crate::settings::SwitchSettings;
@@ -14,24 +17,73 @@ use crate::vnic::check_unique;
 
 use super::RunArgs;
 
+/// Exit status of a service whose file or flags are wrong (sysexits.h, `EX_CONFIG`): another start would not help.
+const WRONG_SETTINGS: u8 = 78;
+/// Pause before a wrong file is read again, while guests wait.
+const READ_PAUSE: Duration = Duration::from_millis(500);
+/// For which service managers are asked each time.
+const WAIT: Duration = Duration::from_secs(10);
+/// Shortest time from the start to a failure while guests wait: no more than the unit's `StartLimitBurst=` in its interval, after
+/// which the service manager would close what it keeps.
+const FAILED_START: Duration = Duration::from_secs(4);
+
 /// Runs a switch in `dir` until it is told to end; who started it as a service is told how it is.
-pub(super) fn run(dir: PathBuf, args: RunArgs) -> Result<(), Fault> {
+pub(super) fn run(dir: PathBuf, args: &RunArgs) -> Result<ExitCode, Fault> {
+    let start = Instant::now();
     let inherited = Inherited::take();
     let mut manager = Manager::of_environment();
-    let end = told(dir, args).and_then(|settings| supervisor::run(settings, &mut manager, inherited));
-    end.inspect_err(|fault| manager.tell_end(&fault.message))
+    let guests_wait = manager.is_there() && !inherited.is_empty();
+    let settings = match told(&dir, args) {
+        Err(_) if guests_wait => told_at_last(&dir, args, &manager),
+        Err(fault) if manager.is_there() => {
+            manager.tell_end(&fault.message);
+            say!("{fault}");
+            return Ok(ExitCode::from(WRONG_SETTINGS));
+        }
+        Err(fault) => return Err(fault),
+        Ok(settings) => settings,
+    };
+    let Err(fault) = supervisor::run(settings, &mut manager, inherited) else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    manager.tell_end(&fault.message);
+    if !guests_wait {
+        return Err(fault);
+    }
+    say!("{fault}");
+    std::thread::sleep(FAILED_START.saturating_sub(start.elapsed()));
+    Ok(ExitCode::FAILURE)
+}
+
+/// What the file and the flags ask for, once they are right: whoever ended now would have the service manager let guests go, after
+/// some starts that cannot succeed either.
+fn told_at_last(dir: &Path, args: &RunArgs, manager: &Manager) -> RunSettings {
+    let mut said = String::new();
+    loop {
+        let fault = match told(dir, args) {
+            Ok(settings) => return settings,
+            Err(fault) => fault,
+        };
+        let why = format!("{fault}; guests wait until that is right");
+        manager.tell_wait(&why, WAIT);
+        if why != said {
+            say!("{why}");
+            said = why;
+        }
+        std::thread::sleep(READ_PAUSE);
+    }
 }
 
 /// What the file and the flags ask for.
-fn told(dir: PathBuf, args: RunArgs) -> Result<RunSettings, Fault> {
+fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
     let file = args.config.as_deref().map(config::read).transpose()?.unwrap_or_default();
     let here =
         std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
-    let flags = args.vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
-    let RunArgs { settings: asked, switches, uplinks, host_ports, .. } = args;
+    let RunArgs { settings: asked, switches, vnics, uplinks, host_ports, .. } = args.clone();
+    let vnics = vnics.into_iter().map(|vnic| vnic.based_at(&here)).collect();
     let ports = uplinks.into_iter().chain(host_ports).collect();
-    let flags = Config { settings: asked, switches, vnics: flags, ports, fdb: Vec::new() };
-    settings(dir, file, flags)
+    let flags = Config { settings: asked, switches, vnics, ports, fdb: Vec::new() };
+    settings(dir.to_path_buf(), file, flags)
 }
 
 /// Flags win over the file, and their switches and vnics come after its.

@@ -55,6 +55,28 @@ pub(crate) enum Role {
     Controller,
 }
 
+/// The calls that a process needs once and no more, as a filter that is ready to be installed.
+#[derive(Debug)]
+pub(crate) struct Spent(seccompiler::BpfProgram);
+
+impl Spent {
+    /// For a process of this role with these layers; none if its calls are not filtered.
+    pub(crate) fn of(role: Role, layers: &[Layer]) -> Option<Self> {
+        let is_filtered = layers.iter().any(|layer| layer.on && layer.name == CALLS);
+        let own = seccomp::Own { process: std::process::id(), names: None };
+        is_filtered.then(|| seccomp::spent(role, own).ok().map(Self)).flatten()
+    }
+
+    /// Takes them away from the calling thread and from all that it starts. Allocates nothing.
+    pub(crate) fn take_away(&self) {
+        // A filter was installed a moment ago; what is in its list holds in any case.
+        let _ = sys::filter(&self.0);
+    }
+}
+
+/// The layer that filters calls.
+const CALLS: &str = "system calls";
+
 /// What the process keeps of the world outside.
 #[derive(Debug)]
 pub(crate) struct Kept<'fd> {
@@ -87,7 +109,7 @@ pub(crate) fn enter<M: Serialize>(
     layers.push(Layer::new("landlock", landlock::restrict()));
     let told = refusal::tell(kept.channel, tell);
     let calls = told.and_then(|()| seccomp::restrict(role, names.as_ref().map(AsFd::as_fd)));
-    layers.push(Layer::new("system calls", calls));
+    layers.push(Layer::new(CALLS, calls));
     if let Some(names) = names {
         lasthop_vhost::keep_descriptor_names(names);
     }

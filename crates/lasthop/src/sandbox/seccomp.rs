@@ -56,6 +56,16 @@ pub(super) fn programs(role: Role, own: Own) -> Result<[BpfProgram; 2], BackendE
     ])
 }
 
+/// What takes away, of `role`'s calls, those that are needed once. It goes behind the others, which let it be installed.
+pub(super) fn spent(role: Role, own: Own) -> Result<BpfProgram, BackendError> {
+    let mut rules = BTreeMap::new();
+    for call in role.calls().filter(|call| call.is_once) {
+        add(&mut rules, call, own)?;
+    }
+    let arch = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Trap, arch)?.try_into()
+}
+
 /// Adds a call's rules to those of its number. None at all means: with any arguments.
 fn add(rules: &mut BTreeMap<i64, Vec<SeccompRule>>, call: &Call, own: Own) -> Result<(), BackendError> {
     let has_any = rules.get(&call.number).is_some_and(Vec::is_empty);

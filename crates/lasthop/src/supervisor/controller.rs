@@ -36,6 +36,9 @@ use super::source::Source;
 
 /// How long the controller process is waited for: one that is stopped must not keep addresses from being shown.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a controller process may say nothing that does nothing about packets, or has not told addresses: then it hangs, and another
+/// one takes its place.
+const HANG_PATIENCE: Duration = Duration::from_secs(3);
 
 /// How long after an upgrade of the switch process, whose flows come back by misses, the controller process is replaced: what talks
 /// has flows by then.
@@ -52,11 +55,17 @@ pub(super) struct Plane {
     asking: Asking<PlaneQuestion>,
     /// When it is to be replaced by one of another program, and that.
     renewal: Option<(Instant, PathBuf)>,
-    /// What it said when it was last asked.
-    pub(super) fdb: FdbReport,
-    pub(super) inside: Vec<SwitchInside>,
+    /// The round that it has to answer, and until when.
+    suspicion: Option<(u64, Instant)>,
+}
+
+/// What the controller process said when it was asked; nothing, if it did not answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PlaneTold {
+    fdb: Vec<FdbLine>,
+    inside: Vec<SwitchInside>,
     pub(super) moves: Vec<MoveFacts>,
-    /// It answered in time when it was last asked.
+    /// It did answer.
     has_answered: bool,
     pub(super) flushed: usize,
 }
@@ -64,7 +73,9 @@ pub(super) struct Plane {
 /// What is asked of the switch process afterwards.
 #[derive(Debug)]
 pub(super) enum PlaneQuestion {
-    Ask(Question),
+    Doctor { name: Option<String> },
+    Fdb { switch: Option<String> },
+    Switches,
     Flush(Flush),
 }
 
@@ -76,18 +87,15 @@ impl Plane {
             connected: None,
             asking: Asking::new(PATIENCE),
             renewal: None,
-            fdb: FdbReport { entries: Vec::new() },
-            inside: Vec::new(),
-            moves: Vec::new(),
-            has_answered: false,
-            flushed: 0,
+            suspicion: None,
         }
     }
 
     /// When somebody has waited for long enough, or the process is to be started.
     pub(super) fn due(&self) -> Option<Instant> {
+        let suspicion = self.suspicion.map(|(_, until)| until);
         let renewal = self.renewal.as_ref().map(|(at, _)| *at);
-        self.asking.due().into_iter().chain(renewal).chain(self.lives.due()).min()
+        [self.asking.due(), suspicion, renewal, self.lives.due()].into_iter().flatten().min()
     }
 }
 
@@ -154,7 +162,7 @@ impl Supervisor {
             Ok(pairs) => {
                 let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
                 for connection in theirs {
-                    self.order_with(Order::Connect, vec![connection], What::Restored, None);
+                    self.order_with(Order::ConnectController, vec![connection], What::Restored, None);
                 }
                 self.plane.lives.send(&ControllerOrder::Connect, ours);
                 self.plane.connected = Some(both);
@@ -173,16 +181,14 @@ impl Supervisor {
     }
 
     fn on_controller_report(&mut self, report: ControllerReport) {
-        let now = Instant::now();
         match report {
             ControllerReport::Flushed { round, flushed } => {
-                self.plane.flushed = flushed;
-                self.answer_plane(round, now);
+                self.plane_told(round, &PlaneTold { flushed, ..PlaneTold::default() });
             }
             ControllerReport::Told { round, fdb, moves, switches } => {
-                (self.plane.fdb, self.plane.moves, self.plane.inside) = (fdb, moves, switches);
-                self.plane.has_answered = true;
-                self.answer_plane(round, now);
+                let told =
+                    PlaneTold { fdb: fdb.entries, inside: switches, moves, has_answered: true, flushed: 0 };
+                self.plane_told(round, &told);
             }
             ControllerReport::Said(words) => say!("controller: {words}"),
             ControllerReport::Sandbox(layers) => self.plane.lives.note_sandbox(layers),
@@ -200,47 +206,76 @@ impl Supervisor {
             // Else the program of an upgrade that is none for it would be started for ever.
             self.plane.lives.use_own_program();
         }
+        self.plane.suspicion = None;
         if !self.stage.is_last() {
             let pause_ms = self.plane.lives.plan().as_millis();
             say!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
         }
-        self.answer_plane(u64::MAX, Instant::now());
+        // Nothing will come any more.
+        self.answer_plane(u64::MAX, Instant::now(), &PlaneTold::default());
     }
 
     /// Goes on with a question when the controller has told what it knows, or does not in time.
     pub(super) fn ask_plane(&mut self, wanted: PlaneQuestion, asker: &Asker) -> Result<Option<Value>, Fault> {
-        self.plane.fdb.entries.clear();
-        self.plane.inside.clear();
-        self.plane.moves.clear();
-        (self.plane.flushed, self.plane.has_answered) = (0, false);
         if !self.plane.lives.is_up() {
-            return self.go_on(wanted, asker);
+            return self.go_on(wanted, PlaneTold::default(), asker);
         }
         let round = self.plane.asking.next_round();
         let order = match &wanted {
             PlaneQuestion::Flush(flush) => ControllerOrder::Flush { round, flush: flush.clone() },
-            PlaneQuestion::Ask(_) => ControllerOrder::Tell { round },
+            PlaneQuestion::Fdb { .. } | PlaneQuestion::Switches | PlaneQuestion::Doctor { .. } => {
+                ControllerOrder::Tell { round }
+            }
         };
         self.plane.lives.send(&order, Vec::new());
         self.plane.asking.wait(wanted, asker);
         Ok(None)
     }
 
-    fn go_on(&mut self, wanted: PlaneQuestion, asker: &Asker) -> Result<Option<Value>, Fault> {
+    fn go_on(
+        &mut self,
+        wanted: PlaneQuestion,
+        plane: PlaneTold,
+        asker: &Asker,
+    ) -> Result<Option<Value>, Fault> {
         match wanted {
-            PlaneQuestion::Ask(question) => self.ask(question, asker),
+            PlaneQuestion::Fdb { switch } => self.ask(Question::Fdb { switch, plane }, asker),
+            PlaneQuestion::Switches => self.ask(Question::Switches { plane }, asker),
+            PlaneQuestion::Doctor { name } => self.ask(Question::Doctor { name, plane }, asker),
             PlaneQuestion::Flush(flush) => {
-                self.change_fdb(Order::FdbFlush(flush), What::Question(Question::Flush), asker)
+                self.change_fdb(Order::FdbFlush(flush), What::Question(Question::Flush { plane }), asker)
             }
         }
     }
 
-    /// Goes on with those whose question of up to this round is answered, or who have waited for long enough.
-    pub(super) fn answer_plane(&mut self, round: u64, now: Instant) {
-        for (wanted, asker) in self.plane.asking.take_ready(round, now) {
-            if let Some(answer) = self.go_on(wanted, &asker).transpose() {
+    /// The controller has answered: rounds in their order, so this is for whoever is left of this one, and for nobody else.
+    fn plane_told(&mut self, round: u64, told: &PlaneTold) {
+        let now = Instant::now();
+        self.plane.suspicion.take_if(|(awaited, _)| *awaited <= round);
+        // Who has waited for too long is told what is known without it.
+        self.answer_plane(0, now, &PlaneTold::default());
+        self.answer_plane(round, now, told);
+    }
+
+    /// Goes on with those whose question of up to this round is answered, or who have waited for long enough; whether there was
+    /// anybody.
+    fn answer_plane(&mut self, round: u64, now: Instant, told: &PlaneTold) -> bool {
+        let ready = self.plane.asking.take_ready(round, now);
+        let is_any = !ready.is_empty();
+        for (wanted, asker) in ready {
+            if let Some(answer) = self.go_on(wanted, told.clone(), &asker).transpose() {
                 self.answer(asker, answer);
             }
+        }
+        is_any
+    }
+
+    /// It may hang: it is asked for a sign of life.
+    pub(super) fn suspect_plane(&mut self) {
+        if self.plane.lives.is_up() && self.plane.suspicion.is_none() {
+            let round = self.plane.asking.next_round();
+            self.plane.lives.send(&ControllerOrder::Tell { round }, Vec::new());
+            self.plane.suspicion = Some((round, Instant::now() + HANG_PATIENCE));
         }
     }
 
@@ -256,7 +291,7 @@ impl Supervisor {
         say!("the controller process {how}, to be replaced by that of {}", program.display());
         self.plane.lives.use_program(program);
         self.plane.connected = None;
-        self.answer_plane(u64::MAX, now);
+        self.answer_plane(u64::MAX, now, &PlaneTold::default());
         self.settle_plane();
     }
 
@@ -266,15 +301,27 @@ impl Supervisor {
         if self.plane.lives.due().is_some_and(|due| due <= now) {
             self.start_controller();
         }
-        self.answer_plane(0, now);
+        if self.answer_plane(0, now, &PlaneTold::default()) {
+            self.suspect_plane();
+        }
+        if self.plane.suspicion.take_if(|(_, until)| *until <= now).is_some() {
+            let (pid, seconds) = (self.plane.lives.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
+            say!("the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
+            self.controller_gone();
+        }
     }
 
     /// Forwarding tables as the switch process has them, with those of the controller in place of what its switches know: they
     /// learn only while there is none.
-    pub(super) fn with_controlled(&self, wanted: Option<&str>, fdb: FdbReport) -> FdbReport {
-        let known: BTreeSet<&SwitchName> = self.plane.inside.iter().map(|inside| &inside.name).collect();
+    pub(super) fn with_controlled(
+        &self,
+        plane: &PlaneTold,
+        wanted: Option<&str>,
+        fdb: FdbReport,
+    ) -> FdbReport {
+        let known: BTreeSet<&SwitchName> = plane.inside.iter().map(|inside| &inside.name).collect();
         let others = fdb.entries.into_iter().filter(|line| !known.contains(&line.switch));
-        let own = self.plane.fdb.entries.iter();
+        let own = plane.fdb.iter();
         let own = own.filter(|line| wanted.is_none_or(|wanted| line.switch.as_str() == wanted)).cloned();
         let mut entries: Vec<FdbLine> = others.chain(own).collect();
         let place = |line: &SwitchName| self.switches.iter().position(|switch| switch.name == *line);
@@ -284,7 +331,7 @@ impl Supervisor {
     }
 
     /// What `lasthop doctor` is told of the controller process, after it was asked: nothing, if no switch needs one.
-    pub(super) fn controller_facts(&self) -> Option<ControllerFacts> {
+    pub(super) fn controller_facts(&self, told: &PlaneTold) -> Option<ControllerFacts> {
         let lives = &self.plane.lives;
         let is_needed = self.switches.iter().any(is_controlled);
         is_needed.then(|| ControllerFacts {
@@ -292,8 +339,8 @@ impl Supervisor {
             up_ms: lives.up().map(|up| up.as_millis() as u64),
             restarts: lives.restarts(),
             last_end: lives.last_end(),
-            has_answered: self.plane.has_answered,
-            counters: self.plane.inside.iter().fold(BTreeMap::new(), |mut sums, switch| {
+            has_answered: told.has_answered,
+            counters: told.inside.iter().fold(BTreeMap::new(), |mut sums, switch| {
                 switch
                     .counters
                     .iter()
@@ -302,10 +349,12 @@ impl Supervisor {
             }),
         })
     }
+}
 
-    /// The same for what happened to them.
-    pub(super) fn with_controlled_switches(&self, mut inside: Vec<SwitchInside>) -> Vec<SwitchInside> {
-        for own in &self.plane.inside {
+impl PlaneTold {
+    /// What happened to switches, with what the controller says of its own.
+    pub(super) fn with_controlled(&self, mut inside: Vec<SwitchInside>) -> Vec<SwitchInside> {
+        for own in &self.inside {
             if let Some(switch) = inside.iter_mut().find(|switch| switch.name == own.name) {
                 switch.addresses = own.addresses;
                 switch.counters.extend(own.counters.clone());

@@ -11,10 +11,10 @@ use crate::port::DevicePortReport;
 use crate::report::{FdbReport, PortReport, StatsReport, VnicReport};
 
 use super::Supervisor;
-use super::controller::PlaneQuestion;
+use super::controller::{PlaneQuestion, PlaneTold};
 use super::driver::Wanted;
 use super::orders::Asker;
-use super::requests::{Question, describe, to_json};
+use super::requests::{describe, to_json};
 use super::warnings::Warner;
 
 impl Supervisor {
@@ -33,13 +33,18 @@ impl Supervisor {
     /// As `doctor`, when what the driver process counts is known.
     pub(super) fn examine(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
         if self.lives.is_up() {
-            return self.ask_plane(PlaneQuestion::Ask(Question::Doctor { name }), asker);
+            return self.ask_plane(PlaneQuestion::Doctor { name }, asker);
         }
-        self.facts(name.as_deref(), None).map(Some)
+        self.facts(name.as_deref(), None, &PlaneTold::default()).map(Some)
     }
 
     /// All facts together.
-    pub(super) fn facts(&self, name: Option<&str>, inside: Option<Inspection>) -> Result<Value, Fault> {
+    pub(super) fn facts(
+        &self,
+        name: Option<&str>,
+        inside: Option<Inspection>,
+        told: &PlaneTold,
+    ) -> Result<Value, Fault> {
         let is_asked = |vnic: &VnicFacts| name.is_none_or(|name| vnic.name() == name);
         let stats =
             inside.as_ref().map(|inside| StatsReport { ports: inside.ports.clone(), workers: Vec::new() });
@@ -54,10 +59,10 @@ impl Supervisor {
         }
         vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
         let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
-        let fdb = self.with_controlled(None, FdbReport { entries: fdb }).entries;
-        moves.extend(self.plane.moves.iter().cloned());
+        let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
+        moves.extend(told.moves.iter().cloned());
         moves.sort_by_key(|moved| Reverse(moved.count));
-        let (switch, controller) = (self.switch_facts(), self.controller_facts());
+        let (switch, controller) = (self.switch_facts(), self.controller_facts(told));
         to_json(&Facts { switch, controller, vnics, ports, fdb, moves })
     }
 

@@ -56,9 +56,9 @@ impl Driver {
 }
 
 impl Supervisor {
-    /// Starts the driver process with the first device port.
+    /// Starts the driver process with the first device port. On the way out its end is no reason for another one.
     pub(super) fn need_driver(&mut self) {
-        if !self.driver.lives.is_up() && self.driver.lives.due().is_none() {
+        if !self.stage.is_leaving() && !self.driver.lives.is_up() && self.driver.lives.due().is_none() {
             self.start_driver();
         }
     }

@@ -7,7 +7,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -49,16 +49,24 @@ pub(super) struct Legacy {
 }
 
 impl Legacy {
-    /// Reads what came; none if nothing did. What cannot be gone on with is let go, and the log says so.
-    pub(super) fn read(inherited: &Inherited) -> Option<Self> {
+    /// Reads what came; none if nothing did. What cannot be gone on with is let go, and the log says so. The last switch process has
+    /// ended then: two must never serve the same guest, nor move frames between the same devices.
+    pub(super) fn read(inherited: &Inherited) -> Result<Option<Self>, Fault> {
         if inherited.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let read = Self::try_read(inherited).inspect_err(|why| {
-            say!("what the last supervisor left cannot be gone on with: {why}; guests have to connect again");
-            inherited.shut_all();
-        });
-        read.ok()
+        match Self::try_read(inherited) {
+            Ok(legacy) => legacy.await_end_of_switch(inherited).map(|()| Some(legacy)),
+            Err(why) => {
+                say!(
+                    "what the last supervisor left cannot be gone on with: {why}; guests have to connect again"
+                );
+                inherited.shut_all();
+                // Which of them is the switch process is only known to who can read the rest.
+                inherited.all().filter(|fd| is_process(fd)).try_for_each(await_end)?;
+                Ok(None)
+            }
+        }
     }
 
     fn try_read(inherited: &Inherited) -> Result<Self, String> {
@@ -74,20 +82,9 @@ impl Legacy {
         Ok(Self { head: parse(head)?, ports: ports.collect::<Result<_, String>>()? })
     }
 
-    /// Makes sure that the last switch process has ended: two must never serve the same guest.
-    pub(super) fn await_end_of_switch(&self, inherited: &Inherited) -> Result<(), Fault> {
-        let Some(process) = self.head.process.and_then(|process| inherited.find(&process)) else {
-            return Ok(());
-        };
-        if ends(&process, END_PATIENCE) {
-            return Ok(());
-        }
-        let _ = pidfd_send_signal(&process, Signal::KILL);
-        if ends(&process, DEATH_PATIENCE) {
-            return Ok(());
-        }
-        let why = "the switch process of the last supervisor does not end, though it was killed; guests wait until it has";
-        Err(Fault::new(Kind::Internal, why))
+    fn await_end_of_switch(&self, inherited: &Inherited) -> Result<(), Fault> {
+        let process = self.head.process.and_then(|process| inherited.find(&process));
+        process.map_or(Ok(()), |process| await_end(&process))
     }
 
     /// The control socket, if its file is still there.
@@ -265,6 +262,27 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }
 
+/// Whether a descriptor is of a process, which is a file of no other kind (pidfd_open(2)).
+fn is_process(fd: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+    let link = link.to_string_lossy();
+    // Since Linux 6.9 they have inodes of their own.
+    link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
+}
+
+/// Makes sure that a process has ended.
+fn await_end(process: &OwnedFd) -> Result<(), Fault> {
+    if ends(process, END_PATIENCE) {
+        return Ok(());
+    }
+    let _ = pidfd_send_signal(process, Signal::KILL);
+    if ends(process, DEATH_PATIENCE) {
+        return Ok(());
+    }
+    let why = "the switch process of the last supervisor does not end, though it was killed; guests wait until it has";
+    Err(Fault::new(Kind::Internal, why))
+}
+
 fn ends(process: &OwnedFd, patience: Duration) -> bool {
     let timeout = Timespec::try_from(patience).ok();
     let mut fds = [PollFd::new(process, PollFlags::IN)];
@@ -283,6 +301,8 @@ impl Inherited {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
     use super::*;
     use crate::settings::{Settings, SwitchSettings};
@@ -303,7 +323,8 @@ mod tests {
         assert!(error_of("{}", fd()).contains("of version 0.0"));
         let torn = format!("{{\"version\":{RECORD_VERSION},\"state\":{STATE_VERSION}}}");
         assert!(error_of(&torn, fd()).contains("missing field"));
-        assert!(Legacy::read(&Inherited::default()).is_none(), "nothing was left, and nothing is said");
+        let nothing = Legacy::read(&Inherited::default()).expect("read");
+        assert!(nothing.is_none(), "nothing was left, and nothing is said");
     }
 
     #[test]
@@ -313,8 +334,18 @@ mod tests {
         let old = UnixListener::bind(&path).expect("bound");
         let inherited = Inherited::of_test(b"{}", old.into());
         assert!(ListenSocket::bind(&path, Access::OWNER_ALONE).is_err(), "somebody listens there");
-        assert!(Legacy::read(&inherited).is_none());
+        assert!(Legacy::read(&inherited).expect("read").is_none());
         drop(ListenSocket::bind(&path, Access::OWNER_ALONE).expect("free"));
+    }
+
+    #[test]
+    fn a_process_of_another_version_has_ended_before_anything_begins() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
+        let pid = Pid::from_child(&child);
+        let process = pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor");
+        assert!(Legacy::read(&Inherited::of_test(b"{}", process)).expect("ended").is_none());
+        let status = child.try_wait().expect("a child").expect("it has ended");
+        assert!(!status.success());
     }
 
     #[test]

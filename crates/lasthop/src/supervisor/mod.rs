@@ -121,8 +121,7 @@ pub(crate) fn run(
     rustix::process::umask(Mode::from_raw_mode(0o077));
     descriptors::raise_limit();
     let dir = RunDir::claim(settings.dir.clone())?;
-    let legacy = Legacy::read(&inherited);
-    legacy.as_ref().map_or(Ok(()), |legacy| legacy.await_end_of_switch(&inherited))?;
+    let legacy = Legacy::read(&inherited)?;
     let control = legacy.as_ref().and_then(|legacy| legacy.control(&inherited, &control_socket(dir.path())));
     let mut supervisor = Supervisor::open(dir.path(), signals, &settings, control)?;
     if let Some(legacy) = legacy {
@@ -280,7 +279,8 @@ impl Supervisor {
         let others =
             [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
         let hurry = self.hurry.as_ref().map(Hurry::until);
-        let others = others.into_iter().chain([self.plane.due(), self.store.due(), hurry]);
+        let entrance = self.entrance.as_ref().and_then(Entrance::due);
+        let others = others.into_iter().chain([self.plane.due(), self.store.due(), hurry, entrance]);
         others.fold(ports, earlier)
     }
 

@@ -158,6 +158,7 @@ impl Supervisor {
             Report::Detached { name, attachment, why } => self.detached(&name, attachment, &why),
             Report::Refused { name, why } => self.refused(&name, why),
             Report::Failed { why } => self.lives.note_last_words(why),
+            Report::Unanswered => self.suspect_plane(),
             Report::Sandbox(layers) => self.sandboxed(layers),
             Report::Forbidden(call) => self.lives.note_last_words(call.to_string()),
             Report::Reply { id, result } => {

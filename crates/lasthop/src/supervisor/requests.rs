@@ -20,6 +20,7 @@ use crate::vnic::VnicSpec;
 
 use super::Supervisor;
 use super::control::Line;
+use super::controller::PlaneTold;
 use super::orders::{Asker, What, switch_down};
 use super::port::Port;
 use super::warnings::Warner;
@@ -62,9 +63,14 @@ pub(super) enum Question {
     },
     Fdb {
         switch: Option<String>,
+        plane: PlaneTold,
     },
-    Flush,
-    Switches,
+    Flush {
+        plane: PlaneTold,
+    },
+    Switches {
+        plane: PlaneTold,
+    },
     List,
     Show {
         name: String,
@@ -75,6 +81,7 @@ pub(super) enum Question {
     },
     Doctor {
         name: Option<String>,
+        plane: PlaneTold,
     },
 }
 
@@ -303,9 +310,9 @@ impl Supervisor {
             return Err(switch_down());
         }
         let order = match question {
-            Question::Fdb { ref switch } => Order::Fdb { switch: switch.clone() },
-            Question::Doctor { ref name } => Order::Inspect { name: name.clone() },
-            Question::Switches => Order::Switches,
+            Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone() },
+            Question::Doctor { ref name, .. } => Order::Inspect { name: name.clone() },
+            Question::Switches { .. } => Order::Switches,
             // A flush comes with an order of its own.
             _ => Order::Stats,
         };
@@ -316,18 +323,18 @@ impl Supervisor {
     /// Makes the answer to a question out of the switch's.
     pub(super) fn conclude(&self, question: &Question, answer: Answer) -> Result<Value, Fault> {
         match (question, answer) {
-            (Question::Fdb { switch }, Answer::Fdb(fdb)) => {
-                to_json(&self.with_controlled(switch.as_deref(), fdb))
+            (Question::Fdb { switch, plane }, Answer::Fdb(fdb)) => {
+                to_json(&self.with_controlled(plane, switch.as_deref(), fdb))
             }
-            (Question::Flush, Answer::Flushed(flushed)) => {
-                to_json(&FlushReport { flushed: flushed + self.plane.flushed })
+            (Question::Flush { plane }, Answer::Flushed(flushed)) => {
+                to_json(&FlushReport { flushed: flushed + plane.flushed })
             }
-            (Question::Switches, Answer::Switches(inside)) => {
-                self.list_switches(&self.with_controlled_switches(inside))
+            (Question::Switches { plane }, Answer::Switches(inside)) => {
+                self.list_switches(&plane.with_controlled(inside))
             }
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
-            (Question::Doctor { name }, Answer::Inspection(inside)) => {
-                self.facts(name.as_deref(), Some(inside))
+            (Question::Doctor { name, plane }, Answer::Inspection(inside)) => {
+                self.facts(name.as_deref(), Some(inside), plane)
             }
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),

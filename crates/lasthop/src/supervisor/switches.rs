@@ -14,7 +14,7 @@ use super::Supervisor;
 use super::child::Role;
 use super::controller::PlaneQuestion;
 use super::orders::{Asker, What, switch_down};
-use super::requests::{Question, to_json};
+use super::requests::to_json;
 use super::store::Key;
 
 /// For a name that is not close to that of any switch.
@@ -163,7 +163,7 @@ impl Supervisor {
 
     pub(super) fn switch_list(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
         if self.lives.is_up() {
-            return self.ask_plane(PlaneQuestion::Ask(Question::Switches), asker);
+            return self.ask_plane(PlaneQuestion::Switches, asker);
         }
         self.list_switches(&[]).map(Some)
     }
@@ -182,7 +182,7 @@ impl Supervisor {
                 return Err(Fault::refused(why));
             }
         }
-        self.ask_plane(PlaneQuestion::Ask(Question::Fdb { switch: params.switch }), asker)
+        self.ask_plane(PlaneQuestion::Fdb { switch: params.switch }, asker)
     }
 
     /// Refuses a vnic of a switch that there is not.

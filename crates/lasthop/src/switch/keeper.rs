@@ -13,6 +13,8 @@
 
 use std::io::{self, PipeReader, PipeWriter};
 
+use crate::sandbox::Spent;
+
 use super::sys;
 
 /// The pipe whose end tells the keeper of the end.
@@ -29,9 +31,10 @@ impl Keeper {
         Ok(Self { reader, writer })
     }
 
-    /// Starts it, inside the sandbox. It lives for as long as what this returns, which is to be kept until the process ends.
-    pub(super) fn start(self) -> io::Result<PipeWriter> {
-        sys::keep_memory(self.reader.into())?;
+    /// Starts it, inside the sandbox, without the calls that are `spent`: it shares memory with whoever may be taken over, and must
+    /// not have more than that one. It lives for as long as what this returns, which is to be kept until the process ends.
+    pub(super) fn start(self, spent: Option<&'static Spent>) -> io::Result<PipeWriter> {
+        sys::keep_memory(self.reader.into(), move || spent.into_iter().for_each(Spent::take_away))?;
         Ok(self.writer)
     }
 }

@@ -25,7 +25,7 @@ use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
-use crate::sandbox::{self, Kept, Role};
+use crate::sandbox::{self, Kept, Role, Spent};
 use crate::settings::SwitchSettings;
 use crate::signals;
 use crate::switches::SwitchSpec;
@@ -54,14 +54,16 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         Ok(datapath) => datapath,
         Err(fault) => fail(&mut channel, fault),
     };
-    let poller = Poller::new()?;
+    let (poller, channel_poller) = (Poller::new()?, Poller::new()?);
     poller.add(&channel, CHANNEL, Interest::READ)?;
+    channel_poller.add(&channel, CHANNEL, Interest::READ)?;
     let interface = Interface::new(&poller, INTERFACE, settings.upcalls.unwrap_or_default().limits())?;
     Switch {
         channel,
         interface,
         is_channel_full: false,
         poller,
+        channel_poller,
         datapath,
         sessions: Sessions::default(),
         captures: Captures::default(),
@@ -82,10 +84,13 @@ fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> R
     let kept = Kept { channel: channel.as_fd() };
     let keeper = Keeper::prepare();
     let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
+    // For ever, since the keeper, which has it, may outlive anything here.
+    let spent = Spent::of(Role::Switch, &layers).map(|spent| &*Box::leak(Box::new(spent)));
     // Without it guests wait longer when this process dies, and nothing else.
-    if let Ok(held) = keeper.and_then(Keeper::start) {
+    if let Ok(held) = keeper.and_then(|keeper| keeper.start(spent)) {
         let _ = held.into_raw_fd();
     }
+    spent.into_iter().for_each(Spent::take_away);
     let _ = channel.send(&Report::Sandbox(layers), None);
     Datapath::prepare(settings)
 }
@@ -111,6 +116,8 @@ struct Switch {
     channel: Channel<Report, Request>,
     is_channel_full: bool,
     poller: Poller,
+    /// The channel alone: all that is listened to while the switch rests.
+    channel_poller: Poller,
     interface: Interface,
     /// Before the engine in the order of dropping: sessions hold devices of it.
     sessions: Sessions,
@@ -124,9 +131,10 @@ struct Switch {
 impl Switch {
     fn serve(&mut self) -> Result<(), Fault> {
         while self.stage != Stage::Over {
-            for Happening { source, .. } in self.poller.wait(self.interface.due())? {
+            for Happening { source, .. } in self.wait()? {
                 match source {
                     CHANNEL => self.hear(),
+                    // It came to rest in between.
                     _ if self.stage == Stage::Resting => {}
                     _ if source == INTERFACE.clients => self.interface.serve(&mut self.datapath),
                     _ if source == INTERFACE.packets => self.interface.ask(&mut self.datapath),
@@ -145,6 +153,14 @@ impl Switch {
         Ok(())
     }
 
+    /// Waits for what there is to do. Whoever rests does nothing for others, and is not woken by them: what they sent stays.
+    fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
+        match self.stage {
+            Stage::Resting => self.channel_poller.wait(None),
+            _ => self.poller.wait(self.interface.due()),
+        }
+    }
+
     fn hear(&mut self) {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((request, fds)) = self.channel.take() {
@@ -160,7 +176,9 @@ impl Switch {
     fn watch_channel(&mut self) -> Result<(), Fault> {
         let write = self.channel.wants_write();
         if write != self.is_channel_full {
-            self.poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
+            for poller in [&self.poller, &self.channel_poller] {
+                poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
+            }
             self.is_channel_full = write;
         }
         Ok(())
@@ -194,7 +212,8 @@ impl Switch {
             }
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
             Order::Restore(told) => self.interface.restore(told, &mut self.datapath).map(|()| Answer::Done),
-            Order::Connect => self.connect(fds).map(|()| Answer::Done),
+            Order::Connect => self.connect(fds, false).map(|()| Answer::Done),
+            Order::ConnectController => self.connect(fds, true).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::SetSwitch(spec) => self.set_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
@@ -264,10 +283,10 @@ impl Switch {
         self.datapath.set_switch(spec)
     }
 
-    /// A client of the control interface.
-    fn connect(&mut self, fds: Option<Vec<OwnedFd>>) -> Result<(), Fault> {
+    /// A client of the control interface, or the supervisor's own controller.
+    fn connect(&mut self, fds: Option<Vec<OwnedFd>>, is_own: bool) -> Result<(), Fault> {
         let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
-        self.interface.add(&self.poller, client, &self.datapath);
+        self.interface.add(&self.poller, client, is_own, &self.datapath);
         Ok(())
     }
 

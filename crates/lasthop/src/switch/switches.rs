@@ -73,7 +73,7 @@ impl NamedSwitches {
             return by_name(name, &bridge).map(Arc::from).ok_or_else(unknown);
         }
         self.controllers.insert(spec.name.clone(), spec.controller);
-        let module = FlowModule::in_waiting(self.workers, number.0, Box::new(Bridge::new(&bridge)));
+        let module = FlowModule::in_waiting(self.workers, Box::new(Bridge::new(&bridge)));
         let module = Arc::new(module);
         module.set_stands_alone(spec.stands_alone());
         module.table().set_clock_origin(self.clock_origin_ns);

@@ -3,6 +3,8 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
@@ -11,28 +13,41 @@ const STACK_BYTES: usize = 32 << 10;
 /// Descriptors below this number are not kept there: more than there are before the first guest.
 const FDS_MAX: RawFd = 64;
 
-/// What the process is told: the descriptor that it waits for, and others, which are open and which it closes.
-struct Told {
+/// How long the process is waited for until it has done what it begins with: microseconds, if it is not killed before.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the process is told: what it begins with, the descriptor that it waits for, and others, which are open and which it closes.
+struct Told<B> {
+    begin: B,
+    has_begun: AtomicBool,
     end: RawFd,
     others: Vec<RawFd>,
 }
 
-/// Starts a process that shares this one's memory and has no descriptors but `end`, which it reads from until there is nothing
-/// more; then it ends.
+/// Starts a process that shares this one's memory, does `begin`, and has no descriptors but `end`, which it reads from until there is
+/// nothing more; then it ends. `begin` is done when this returns, and in between nothing else by this thread: the two share `errno`.
 ///
 /// # Errors
 /// When the system grants no process.
-pub(super) fn keep_memory(end: OwnedFd) -> io::Result<()> {
+pub(super) fn keep_memory<B: Fn() + Sync + 'static>(end: OwnedFd, begin: B) -> io::Result<()> {
     let stack = Box::leak(vec![0_u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
     let others = (0..FDS_MAX).filter(|fd| *fd != end.as_raw_fd() && is_open(*fd)).collect();
-    let told = Box::leak(Box::new(Told { end: end.as_raw_fd(), others }));
+    let has_begun = AtomicBool::new(false);
+    let told: &Told<B> = Box::leak(Box::new(Told { begin, has_begun, end: end.as_raw_fd(), others }));
     // SAFETY: the stack and what it is told live for ever, and nobody else has them. The process shares memory and
     // thread-local storage with this thread; what it runs uses neither, and ends as a process, without destructors.
     let child = unsafe {
         let top = stack.as_mut_ptr().add(stack.len()).cast();
-        libc::clone(wait_for_the_end, top, libc::CLONE_VM, (&raw mut *told).cast())
+        libc::clone(wait_for_the_end::<B>, top, libc::CLONE_VM, (&raw const *told).cast_mut().cast())
     };
-    if child < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if child < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let until = Instant::now() + BEGIN_PATIENCE;
+    while !told.has_begun.load(Ordering::Acquire) && Instant::now() < until {
+        std::hint::spin_loop();
+    }
+    Ok(())
 }
 
 fn is_open(fd: RawFd) -> bool {
@@ -42,9 +57,11 @@ fn is_open(fd: RawFd) -> bool {
 
 /// All that the process does. System calls by rustix touch no `errno`, which is the other process's, and none of them fails,
 /// about which debug builds would complain.
-extern "C" fn wait_for_the_end(told: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: what `keep_memory` gave, which nobody changes.
-    let told = unsafe { &*told.cast::<Told>() };
+extern "C" fn wait_for_the_end<B: Fn() + Sync + 'static>(told: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: what `keep_memory` gave, which lives for ever and nobody changes.
+    let told = unsafe { &*told.cast::<Told<B>>() };
+    (told.begin)();
+    told.has_begun.store(true, Ordering::Release);
     for fd in &told.others {
         // SAFETY: nothing here uses any of them, and the other process has its own.
         unsafe { rustix::io::close(*fd) };

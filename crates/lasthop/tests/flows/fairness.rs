@@ -27,6 +27,8 @@ fn flood(guest: &mut Guest, stop: &AtomicBool) -> u32 {
             }
         }
     }
+    // The last ones were told to nobody yet.
+    guest.flush(0).expect("connected");
     number
 }
 

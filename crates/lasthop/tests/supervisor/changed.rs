@@ -122,18 +122,31 @@ fn another_switch_is_a_restart_of_the_switch_and_not_of_guests() {
     service.nobody_was_let_go();
 }
 
-#[test]
-fn a_file_that_is_wrong_is_said_and_guests_wait_until_it_is_right() {
+/// Restarts it with a wrong file, which is mended once `words` are said; how often it was started for that.
+fn mended(wrong: &str, words: &str) -> u64 {
     let (service, file) = start(&vnics(&["one", "two"]));
     let (mut one, mut two) = (guest(&service.switch, "one", ONE), guest(&service.switch, "two", TWO));
     service.settle();
-    std::fs::write(&file, "nonsense = 1\n").expect("written");
+    std::fs::write(&file, wrong).expect("written");
     service.ask_for_restart();
-    eventually("that it is said", || (service.said("nonsense") > 0).then_some(()));
+    eventually("that it is said", || (service.said(words) > 0).then_some(()));
     std::fs::write(&file, vnics(&["one", "two"])).expect("written");
     service.started(2);
+    assert_eq!(service.said(words), 1, "{}", service.switch.log());
     talk(&mut one, &mut two);
     service.nobody_was_let_go();
+    service.state()["starts"].as_u64().expect("a number") - 1
+}
+
+#[test]
+fn a_file_that_is_wrong_is_said_and_guests_wait_until_it_is_right() {
+    assert_eq!(mended("nonsense = 1\n", "guests wait until that is right"), 1);
+}
+
+#[test]
+fn what_this_machine_does_not_have_is_said_and_tried_again_with_pauses() {
+    let wrong = vnics(&["one", "two,socket-group = \"nobodys\""]);
+    assert_eq!(mended(&wrong, "there is no group"), 2);
 }
 
 #[test]
@@ -159,4 +172,6 @@ fn device_ports_of_the_flags_and_by_hand_are_opened_anew() {
         assert!(one.wait(Some(Duration::from_millis(50))).is_ok(), "it is attached");
     }
     service.nobody_was_let_go();
+    let starts = service.said("the driver process is running");
+    assert_eq!(starts, 3, "once for each supervisor, and not for one that ends: {}", service.switch.log());
 }

@@ -194,6 +194,25 @@ fn a_store_that_is_too_small_is_said_and_those_that_fit_go_on() {
 }
 
 #[test]
+fn who_found_no_room_is_kept_when_another_one_has_gone() {
+    let base = tempfile::tempdir().expect("a directory");
+    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "17");
+    let one = guest(&service.switch, "one", ONE);
+    service.settle();
+    let mut two = guest(&service.switch, "two", TWO);
+    eventually("that it is said", || (service.said("is full") == 1).then_some(()));
+    drop(one);
+    eventually("its end", || (service.switch.port("one")["state"] == "waiting for guest").then_some(()));
+    service.settle();
+    // Head, control socket, process; record, socket, counters of each vnic; the session.
+    assert_eq!(service.kept().len(), 3 + 6 + 7);
+    service.kill();
+    assert!(two.wait(Some(Duration::from_millis(100))).is_ok(), "it is attached");
+    assert_eq!(service.switch.port("two")["state"], "running");
+    assert_eq!(service.said("has to connect again"), 0, "{}", service.switch.log());
+}
+
+#[test]
 fn datapaths_and_numbers_are_there_again() {
     let words = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
     let service = Service::start(&words);

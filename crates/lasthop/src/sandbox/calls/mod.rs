@@ -37,6 +37,8 @@ pub(super) struct Call {
     /// Tests need not meet it: another C library, machine or moment does.
     #[cfg_attr(not(test), expect(dead_code, reason = "for tests"))]
     pub(super) kept: bool,
+    /// It is needed before there is any guest, and forbidden from then on: see [`super::Spent`].
+    pub(super) is_once: bool,
 }
 
 /// Conditions on arguments that hold together.
@@ -74,17 +76,22 @@ pub(super) struct Refusal(pub(super) Call);
 impl Call {
     /// With any arguments.
     pub(super) const fn any((name, number): Named, why: &'static str) -> Self {
-        Self { name, number, terms: &[], why, kept: false }
+        Self { name, number, terms: &[], why, kept: false, is_once: false }
     }
 
     /// With arguments of which one of `terms` holds.
     pub(super) const fn with((name, number): Named, terms: &'static [Terms], why: &'static str) -> Self {
-        Self { name, number, terms, why, kept: false }
+        Self { name, number, terms, why, kept: false, is_once: false }
     }
 
     /// One that not each test machine needs.
     pub(super) const fn kept(self) -> Self {
         Self { kept: true, ..self }
+    }
+
+    /// One that is needed before there is any guest.
+    pub(super) const fn once(self) -> Self {
+        Self { is_once: true, ..self }
     }
 
     /// One that fails.

@@ -19,7 +19,13 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         &[&[OWN, int(2, libc::SIGURG)]],
         "the watchdog interrupts a worker that is stuck",
     ),
-    Call::with(call!(SYS_clone), &[&[int(0, libc::CLONE_VM)]], "the keeper of this memory starts"),
+    Call::with(call!(SYS_clone), &[&[int(0, libc::CLONE_VM)]], "the keeper of this memory starts").once(),
+    Call::with(
+        call!(SYS_seccomp),
+        &[&[int(0, libc::SECCOMP_SET_MODE_FILTER as i32)]],
+        "then that is forbidden, and this as well, here and in the keeper",
+    )
+    .once(),
     Call::any(call!(SYS_shutdown), "a session ends, of whose connection the supervisor has a copy"),
     Call::any(call!(SYS_clock_nanosleep), "what is under way comes to its end before an upgrade").kept(),
     Call::with(call!(SYS_sched_setaffinity), &[&[int(0, 0)]], "a worker stays on its CPUs"),

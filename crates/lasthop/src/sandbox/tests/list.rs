@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::interpreter::{Answer, Data, run, run_on};
 use crate::sandbox::Role;
 use crate::sandbox::calls::{Call, Refusal, Value};
-use crate::sandbox::seccomp::{Own, programs};
+use crate::sandbox::seccomp::{Own, programs, spent};
 
 const OWN: Own = Own { process: 4711, names: Some(7) };
 /// Beyond all that Linux has today.
@@ -128,4 +128,23 @@ fn each_entry_says_why_and_what_it_is() {
             assert!(call.terms.iter().all(|terms| !terms.is_empty()), "{}", call.name);
         }
     }
+}
+
+#[test]
+fn what_is_needed_once_is_taken_away_and_nothing_else() {
+    let once = |call: &&Call| call.is_once;
+    for role in Role::ALL {
+        let spent = spent(role, OWN).expect("a filter");
+        let judge = |call: &Call| {
+            let data = |arguments| Data { number: call.number, arguments };
+            fitting(call).into_iter().map(|arguments| run(&spent, &data(arguments))).collect::<Vec<_>>()
+        };
+        role.calls()
+            .filter(once)
+            .for_each(|call| assert!(judge(call).iter().all(|one| *one == Answer::Trap)));
+        let others = role.calls().filter(|call| !call.is_once);
+        others.for_each(|call| assert!(judge(call).iter().all(|one| *one == Answer::Allow), "{}", call.name));
+    }
+    let names: Vec<&str> = Role::Switch.calls().filter(once).map(|call| call.name).collect();
+    assert_eq!(names, ["clone", "seccomp"]);
 }

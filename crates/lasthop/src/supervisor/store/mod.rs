@@ -85,6 +85,8 @@ pub(super) struct Store {
     /// Names of what was kept for this process and is of no use.
     useless: Vec<String>,
     next_name: u64,
+    /// Those that found no room; they are late again when something else has gone.
+    turned_away: BTreeSet<Key>,
     /// Something may be kept that nobody needs.
     is_untidy: bool,
     not_before: Option<Instant>,
@@ -150,7 +152,8 @@ impl Store {
         std::mem::take(&mut self.late)
     }
 
-    /// Brings a record up to date; none: it goes, with all that only it named. What finds no room is done again later.
+    /// Brings a record up to date; none: it goes, with all that only it named. What the manager has no time for is done again
+    /// later, and what it has no room for when it has more.
     pub(super) fn settle(&mut self, key: Key, deed: Option<Deed<'_>>) {
         let done = match deed {
             Some(deed) => self.enter(key, &deed),
@@ -164,12 +167,15 @@ impl Store {
     }
 
     fn enter(&mut self, key: Key, deed: &Deed<'_>) -> io::Result<()> {
+        self.check_room(key, deed).inspect_err(|_| {
+            self.turned_away.insert(key);
+        })?;
         for (identity, fd) in &deed.fds {
-            self.hold(key, *identity, *fd)?;
+            self.hold(*identity, *fd)?;
         }
         if !self.slots.contains_key(&key) {
             let record = Record::create()?;
-            self.keep(key, &key.name(), record.as_fd())?;
+            self.keep(&key.name(), record.as_fd())?;
             self.slots.insert(key, Slot { record, uses: BTreeSet::new() });
         }
         let Some(slot) = self.slots.get_mut(&key) else { return Ok(()) };
@@ -189,40 +195,51 @@ impl Store {
     }
 
     /// Has a descriptor kept, unless it is.
-    fn hold(&mut self, key: Key, identity: Identity, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn hold(&mut self, identity: Identity, fd: BorrowedFd<'_>) -> io::Result<()> {
         if self.held.contains_key(&identity) {
             return Ok(());
         }
         self.next_name += 1;
         let name = format!("{PREFIX}{}", self.next_name);
-        self.keep(key, &name, fd)?;
+        self.keep(&name, fd)?;
         self.held.insert(identity, name);
         Ok(())
     }
 
-    fn keep(&self, key: Key, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Whether there is room for all of it: half a session is of no use, and would take the room of a whole one.
+    fn check_room(&self, key: Key, deed: &Deed<'_>) -> io::Result<()> {
         let Some(cloakroom) = &self.cloakroom else { return Ok(()) };
+        let fresh: BTreeSet<_> =
+            deed.fds.iter().map(|(identity, _)| identity).filter(|fd| !self.held.contains_key(fd)).collect();
+        let needed = fresh.len() + usize::from(!self.slots.contains_key(&key));
         // The next switch process is named before the last one is let go: else nobody could make sure of its end.
         let reserved = usize::from(key != Key::Head);
-        if self.held.len() + self.slots.len() + reserved >= cloakroom.room {
-            let room = cloakroom.room;
+        let room = cloakroom.room;
+        if needed > 0 && self.held.len() + self.slots.len() + needed + reserved > room {
             return Err(io::Error::other(format!(
                 "its room for {room} descriptors is full; raise FileDescriptorStoreMax= and FDSTORE= of the unit"
             )));
         }
-        cloakroom.keep(name, fd)
+        Ok(())
     }
 
-    fn release(&self, name: &str) -> io::Result<()> {
-        self.cloakroom.as_ref().map_or(Ok(()), |cloakroom| cloakroom.release(name))
+    fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.cloakroom.as_ref().map_or(Ok(()), |cloakroom| cloakroom.keep(name, fd))
+    }
+
+    fn release(&mut self, name: &str) -> io::Result<()> {
+        let Some(cloakroom) = &self.cloakroom else { return Ok(()) };
+        cloakroom.release(name)?;
+        self.late.append(&mut self.turned_away);
+        Ok(())
     }
 
     /// Has those closed that no record names any more. Those that are left over make it untidy.
     fn let_go(&mut self, identities: impl IntoIterator<Item = Identity>) -> io::Result<()> {
         for identity in identities {
             let is_used = self.slots.values().any(|slot| slot.uses.contains(&identity));
-            if let (false, Some(name)) = (is_used, self.held.get(&identity)) {
-                self.release(name).inspect_err(|_| self.is_untidy = true)?;
+            if let (false, Some(name)) = (is_used, self.held.get(&identity).cloned()) {
+                self.release(&name).inspect_err(|_| self.is_untidy = true)?;
                 self.held.remove(&identity);
             }
         }
@@ -246,8 +263,8 @@ impl Store {
     }
 
     fn try_to_tidy(&mut self, is_wanted: impl Fn(Key) -> bool) -> io::Result<()> {
-        while let Some(name) = self.useless.last() {
-            self.release(name)?;
+        while let Some(name) = self.useless.last().cloned() {
+            self.release(&name)?;
             self.useless.pop();
         }
         let obsolete: Vec<Key> = self.slots.keys().copied().filter(|key| !is_wanted(*key)).collect();

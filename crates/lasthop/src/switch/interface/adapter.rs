@@ -137,8 +137,10 @@ impl Interface for Adapter<'_> {
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal> {
         let (switch, module, is_made) = self.inside.flow_switch(name).map_err(|fault| no_switch(&fault))?;
         let made = is_made.then(|| name.to_owned());
-        let (members, meters) = Default::default();
-        self.places.insert(id, Place { switch, module, made, members, meters });
+        let (members, meters, executed) = Default::default();
+        let origin = self.places.fresh_origin();
+        module.set_origin(origin);
+        self.places.insert(id, Place { switch, module, made, members, meters, origin, executed });
         Ok(())
     }
 

@@ -95,7 +95,7 @@ pub(super) fn visit(
     while let Some(at) = cursor {
         let (flows, next) = place.module.table().dump(at, SLOTS_PER_LOOK);
         for (slot, flow, stats) in flows {
-            let flowtable::Flow { ufid, matching, actions, .. } = &*flow;
+            let flowtable::Flow { ufid, matching, actions, .. } = &**flow;
             let view = FlowView { ufid: *ufid, matches: matching, actions, stats };
             if visit(view).is_break() {
                 return Some(slot as u64);

@@ -11,21 +11,23 @@
 //! thread, some of it a turn.
 
 mod adapter;
+mod executed;
 mod flows;
 mod kept;
 mod meters;
 mod packets;
 mod places;
+mod unanswered;
+mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_control::datapath::{Datapath as _, DatapathId};
-use lasthop_control::server::{PeerId, Reader, Server, Upcall, Upcalled};
+use lasthop_control::server::{Server, Upcall, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
-use lasthop_engine::{UpcallLimits, Upcalls};
+use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
 use lasthop_verdict::PortId;
 use serde_json::Value;
@@ -41,12 +43,11 @@ use super::wishes::Wishes;
 use adapter::Adapter;
 use kept::KeptDatapaths;
 use places::Places;
+use unanswered::Unanswered;
+use waiting::Waiting;
 
 /// Packets that are handed to the control plane in a row; then guests and clients are looked after.
 const UPCALLS_PER_TURN: usize = 256;
-/// How long others' packets wait for a client that does not read. It loses its own from then on. A slow one reads for some time
-/// what its socket has before that takes more.
-const READ_PATIENCE: Duration = Duration::from_secs(1);
 /// How soon it is looked whether workers are done with flows that were taken out.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -64,9 +65,8 @@ struct Held {
     /// Where it came from.
     port: PortId,
     ticket: u32,
-    /// When its client last took anything, and how much it had taken by then.
-    since: Instant,
-    taken: u64,
+    /// Where those behind it wait.
+    line: UpcallLine,
 }
 
 pub(super) struct Interface {
@@ -81,10 +81,11 @@ pub(super) struct Interface {
     frame: Vec<u8>,
     /// Packets may be left that nobody was told of.
     is_behind: bool,
-    /// The next one, whose client has enough to read.
-    held: Option<Held>,
-    /// Clients that were waited for in vain.
-    stalled: BTreeSet<PeerId>,
+    /// Clients had their turn.
+    is_served: bool,
+    /// Those whose clients have enough to read.
+    waiting: Waiting<Held>,
+    unanswered: Unanswered,
     /// Clients wait for flows that were taken out.
     is_settling: bool,
     /// Changes to datapaths and to meters that the supervisor knows of.
@@ -105,56 +106,83 @@ impl Interface {
             numbers,
             frame: Vec::new(),
             is_behind: false,
-            held: None,
-            stalled: BTreeSet::new(),
+            is_served: false,
+            waiting: Waiting::default(),
+            unanswered: Unanswered::default(),
             is_settling: false,
             told: (0, 0),
         })
     }
 
-    /// A client, whom the supervisor let in.
-    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, inside: &Datapath) {
+    /// A client, whom the supervisor let in, or the controller that is its own.
+    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, is_own: bool, inside: &Datapath) {
         self.listen(poller, inside);
-        if let Err(why) = self.connections.add(socket) {
-            say_of_others!("refused a control connection: {why}");
+        match self.connections.add(socket) {
+            Ok(client) if is_own => self.unanswered.watch(client),
+            Ok(_) => {}
+            Err(why) => say_of_others!("refused a control connection: {why}"),
         }
     }
 
     /// Serves clients.
     pub(super) fn serve(&mut self, inside: &mut Datapath) {
+        self.is_served = true;
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         match self.connections.turn(&mut adapter) {
-            Ok(closed) => closed.into_iter().for_each(|(client, why)| {
-                self.stalled.remove(&client);
-                complain(&why);
+            Ok(closed) => closed.iter().for_each(|(client, why)| {
+                self.unanswered.forget(*client);
+                complain(why);
             }),
             Err(error) => say_of_others!("cannot wait for control clients: {error}"),
         }
     }
 
-    /// Hands packets to the control plane, as fast as that takes them: those that wait do so where ports have turns.
+    /// Hands packets to the control plane, to each client as fast as that takes them: those that wait do so where lines have turns.
     pub(super) fn ask(&mut self, inside: &mut Datapath) {
         let Some(upcalls) = &mut self.upcalls else { return };
         upcalls.hear();
-        self.is_behind = true;
-        let mut lost = BTreeMap::<PortId, u64>::new();
+        if upcalls.is_full() {
+            self.waiting.give_up_slowest();
+        }
+        let server = self.connections.server();
+        let mut ready = self.waiting.ready(|client| server.reader(client), Instant::now());
+        self.is_behind = false;
         for _ in 0..UPCALLS_PER_TURN {
-            let next = self.held.take().or_else(|| self.next());
-            let Some(mut held) = next else {
-                self.is_behind = false;
-                break;
+            let client = ready.pop_front();
+            let held = match client {
+                Some(client) => self.waiting.take(client),
+                None => self.next(),
             };
-            if self.has_to_wait(&mut held) {
-                (self.held, self.is_behind) = (Some(held), false);
-                break;
-            }
-            let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
-            if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
-                held.module.settle(held.ticket);
-                *lost.entry(held.port).or_default() += 1;
+            match (held, client) {
+                (None, None) => return,
+                (None, Some(_)) => {}
+                (Some(held), _) => {
+                    let is_taken = self.hand_over(held, client.is_some(), inside);
+                    ready.extend(client.filter(|_| is_taken));
+                }
             }
         }
-        lost.into_iter().for_each(|(port, packets)| inside.engine().upcalls_lost(port, packets));
+        self.is_behind = true;
+    }
+
+    /// Hands a packet over, unless its client has enough to read: then it waits, as it may have before, and its line with it.
+    fn hand_over(&mut self, held: Held, has_waited: bool, inside: &mut Datapath) -> bool {
+        let reader = self.connections.server().reader_of(&held.upcall);
+        let busy = reader.filter(|reader| self.waiting.is_waited_for(*reader));
+        if let Some(upcalls) = &mut self.upcalls {
+            upcalls.hold(held.line, busy.is_some());
+        }
+        if let Some(reader) = busy {
+            self.waiting.hold(held, reader, has_waited);
+            return false;
+        }
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
+            held.module.settle(held.ticket);
+            inside.engine().upcalls_lost(held.port, 1);
+        }
+        reader.into_iter().for_each(|reader| self.unanswered.asked(reader));
+        true
     }
 
     /// The next packet of a datapath that there is.
@@ -162,33 +190,21 @@ impl Interface {
         let upcalls = self.upcalls.as_mut()?;
         while let Some(record) = upcalls.pop(&mut self.frame) {
             if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
-                let (port, ticket, since) = (record.port, record.ticket, Instant::now());
-                return Some(Held { upcall, module, port, ticket, since, taken: 0 });
+                let (port, ticket, line) = (record.port, record.ticket, record.line());
+                return Some(Held { upcall, module, port, ticket, line });
             }
         }
         None
     }
 
-    /// Whether a packet's client has enough to read already. For one that does not read nobody has to wait.
-    fn has_to_wait(&mut self, held: &mut Held) -> bool {
-        let Some(Reader { client, is_busy, taken }) = self.connections.server().reader_of(&held.upcall)
-        else {
-            return false;
-        };
-        if !is_busy {
-            self.stalled.remove(&client);
-        } else if held.taken != taken {
-            (held.taken, held.since) = (taken, Instant::now());
-        } else if held.since.elapsed() >= READ_PATIENCE {
-            self.stalled.insert(client);
-        }
-        is_busy && !self.stalled.contains(&client)
-    }
-
     /// The end of a turn: what waits for workers.
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
-        if self.is_behind || self.held.is_some() {
+        if !std::mem::take(&mut self.is_served) && self.connections.has_more() {
+            self.serve(inside);
+            self.is_served = false;
+        }
+        if self.is_behind || !self.waiting.is_empty() {
             self.ask(inside);
         }
         if self.is_settling || self.connections.server().is_settling() {
@@ -217,11 +233,11 @@ impl Interface {
 
     /// When there is something to do even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        if self.is_behind {
+        if self.is_behind || self.connections.has_more() {
             return Some(Instant::now());
         }
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
-        earlier(settling, self.held.as_ref().map(|held| held.since + READ_PATIENCE))
+        earlier(settling, earlier(self.waiting.due(), self.unanswered.due()))
     }
 
     /// A port goes away, and out of its datapath.
@@ -249,6 +265,9 @@ impl Interface {
     /// What the supervisor is to be told.
     pub(super) fn take_reports(&mut self) -> Vec<Report> {
         let mut reports = self.wishes.take_reports();
+        let server = self.connections.server();
+        let is_silent = self.unanswered.is_silent(|client| server.reader(client), Instant::now());
+        reports.extend(is_silent.then_some(Report::Unanswered));
         reports.extend(self.news().map(Report::Datapaths));
         reports
     }

@@ -12,20 +12,18 @@ use lasthop_engine::UpcallRecord;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use lasthop_flow::{Action, FlowKey, Userspace};
 use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe};
-use lasthop_verdict::{PortId, SwitchId, UpcallReason};
+use lasthop_verdict::{PortId, UpcallReason};
 use lasthop_wire::Metadata;
 use lasthop_wire::key::Link;
 
 use super::adapter::Adapter;
 use super::flows;
-use super::places::Places;
+use super::places::{Place, Places};
 
 /// Packets of the control plane's that workers have not heard of yet.
 const UNDER_WAY_PACKETS_MAX: usize = 1024;
 /// Their bytes.
 const UNDER_WAY_BYTES_MAX: usize = 8 << 20;
-/// Executed packets whose userspace actions are remembered: their packets come back within one queue's length.
-const EXECUTED_MAX: usize = 4096;
 /// The input port of packets that have none (the kernel's `DP_MAX_PORTS`).
 const NO_PORT: u16 = u16::MAX;
 
@@ -87,11 +85,11 @@ impl Places {
         record: &UpcallRecord,
         frame: &mut Vec<u8>,
     ) -> Option<(Upcall, Arc<FlowModule>)> {
-        let (id, place) = self.of_switch(SwitchId(record.origin))?;
+        let (id, place) = self.of_origin(record.origin)?;
         let (kind, action, actions) = match record.reason {
             UpcallReason::Miss => (UpcallKind::Miss, None, None),
             UpcallReason::Action { flow, step } => {
-                let (action, actions) = self.action(&place.module, flow, usize::from(step))?;
+                let (action, actions) = place.action(flow, usize::from(step))?;
                 (UpcallKind::Action { port_id: action.port_id }, Some(action), actions)
             }
         };
@@ -114,37 +112,18 @@ impl Places {
         let (port, worker) = (u32::from(record.metadata.in_port), usize::from(record.worker));
         Some((Upcall { kind, port, worker, message }, Arc::clone(&place.module)))
     }
+}
 
+impl Place {
     /// The action that sent a packet up, and all of its flow's, if it wants them told.
-    fn action(
-        &self,
-        module: &FlowModule,
-        flow: u32,
-        step: usize,
-    ) -> Option<(Userspace, Option<Vec<Action>>)> {
+    fn action(&self, flow: u32, step: usize) -> Option<(Userspace, Option<Vec<Action>>)> {
         if flow & EXECUTED != 0 {
-            let number = flow & !EXECUTED;
-            let (_, actions) = self.executed.iter().rev().find(|(executed, _)| *executed == number)?;
-            return Some((actions.get(step)?.clone(), None));
+            return Some((self.executed.find(flow & !EXECUTED, step)?.clone(), None));
         }
-        let flow = module.table().named(flow)?;
+        let flow = self.module.table().named(flow)?;
         let action = (*userspace(&flow.actions).get(step)?).clone();
         let actions = action.has_actions.then(|| flow.actions.clone());
         Some((action, actions))
-    }
-
-    /// Remembers the userspace actions of a packet that is executed, if there are any; the number that they are found by.
-    fn remember_execution(&mut self, actions: &[Action]) -> u32 {
-        let own: Vec<Userspace> = userspace(actions).into_iter().cloned().collect();
-        if own.is_empty() {
-            return 0;
-        }
-        self.last_execution = ((self.last_execution + 1) % EXECUTED).max(1);
-        if self.executed.len() >= EXECUTED_MAX {
-            self.executed.pop_front();
-        }
-        self.executed.push_back((self.last_execution, own));
-        self.last_execution
     }
 }
 
@@ -187,7 +166,8 @@ impl Adapter<'_> {
         if !under_way.has_room() {
             return Err(Refusal::new(Errno::ENOMEM, "too many packets are on their way to be executed"));
         }
-        let number = self.places.remember_execution(&actions);
+        let own = userspace(&actions).into_iter().cloned().collect();
+        let number = self.place_mut(id)?.executed.remember(own);
         let execution = Execution::new(metadata, &actions, number).map_err(flows::unsupported)?;
         let (len_bytes, announced) = (packet.len(), Arc::clone(&module));
         let ticket = hash.map_or(0, ticket_in);

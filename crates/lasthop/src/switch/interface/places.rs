@@ -1,15 +1,15 @@
 //! What the switch keeps of datapaths: which switch each is, and which ports it has.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lasthop_control::datapath::{DatapathId, Meter, RemovalId};
 use lasthop_engine::{Engine, PortStats, Stats};
-use lasthop_flow::Userspace;
 use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_verdict::{PortId, SwitchId};
 
+use super::executed::Executed;
 use super::packets::UnderWay;
 
 /// A port in a datapath.
@@ -29,6 +29,9 @@ pub(super) struct Place {
     /// By number.
     pub(super) members: BTreeMap<u32, Member>,
     pub(super) meters: BTreeMap<u32, Meter>,
+    /// What its flow table is called in upcalls.
+    pub(super) origin: u16,
+    pub(super) executed: Executed,
 }
 
 /// All datapaths, and what is asked for later.
@@ -37,9 +40,7 @@ pub(super) struct Places {
     all: BTreeMap<DatapathId, Place>,
     pub(super) removals: BTreeMap<RemovalId, (Arc<FlowModule>, Removed)>,
     pub(super) last_removal: u64,
-    /// Userspace actions of packets that the control plane has executed, the last ones, by number.
-    pub(super) executed: VecDeque<(u32, Vec<Userspace>)>,
-    pub(super) last_execution: u32,
+    last_origin: u16,
     pub(super) under_way: Arc<UnderWay>,
     /// Workers hand over packets of no flow.
     pub(super) can_ask: bool,
@@ -66,9 +67,20 @@ impl Places {
         self.all.get_mut(&id)
     }
 
-    /// The datapath that a switch is.
-    pub(super) fn of_switch(&self, switch: SwitchId) -> Option<(DatapathId, &Place)> {
-        self.all.iter().find(|(_, place)| place.switch == switch).map(|(id, place)| (*id, place))
+    /// A name in upcalls that no datapath has, nor had lately: those that are on their way to one that is gone are nobody's, also if
+    /// another one has its switch, or its switch's number. Never 0, which is nobody's name.
+    pub(super) fn fresh_origin(&mut self) -> u16 {
+        loop {
+            self.last_origin = self.last_origin.wrapping_add(1).max(1);
+            if self.of_origin(self.last_origin).is_none() {
+                return self.last_origin;
+            }
+        }
+    }
+
+    /// The datapath that is called so in upcalls.
+    pub(super) fn of_origin(&self, origin: u16) -> Option<(DatapathId, &Place)> {
+        self.all.iter().find(|(_, place)| place.origin == origin).map(|(id, place)| (*id, place))
     }
 
     /// Whether a port is in a datapath.
@@ -92,5 +104,32 @@ impl Places {
         let mut stats = self.stats.borrow_mut();
         let stats = stats.get_or_insert_with(|| engine.stats().unwrap_or_default());
         stats.ports.iter().find(|one| one.port == port).map(tell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn place(origin: u16) -> Place {
+        let (made, members, meters, executed, unsent) = Default::default();
+        let module = Arc::new(FlowModule::for_workers(1));
+        Place { switch: SwitchId(3), module, made, members, meters, origin, executed, unsent }
+    }
+
+    #[test]
+    fn a_datapath_that_comes_is_not_asked_what_one_before_it_was_to_be() {
+        let mut places = Places::default();
+        let first = places.fresh_origin();
+        places.insert(DatapathId(1), place(first));
+        assert_eq!(places.of_origin(first).map(|(id, _)| id), Some(DatapathId(1)));
+        places.remove(DatapathId(1));
+        let second = places.fresh_origin();
+        places.insert(DatapathId(1), place(second));
+        assert!(places.of_origin(first).is_none(), "the same datapath, of the same switch");
+        let others: Vec<u16> = (0..=u16::MAX).map(|_| places.fresh_origin()).collect();
+        assert!(!others.contains(&second) && !others.contains(&0));
     }
 }

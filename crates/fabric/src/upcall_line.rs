@@ -1,0 +1,44 @@
+//! Where packets for the control plane wait in order.
+
+use lasthop_verdict::{PORTS_MAX, PortId};
+
+use crate::bounds::UPCALL_LINES_OF_INTERNAL;
+
+/// One of the lines in which packets for the control plane wait: a port's, or of the port `internal`, whose packets are control
+/// planes' own, one of those who decide. Lines have turns, bounds and tokens each for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UpcallLine(u16);
+
+impl UpcallLine {
+    /// That of packets from `port` about which `origin` decided.
+    pub(crate) fn of(port: PortId, origin: u16) -> Self {
+        match port {
+            PortId::INTERNAL => Self(PORTS_MAX as u16 + origin % UPCALL_LINES_OF_INTERNAL),
+            port => Self(port.0),
+        }
+    }
+
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// All lines.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..PORTS_MAX as u16 + UPCALL_LINES_OF_INTERNAL).map(Self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_port_has_a_line_and_the_internal_one_has_several() {
+        let last = PortId(PORTS_MAX as u16 - 1);
+        assert_eq!(UpcallLine::of(last, 1), UpcallLine::of(last, 2));
+        assert_ne!(UpcallLine::of(PortId::INTERNAL, 1), UpcallLine::of(PortId::INTERNAL, 2));
+        let len = UpcallLine::all().count();
+        assert!((0..=u16::MAX).all(|origin| UpcallLine::of(PortId::INTERNAL, origin).index() < len));
+        assert!(UpcallLine::of(last, 1).index() < UpcallLine::of(PortId::INTERNAL, 0).index());
+    }
+}
