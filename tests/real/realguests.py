@@ -122,14 +122,15 @@ class Switch(Process):
     LASTHOP_TEST_MODULE names another module for tests that name none.
     """
 
-    def __init__(self, directory, ports, module=os.environ.get("LASTHOP_TEST_MODULE", "bridge"), default_dir=None, program=None, prefix=(), env=None, words=()):
+    def __init__(self, directory, ports, module=os.environ.get("LASTHOP_TEST_MODULE"), default_dir=None, program=None, prefix=(), env=None, words=()):
         self.directory = pathlib.Path(directory)
         self.run_dir = pathlib.Path(default_dir or self.directory / "run")
         self.ports = ports
         self.program = program or binary()
         where = [] if default_dir else ["--dir", self.run_dir]
         vnics = [word for port in ports for word in ("--vnic", port)]
-        command = [*prefix, self.program, "run", *where, "--module", module, *vnics, *words]
+        modules = ["--module", module] if module else []
+        command = [*prefix, self.program, "run", *where, *modules, *vnics, *words]
         super().__init__(self.directory / "switch.log", command, env=env)
 
     def __enter__(self):

@@ -286,6 +286,6 @@ impl Client {
     /// # Errors
     /// When the switch refuses, and when the connection ends.
     pub fn watch_ports(&mut self) -> Result<(), ClientError> {
-        self.transact("watching ports", &talk::watch_ports()).map(drop)
+        self.transact("watching ports", &talk::watch(Family::Vport)).map(drop)
     }
 }

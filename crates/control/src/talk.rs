@@ -92,10 +92,10 @@ pub fn listen() -> Vec<u8> {
     private::number(LISTEN, 0, 1)
 }
 
-/// Asks to be told when ports come and go.
+/// Asks to be told what others change of this family.
 #[must_use]
-pub fn watch_ports() -> Vec<u8> {
-    private::number(JOIN, 0, Family::Vport.group().unwrap_or(0))
+pub fn watch(family: Family) -> Vec<u8> {
+    private::number(JOIN, 0, family.group().unwrap_or(0))
 }
 
 impl Ask {

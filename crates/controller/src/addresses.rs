@@ -270,6 +270,12 @@ impl Addresses {
         places
     }
 
+    /// When the next one is aged, if there is one.
+    pub(crate) fn ageing_due_ns(&self) -> Option<u64> {
+        let ageing_ns = self.limits.ageing_ns + 1;
+        self.learned.values().map(|entry| entry.seen_ns.saturating_add(ageing_ns)).min()
+    }
+
     /// Live learned addresses.
     pub(crate) fn all_learned(&self, now_ns: u64) -> impl Iterator<Item = (Place, Learned)> {
         let live = self.learned.iter().filter(move |(_, entry)| !self.is_aged(entry, now_ns));

@@ -20,6 +20,7 @@ use lasthop_verdict::{Mac, NO_VID, PortSettings, Vid};
 use crate::bounds::{AGAIN_NS, COUNTING_NS, PORTS_NS, WAITING_MAX};
 use crate::config::{Address, Moved, StaticEntry, SwitchConfig};
 use crate::link::{Heard, Link};
+use crate::look::Look;
 use crate::stats::Stats;
 use crate::switch::{Change, Switch};
 
@@ -69,8 +70,10 @@ struct Served {
     stage: Stage,
     datapath: i32,
     /// When the next step is due; while a list is on its way it is not.
-    ports_due_ns: Option<u64>,
-    count_due_ns: Option<u64>,
+    ports: Look,
+    counters: Look,
+    /// Packets have passed since the counters were read for the last time but one.
+    is_busy: bool,
     again_due_ns: Option<u64>,
     /// Ports that the list on its way has.
     listed: BTreeMap<String, u32>,
@@ -84,8 +87,9 @@ impl Served {
             switch: Switch::new(config),
             stage: Stage::Absent,
             datapath: 0,
-            ports_due_ns: None,
-            count_due_ns: None,
+            ports: Look::default(),
+            counters: Look::default(),
+            is_busy: false,
             again_due_ns: Some(0),
             listed: BTreeMap::new(),
             subscribed: BTreeMap::new(),
@@ -95,7 +99,8 @@ impl Served {
     fn disconnected(&mut self) {
         self.switch.disconnected();
         self.stage = Stage::Absent;
-        (self.ports_due_ns, self.count_due_ns, self.again_due_ns) = (None, None, Some(0));
+        (self.ports, self.counters, self.again_due_ns) = (Look::default(), Look::default(), Some(0));
+        self.is_busy = false;
         self.subscribed.clear();
     }
 
@@ -105,7 +110,28 @@ impl Served {
 
     fn due_ns(&self) -> Option<u64> {
         let late_ns = self.switch.late_ns();
-        [self.ports_due_ns, self.count_due_ns, self.again_due_ns, late_ns].into_iter().flatten().min()
+        [self.ports.due_ns(), self.counters.due_ns(), self.again_due_ns, late_ns].into_iter().flatten().min()
+    }
+
+    /// Packets pass, so there is something to count and a reason to see that all ports are as they are thought to be.
+    fn is_used(&mut self, now_ns: u64) {
+        self.counters.want(now_ns + COUNTING_NS);
+        if !std::mem::replace(&mut self.is_busy, true) {
+            self.ports.want(now_ns + PORTS_NS);
+        }
+    }
+
+    /// All counters were told. While nothing passes they are read when something may have to be forgotten.
+    fn counted(&mut self, now_ns: u64) {
+        self.switch.end_round(now_ns);
+        self.switch.sweep(now_ns);
+        self.counters.end();
+        self.is_busy = false;
+        if self.switch.take_use() {
+            self.is_used(now_ns);
+        } else if let Some(due_ns) = self.switch.forgetting_due_ns() {
+            self.counters.want(due_ns.max(now_ns + COUNTING_NS));
+        }
     }
 }
 
@@ -227,9 +253,18 @@ impl Controller {
                     served.switch.counted(ufid, stats, now_ns);
                 }
             }
+            Heard::Told(None, Told::Port(_, port)) => self.changed(port.datapath, now_ns + AGAIN_NS),
+            // Whose switch is to be another's is served no more in a moment, and must not get a datapath again.
+            Heard::Told(None, Told::Datapath(_, gone)) => self.changed(gone.datapath, now_ns + COUNTING_NS),
             Heard::Told(..) => {}
             Heard::Done(errand, refusal) => self.done(errand, refusal, now_ns),
         }
+    }
+
+    /// Somebody else has changed a port, or the datapath: that is looked at.
+    fn changed(&mut self, datapath: i32, at_ns: u64) {
+        let served = self.names.get(&datapath).and_then(|name| self.switches.get_mut(name));
+        served.into_iter().for_each(|served| served.ports.want(at_ns));
     }
 
     /// A request is through.
@@ -246,14 +281,12 @@ impl Controller {
             (Errand::Adopt(switch), _) => self.adopted(&switch, now_ns),
             (Errand::Count(switch), _) => {
                 if let Some(served) = self.switches.get_mut(&switch) {
-                    served.switch.end_round(now_ns);
-                    served.switch.sweep(now_ns);
-                    served.count_due_ns = Some(now_ns + COUNTING_NS);
+                    served.counted(now_ns);
                 }
             }
             (Errand::Port(switch, _), Some((EEXIST, _))) => {
                 if let Some(served) = self.switches.get_mut(&switch) {
-                    served.ports_due_ns = Some(now_ns + AGAIN_NS);
+                    served.ports.want(now_ns + AGAIN_NS);
                 }
             }
             (Errand::Port(switch, port), Some(refusal)) => {
@@ -270,7 +303,7 @@ impl Controller {
             (Errand::Subscribe(switch), Some(_)) => {
                 if let Some(served) = self.switches.get_mut(&switch) {
                     served.subscribed.clear();
-                    served.ports_due_ns = Some(now_ns + AGAIN_NS);
+                    served.ports.want(now_ns + AGAIN_NS);
                 }
             }
             _ => {}
@@ -328,11 +361,11 @@ impl Controller {
             }
         }
         let Some(served) = self.switches.get_mut(name) else { return };
-        if served.ports_due_ns.take_if(is_due).is_some() {
+        if served.ports.begin(now_ns) {
             served.listed.clear();
             self.links[LISTS].ask(&Ask::Ports(datapath), Errand::Ports(name.to_owned()));
         }
-        if served.count_due_ns.take_if(is_due).is_some() {
+        if served.counters.begin(now_ns) {
             served.switch.begin_round(now_ns);
             self.links[LISTS].ask(&Ask::Flows { datapath, is_brief: true }, Errand::Count(name.to_owned()));
         }
@@ -353,7 +386,7 @@ impl Controller {
         let Some(served) = self.switches.get_mut(name) else { return };
         served.datapath = datapath;
         served.stage = Stage::Adopting;
-        served.ports_due_ns = Some(0);
+        served.ports.want(0);
         served.again_due_ns = None;
         self.names.insert(datapath, name.to_owned());
         let wanted =
@@ -372,7 +405,10 @@ impl Controller {
     /// All ports of a datapath were told.
     fn ports_listed(&mut self, name: &str, is_whole: bool, now_ns: u64) {
         let Some(served) = self.switches.get_mut(name) else { return };
-        served.ports_due_ns = Some(now_ns + PORTS_NS);
+        served.ports.end();
+        if served.is_busy {
+            served.ports.want(now_ns + PORTS_NS);
+        }
         if !is_whole {
             return self.start_over(name);
         }
@@ -416,7 +452,9 @@ impl Controller {
     fn adopted(&mut self, name: &str, now_ns: u64) {
         let Some(served) = self.switches.get_mut(name) else { return };
         served.stage = Stage::Serving;
-        served.count_due_ns = Some(now_ns + COUNTING_NS);
+        if let Some(due_ns) = served.switch.forgetting_due_ns() {
+            served.counters.want(due_ns.min(now_ns + COUNTING_NS));
+        }
         served.switch.renew_meters();
         served.switch.make_again(now_ns);
         // When all of them are right packets are asked about.
@@ -484,6 +522,7 @@ impl Controller {
             served.switch.counts.overrun += 1;
             return;
         }
+        served.is_used(now_ns);
         let actions = served.switch.miss(&packet.key, now_ns);
         self.apply_changes(&name);
         // A packet that goes nowhere is sent there, too: the switch keeps those behind it waiting until it is told.

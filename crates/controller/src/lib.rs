@@ -30,6 +30,7 @@ mod decide;
 mod flows;
 mod frame;
 mod link;
+mod look;
 mod ports;
 mod restless;
 mod stats;

@@ -2,9 +2,13 @@
 
 use std::collections::VecDeque;
 
+use lasthop_control::server::Family;
 use lasthop_control::talk::{self, Ask, Told};
 
 use crate::bounds::{BATCH_BYTES, BATCH_REQUESTS};
+
+/// Spreads the numbers of connections' first requests (2^32 by the golden ratio).
+const NUMBERS_APART: u32 = 0x9e37_79b9;
 
 /// A request that was sent, and what it was for.
 #[derive(Debug)]
@@ -40,7 +44,8 @@ impl<W: Clone> Link<W> {
     pub(crate) fn new(port_id: u32) -> Self {
         Self {
             port_id: None,
-            last_seq: 0,
+            // Others' changes are told with others' numbers.
+            last_seq: port_id.wrapping_mul(NUMBERS_APART),
             batch: Vec::new(),
             batched: Vec::new(),
             out: VecDeque::from([talk::hello(port_id)]),
@@ -98,8 +103,10 @@ impl<W: Clone> Link<W> {
                 Told::Nothing => {}
                 Told::Hello(port_id) => {
                     self.port_id = Some(port_id);
-                    self.out.push_back(talk::listen());
-                    self.open.push_back(Vec::new());
+                    for first in [talk::listen(), talk::watch(Family::Vport), talk::watch(Family::Datapath)] {
+                        self.out.push_back(first);
+                        self.open.push_back(Vec::new());
+                    }
                 }
                 Told::End => {
                     let ended = self.open.pop_front().unwrap_or_default();

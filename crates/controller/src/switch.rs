@@ -61,6 +61,8 @@ pub(crate) struct Switch {
     restless: Restless,
     round: u64,
     round_began_ns: u64,
+    /// Packets have met flows since this was last asked for.
+    is_used: bool,
     pub(crate) counts: Counts,
 }
 
@@ -81,6 +83,7 @@ impl Switch {
             restless: Restless::default(),
             round: 0,
             round_began_ns: 0,
+            is_used: false,
             counts: Counts::default(),
         }
     }
@@ -225,8 +228,14 @@ impl Switch {
         }
         let masked = frame.masked(looked);
         let ufid = flows::name(&masked, looked);
-        if self.flows.get(ufid).is_some() {
-            return; // its packets were on their way before it was there
+        if let Some(known) = self.flows.get_mut(ufid) {
+            // Its packets were on their way before it was there; later on it is somebody who took it away.
+            if known.used_ns.saturating_add(2 * COUNTING_NS) <= now_ns {
+                known.used_ns = now_ns;
+                let (matches, actions) = (Box::new(frame.to_match(looked)), known.actions.clone());
+                self.changes.push_back(Change::Install { ufid, matches, actions });
+            }
+            return;
         }
         let is_full = self.flows.len() >= FLOWS_MAX;
         if is_full || self.flows.sum(frame.port) >= FLOWS_MAX / FLOWS_PORT_SHARE {
@@ -459,6 +468,7 @@ impl Switch {
         if !has_news {
             return;
         }
+        self.is_used = true;
         flow.used_ns = flow.used_ns.max((stats.used_ms * 1_000_000).min(now_ns));
         let (frame, used_ns) = (flow.frame, flow.used_ns);
         if let Some(vid) = flow.vid {
@@ -473,12 +483,28 @@ impl Switch {
         let lost = self.flows.iter().filter(|(_, flow)| flow.round < self.round && flow.used_ns < sure_ns);
         let lost: Vec<Ufid> = lost.map(|(ufid, _)| ufid).collect();
         lost.into_iter().for_each(|ufid| self.forget_flow(ufid));
-        let is_crowded = self.flows.len() > FLOWS_MAX / 2;
-        let idle_ns = if is_crowded { IDLE_CROWDED_NS } else { IDLE_NS };
+        let idle_ns = self.idle_ns();
         let idle = self.flows.iter().filter(|(_, flow)| flow.used_ns.saturating_add(idle_ns) < now_ns);
         let idle: Vec<Ufid> = idle.map(|(ufid, _)| ufid).collect();
         self.counts.idle += idle.len() as u64;
         idle.into_iter().for_each(|ufid| self.remove(ufid));
+    }
+
+    /// How long a flow stays that is not used.
+    fn idle_ns(&self) -> u64 {
+        if self.flows.len() > FLOWS_MAX / 2 { IDLE_CROWDED_NS } else { IDLE_NS }
+    }
+
+    /// Whether packets have met flows since this was last asked.
+    pub(crate) fn take_use(&mut self) -> bool {
+        std::mem::take(&mut self.is_used)
+    }
+
+    /// When the next flow or address is to go if no packet meets it; none if there are none.
+    pub(crate) fn forgetting_due_ns(&self) -> Option<u64> {
+        let idle_ns = self.idle_ns();
+        let flows = self.flows.iter().map(|(_, flow)| flow.used_ns.saturating_add(idle_ns + 1));
+        flows.chain(self.addresses.ageing_due_ns()).min()
     }
 
     /// Forgets addresses that have aged out.

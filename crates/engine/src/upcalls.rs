@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use lasthop_fabric::{UpcallLimits, UpcallLine, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
+use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
@@ -40,21 +41,30 @@ impl Engine {
         Ok(upcalls)
     }
 
-    /// Sends a frame from the port `internal`, soon and in the order of calls: `announce` tells the module what is to be done
-    /// with it and may say no; `done` is told afterwards whether it was sent. It is not while
-    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are under way.
+    /// Sends a frame that came from `origin` on from the port `internal`, soon and in the order of calls: `announce` tells the
+    /// module what is to be done with it, or why that is not to be; `done` is called afterwards. It is not sent either while
+    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are under way. What becomes of it is counted at `origin`.
     pub fn inject(
         &self,
+        origin: PortId,
         frame: Vec<u8>,
-        announce: impl FnOnce() -> bool + Send + 'static,
-        done: impl FnOnce(bool) + Send + 'static,
+        announce: impl FnOnce() -> Result<(), DropReason> + Send + 'static,
+        done: impl FnOnce() + Send + 'static,
     ) {
         self.crew.mailbox(0).post(Box::new(move |worker| {
-            let is_sent = worker.fabric.can_inject(frame.len()).is_ok() && announce();
-            if is_sent {
-                worker.inject(&frame, Offload::default());
+            let has_room = worker.fabric.can_inject(frame.len()).map_err(|_| DropReason::RxShare);
+            match has_room.and_then(|()| announce()) {
+                Ok(()) => worker.inject(origin, &frame),
+                Err(reason) => worker.fabric.drop_injected(origin, reason),
             }
-            done(is_sent);
+            done();
+        }));
+    }
+
+    /// Counts packets that came from `origin`, were handed to the control plane, and never got there.
+    pub fn upcalls_lost(&self, origin: PortId, packets: u64) {
+        self.crew.mailbox(0).post(Box::new(move |worker| {
+            (0..packets).for_each(|_| worker.fabric.drop_injected(origin, DropReason::NoFlow));
         }));
     }
 
@@ -124,9 +134,10 @@ impl Worker {
         }
     }
 
-    /// Sends a frame of the switch's own.
-    pub(crate) fn inject(&mut self, frame: &[u8], offload: Offload) {
-        let sent = self.fabric.inject(frame, offload, now_ns(self.started));
+    /// Sends a frame of the control plane's.
+    fn inject(&mut self, origin: PortId, frame: &[u8]) {
+        let now_ns = now_ns(self.started);
+        let sent = self.fabric.inject_for(origin, frame, Offload::default(), now_ns);
         debug_assert!(sent.is_ok(), "it was asked whether it could be: {sent:?}");
         self.send_signals();
     }

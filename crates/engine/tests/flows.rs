@@ -48,12 +48,13 @@ impl ControlPlane {
             let (announcer, settler) = (Arc::clone(&self.module), Arc::clone(&self.module));
             let (metadata, todo) = (record.metadata, actions.clone());
             switch.engine.inject(
+                record.port,
                 bytes.clone(),
                 move || {
                     let execution = Execution::new(metadata, &todo, 0).unwrap();
-                    announcer.execute_next(execution).is_ok()
+                    announcer.execute_next(execution).map_err(|_| DropReason::NoFlow)
                 },
-                move |_| settler.settle(record.ticket),
+                move || settler.settle(record.ticket),
             );
             let matching = key(to, record.metadata.in_port);
             // It may be there already: several packets asked.

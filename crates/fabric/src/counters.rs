@@ -96,7 +96,7 @@ pub struct PortCounters {
     pub rx_bytes: u64,
     /// Those of them that were GSO frames.
     pub rx_gso_packets: u64,
-    /// Packets that the switch itself put in (port `internal`).
+    /// Packets that the switch itself put in: its own at the port `internal`, at others those that came back from the control plane.
     pub injected: u64,
     /// Copies beyond the first that floods made of this port's packets.
     pub copies_added: u64,
@@ -104,6 +104,8 @@ pub struct PortCounters {
     pub segments_added: u64,
     /// Packets of this port that were delivered somewhere.
     pub forwarded: u64,
+    /// Those of them that the control plane was handed.
+    pub upcalls: u64,
     /// Packets of this port that were dropped, by reason.
     pub rx_drops: Drops,
     /// References to packets of this port that wait for receive buffers now.
@@ -150,6 +152,7 @@ impl PortCounters {
         self.copies_added += other.copies_added;
         self.segments_added += other.segments_added;
         self.forwarded += other.forwarded;
+        self.upcalls += other.upcalls;
         self.rx_drops.merge(&other.rx_drops);
         self.waiting += other.waiting;
         self.tx_packets += other.tx_packets;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
-use lasthop_verdict::PortId;
+use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 use thiserror::Error;
@@ -78,7 +78,8 @@ impl InternalPort {
         if is_full { Err(InjectError::Full) } else { Ok(()) }
     }
 
-    fn put(&mut self, frame: &[u8], offload: Offload) -> Result<(), InjectError> {
+    /// The head of the frame's chain.
+    fn put(&mut self, frame: &[u8], offload: Offload) -> Result<u16, InjectError> {
         self.check(frame.len())?;
         let buffer = self.free.pop().ok_or(InjectError::Full)?;
         let addr = BUFFERS + u64::from(buffer) * BUFFER_BYTES;
@@ -89,9 +90,9 @@ impl InternalPort {
             .write(segment, 0, &offload.emit(0))
             .and_then(|()| self.map.write(segment, HEADER_BYTES as u32, frame));
         debug_assert!(written.is_ok(), "buffers lie inside the switch's own memory");
-        self.driver.add(&[(addr, len)], &[], buffer).ok_or(InjectError::Full)?;
+        let head = self.driver.add(&[(addr, len)], &[], buffer).ok_or(InjectError::Full)?;
         self.driver.publish();
-        Ok(())
+        Ok(head)
     }
 }
 
@@ -104,14 +105,35 @@ impl Fabric {
         self.internal.as_mut().ok_or(InjectError::Elsewhere)?.check(len_bytes)
     }
 
-    /// Puts a frame of the switch's own on its way: re-injected packets, announcements, ICMP errors. The module decides
+    /// Puts a frame of the switch's own on its way: announcements, ICMP errors. The module decides
     /// where it goes; it sees `PortId::INTERNAL` as the source.
     ///
     /// # Errors
     /// See [`InjectError`]; nothing was sent then.
     pub fn inject(&mut self, frame: &[u8], offload: Offload, now_ns: u64) -> Result<(), InjectError> {
-        self.internal.as_mut().ok_or(InjectError::Elsewhere)?.put(frame, offload)?;
+        self.inject_for(PortId::INTERNAL, frame, offload, now_ns)
+    }
+
+    /// As [`Self::inject`], of a frame that came from `port` and comes back: what becomes of it is counted there, if there is
+    /// such a port.
+    ///
+    /// # Errors
+    /// See [`InjectError`]; nothing was sent then.
+    pub fn inject_for(
+        &mut self,
+        port: PortId,
+        frame: &[u8],
+        offload: Offload,
+        now_ns: u64,
+    ) -> Result<(), InjectError> {
+        let head = self.internal.as_mut().ok_or(InjectError::Elsewhere)?.put(frame, offload)?;
+        self.senders.open_account(head, port);
         self.visit(InternalPort::RING, now_ns);
         Ok(())
+    }
+
+    /// Counts a frame that came from `port` and would have come back, had it not been lost for `reason`.
+    pub fn drop_injected(&mut self, port: PortId, reason: DropReason) {
+        self.senders.drop_injected(port, reason);
     }
 }

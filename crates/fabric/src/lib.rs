@@ -26,6 +26,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod account;
 mod board;
 pub mod bounds;
 mod chain;
@@ -201,13 +202,36 @@ impl Fabric {
     /// The others follow before anything else is done here, other fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         let taken = self.senders.fetch(ring, &mut self.fetched);
+        if taken == 0 {
+            self.release(ring, now_ns);
+        }
         if self.senders.is_tapped() {
             self.tap_fetched(ring, taken);
         }
         if self.fetched.len > 0 {
             self.switch(ring.port, now_ns);
+            if self.verdicts.holds() {
+                self.hold(ring);
+            }
         }
         taken
+    }
+
+    #[cold]
+    fn hold(&mut self, ring: RingId) {
+        if let Some(queue) = self.senders.queue_mut(ring) {
+            queue.held = true;
+        }
+    }
+
+    /// A ring that the module had wait is taken from again if it need not any more.
+    fn release(&mut self, ring: RingId, now_ns: u64) {
+        let worker = self.worker();
+        if let Some(queue) = self.senders.queue_mut(ring)
+            && queue.held
+        {
+            queue.held = self.module.is_holding(ring.port, worker, now_ns);
+        }
     }
 
     /// The second part of `visit`: fills reserved buffers.
@@ -296,7 +320,7 @@ impl Fabric {
         for &(packet, reason) in self.verdicts.drops() {
             reasons[usize::from(packet)] = reason;
             if copies[usize::from(packet)] > 0 {
-                self.senders.count_lost(self.fetched.packets[0].port(), 1, reason);
+                self.senders.count_lost(self.fetched.packets[usize::from(packet)], 1, reason);
             }
         }
         if self.senders.is_tapped() {
@@ -306,8 +330,8 @@ impl Fabric {
             self.senders.expect_copies(packet, copies[index], reasons[index]);
         }
         if self.verdicts.lost() > 0 {
-            let (port, lost) = (self.fetched.packets[0].port(), self.verdicts.lost());
-            self.senders.count_lost(port, lost, DropReason::VerdictOverflow);
+            let (first, lost) = (self.fetched.packets[0], self.verdicts.lost());
+            self.senders.count_lost(first, lost, DropReason::VerdictOverflow);
         }
     }
 

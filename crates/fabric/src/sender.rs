@@ -8,6 +8,7 @@ use lasthop_ring::{
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
 
+use crate::account::Accounts;
 use crate::board::Board;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LENT_PACKETS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
 use crate::chain::{Chain, read_one_piece, read_pieces};
@@ -34,6 +35,8 @@ pub(crate) struct TxQueue {
     blocked: bool,
     /// Nothing more is taken: it is being stopped.
     pub(crate) closed: bool,
+    /// Nothing more is taken until the module has nothing against it.
+    pub(crate) held: bool,
     hint: u16,
     /// Of chains in more than one, and not charged yet.
     pieces: u64,
@@ -42,8 +45,8 @@ pub(crate) struct TxQueue {
 impl TxQueue {
     pub(crate) fn new(ring: DeviceRing) -> Self {
         let table = SideTable::new(ring.entries());
-        let (error, dirty, blocked) = (None, false, false);
-        Self { ring, table, error, dirty, waiting: 0, blocked, closed: false, hint: 0, pieces: 0 }
+        let (error, dirty, blocked, closed, held) = (None, false, false, false, false);
+        Self { ring, table, error, dirty, waiting: 0, blocked, closed, held, hint: 0, pieces: 0 }
     }
 
     /// What other workers read of it.
@@ -74,7 +77,7 @@ impl TxQueue {
 
     /// One copy of the chain at `head` is settled; true if it was the last, and the chain is completed.
     #[inline]
-    fn settle(&mut self, head: u16) -> bool {
+    pub(crate) fn settle(&mut self, head: u16) -> bool {
         let is_last = self.ring.settle(head);
         if is_last {
             self.table.release(head);
@@ -219,6 +222,8 @@ pub(crate) struct Senders {
     pub(crate) crew: CrewCounters,
     /// What is captured here, if anything.
     pub(crate) taps: Option<Box<Taps>>,
+    /// Of the port `internal`, at its home.
+    pub(crate) accounts: Accounts,
 }
 
 impl Senders {
@@ -227,7 +232,8 @@ impl Senders {
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
         let crew = CrewCounters::default();
-        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, crew, taps: None }
+        let accounts = Accounts::default();
+        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, crew, taps: None, accounts }
     }
 
     /// Whether this worker is the packet's home, which alone settles it.
@@ -286,6 +292,7 @@ impl Senders {
     }
 
     pub(crate) fn remove(&mut self, port: PortId) {
+        self.close_accounts(port);
         self.slots[port.index()] = None;
     }
 
@@ -320,7 +327,7 @@ impl Senders {
         let Some(queue) = sender.queues.get_mut(usize::from(ring.queue)).and_then(Option::as_mut) else {
             return 0;
         };
-        if queue.error.is_some() || queue.closed {
+        if queue.error.is_some() || queue.closed || queue.held {
             return 0;
         }
         let discard = self.board.discards(ring.port, ring.queue);
@@ -330,6 +337,9 @@ impl Senders {
         }
         if taken > fetched.len {
             self.mark_dirty(ring);
+        }
+        if ring.port == PortId::INTERNAL {
+            self.enter_accounts(fetched);
         }
         taken
     }
@@ -354,6 +364,9 @@ impl Senders {
         let mut attempts = attempts.peekable();
         let Some(&(first, _)) = attempts.peek() else { return };
         let ring = RingId { port: first.port(), queue: first.queue };
+        if ring.port == PortId::INTERNAL {
+            return self.settle_own(attempts);
+        }
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
@@ -401,6 +414,10 @@ impl Senders {
     ) {
         let Some(first) = packets.clone().next() else { return };
         let ring = RingId { port: first.port(), queue: first.queue };
+        if ring.port == PortId::INTERNAL {
+            let whole = Attempt { outcome: Outcome::Done, delivered: 1 };
+            return self.settle_own(packets.map(|packet| (packet, whole)));
+        }
         let Some(sender) = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut) else {
             return;
         };
@@ -429,6 +446,13 @@ impl Senders {
         }
     }
 
+    /// A chain of `ring` was completed.
+    pub(crate) fn note_completed(&mut self, ring: RingId) {
+        if let Some(news) = self.queue_mut(ring).map(TxQueue::note_completed) {
+            self.enlist(ring, news);
+        }
+    }
+
     #[inline]
     fn mark_dirty(&mut self, ring: RingId) {
         let Some(queue) = self.queue_mut(ring) else { return };
@@ -445,20 +469,22 @@ impl Senders {
             0 => self.settle(packet, Attempt { outcome: Outcome::Drop(reason), delivered: 0 }),
             1 => {}
             _ => {
-                sender.counters.copies_added += u64::from(copies - 1);
                 sender.charge.add_copies(u64::from(copies - 1));
                 if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
                     queue.ring.set_mark(packet.head, copies);
+                }
+                if let Some(counters) = self.counters_of(packet) {
+                    counters.copies_added += u64::from(copies - 1);
                 }
             }
         }
     }
 
     /// Copies that the module wanted and that could not be made: beyond the room for verdicts, or not in the form wanted.
-    pub(crate) fn count_lost(&mut self, port: PortId, copies: u32, reason: DropReason) {
-        let Some(sender) = self.get_mut(port) else { return };
-        sender.counters.copies_added += u64::from(copies);
-        (0..copies).for_each(|_| sender.counters.rx_drops.count(reason));
+    pub(crate) fn count_lost(&mut self, packet: PacketRef, copies: u32, reason: DropReason) {
+        let Some(counters) = self.counters_of(packet) else { return };
+        counters.copies_added += u64::from(copies);
+        counters.rx_drops.count_all(reason, u64::from(copies));
     }
 
     /// A copy begins to wait, if its sender's share of waiting chains allows.
@@ -473,8 +499,8 @@ impl Senders {
             return false;
         }
         queue.waiting += 1;
-        sender.counters.waiting += 1;
         self.lent += 1;
+        self.count_waiting(packet, true);
         true
     }
 
@@ -494,10 +520,10 @@ impl Senders {
     pub(crate) fn end_waiting(&mut self, packet: PacketRef) {
         self.lent -= 1;
         let Some(sender) = self.get_mut(packet.port()) else { return };
-        sender.counters.waiting -= 1;
         if let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) {
             queue.waiting -= 1;
         }
+        self.count_waiting(packet, false);
     }
 
     /// Rings that were blocked and may be visited again; cleared by the caller.
@@ -520,6 +546,11 @@ impl Senders {
 }
 
 impl Sender {
+    /// Copies of the chain at `head` of the only queue that are not settled.
+    pub(crate) fn pending_copies(&self, head: u16) -> u16 {
+        self.queues.first().and_then(Option::as_ref).map_or(0, |queue| queue.ring.mark(head))
+    }
+
     /// Takes chains from the queue of `ring`, in two passes so that the descriptors' and the headers' cache lines come in
     /// side by side. Returns heads taken and the error that ended it.
     fn fetch(

@@ -277,7 +277,8 @@ impl Senders {
             Outcome::Drop(reason) => Some(reason),
         };
         if dropped.is_some() {
-            self.tap(Event { port: copy.packet.port(), direction: Direction::Inbound, dropped }, copy);
+            let port = self.account_of(copy.packet);
+            self.tap(Event { port, direction: Direction::Inbound, dropped }, copy);
         }
         self.tap(Event { port: to, direction: Direction::Outbound, dropped }, copy);
     }
@@ -296,8 +297,8 @@ impl Senders {
 
     /// A packet was dropped before anybody knew where it goes.
     fn tap_dropped(&mut self, copy: &Copy<'_>, reason: DropReason) {
-        let (direction, dropped) = (Direction::Inbound, Some(reason));
-        self.tap(Event { port: copy.packet.port(), direction, dropped }, copy);
+        let port = self.account_of(copy.packet);
+        self.tap(Event { port, direction: Direction::Inbound, dropped: Some(reason) }, copy);
     }
 
     /// The bytes of a frame whose headers were never read.

@@ -325,7 +325,7 @@ impl UpcallWriter {
         Ok(delivered)
     }
 
-    /// One packet for each segment, all or none.
+    /// One packet for each segment, all or none. Who is done with the last one is done with the packet.
     fn segment(
         &mut self,
         len: usize,
@@ -345,15 +345,16 @@ impl UpcallWriter {
             let (mut out, payload) = ([0; IMAGE_BYTES], plan.payload(index));
             let offload = plan.write_header(index, head, &mut out);
             let payload = self.frame.get(payload.start as usize..payload.end as usize).unwrap_or_default();
+            let ticket = if index + 1 == plan.count() { record.ticket } else { 0 };
             self.record.clear();
-            self.record.extend_from_slice(&record.prefix());
+            self.record.extend_from_slice(&UpcallRecord { ticket, ..record }.prefix());
             self.record.extend_from_slice(&out[..header_len]);
             self.record.extend_from_slice(payload);
             complete(&mut self.record[PREFIX_BYTES..], &offload);
             let len_bytes = (header_len + payload.len()) as u32;
             self.record.truncate(PREFIX_BYTES.saturating_add(copy.truncate_len_bytes as usize));
             delivered.csum_completed += 1;
-            self.push(UpcallRecord { len_bytes, ..record }, &mut delivered)?;
+            self.push(UpcallRecord { len_bytes, ticket, ..record }, &mut delivered)?;
         }
         Ok(delivered)
     }
@@ -432,7 +433,7 @@ impl Fabric {
     }
 
     fn hand_over_one(&mut self, upcall: Upcall, now_ns: u64) {
-        let Self { fetched, senders, upcalls, .. } = self;
+        let Self { module, fetched, senders, upcalls, .. } = self;
         let Upcall { reason, metadata, ticket, origin, truncate_len_bytes, .. } = upcall;
         let copy = Copy {
             packet: fetched.packets[usize::from(upcall.packet)],
@@ -450,12 +451,16 @@ impl Fabric {
         let (outcome, delivered) = match taken {
             Ok(delivered) => (Outcome::Done, delivered),
             Err(reason) => {
+                module.upcall_lost(&upcall);
                 upcalls.drops.count(reason);
                 (Outcome::Drop(reason), Delivered::default())
             }
         };
         upcalls.is_news |= delivered.packets > 0;
         upcalls.delivered.add(&delivered);
+        if let Some(counters) = senders.counters_of(copy.packet) {
+            counters.upcalls += delivered.packets;
+        }
         if senders.is_tapped() {
             senders.tap_copy(PortId::INTERNAL, &copy, outcome);
         }

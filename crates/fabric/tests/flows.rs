@@ -4,10 +4,11 @@ mod support;
 
 use std::sync::Arc;
 
-use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, upcalls};
+use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Userspace};
+use lasthop_flowtable::bounds::{PENDING_NS_MAX, PENDING_PACKETS_MAX};
 use lasthop_flowtable::{Execution, Flow, FlowModule};
-use lasthop_verdict::{DropReason, Mac, PortId, UpcallReason};
+use lasthop_verdict::{DropReason, Mac, Module, PortId, PortKind, PortSettings, UpcallReason};
 use lasthop_wire::{Metadata, Offload};
 use support::{TestGuest, assert_conserved, everything, frame};
 
@@ -23,9 +24,13 @@ struct Switch {
 
 impl Switch {
     fn new() -> Self {
+        Self::with(LIMITS)
+    }
+
+    fn with(limits: UpcallLimits) -> Self {
         let module = Arc::new(FlowModule::default());
         let mut fabric = Fabric::new(Arc::clone(&module) as Arc<_>).unwrap();
-        let (mut writers, reader) = upcalls(1, LIMITS).unwrap();
+        let (mut writers, reader) = upcalls(1, limits).unwrap();
         fabric.set_upcalls(writers.pop());
         let mut guests = PORTS.map(|port| TestGuest::attach(&mut fabric, port.0, everything(), 64, 2048));
         guests.iter_mut().for_each(|guest| guest.post(64));
@@ -51,12 +56,21 @@ impl Switch {
         {
             assert_eq!(record.reason, UpcallReason::Miss);
             let actions = [Action::Output(u32::from(bytes[5]))];
-            self.module.execute_next(Execution::new(record.metadata, &actions, 0).unwrap()).unwrap();
-            self.fabric.inject(&bytes, Offload::default(), 0).unwrap();
-            self.module.settle(record.ticket);
+            self.execute(&record, &bytes, &actions);
             numbers.push(bytes[20]);
         }
         numbers
+    }
+
+    /// The control plane says what is done with a packet, unless it comes too late.
+    fn execute(&mut self, record: &UpcallRecord, bytes: &[u8], actions: &[Action]) {
+        if self.module.is_overtaken(record.ticket) {
+            self.fabric.drop_injected(record.port, DropReason::OutOfOrder);
+        } else {
+            self.module.execute_next(Execution::new(record.metadata, actions, 0).unwrap()).unwrap();
+            self.fabric.inject_for(record.port, bytes, Offload::default(), 0).unwrap();
+        }
+        self.module.settle(record.ticket);
     }
 
     fn install(&self, to: u8, actions: Vec<Action>) {
@@ -106,8 +120,157 @@ fn a_control_plane_that_does_not_answer_holds_a_flow_up_for_a_while_and_no_other
     switch.send(2, 1..2, 1_000_000);
     switch.send(3, 9..12, 1_000_000);
     assert_eq!((switch.received(2), switch.received(3)), (vec![], vec![9, 10, 11]));
-    switch.send(2, 2..4, lasthop_flowtable::bounds::PENDING_NS_MAX);
+    switch.send(2, 2..4, PENDING_NS_MAX);
     assert_eq!(switch.received(2), [2, 3]);
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn what_comes_back_after_it_was_overtaken_goes_nowhere() {
+    let mut switch = Switch::new();
+    switch.send(2, 0..2, 0);
+    switch.install(2, vec![Action::Output(2)]);
+    switch.send(2, 2..3, PENDING_NS_MAX);
+    assert_eq!(switch.answer(9), [0, 1]);
+    assert_eq!(switch.received(2), [2]);
+    let counters = switch.guests[0].counters(&switch.fabric);
+    assert_eq!((counters.injected, counters.rx_drops.of(DropReason::OutOfOrder)), (2, 2));
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+/// A stream of guest 1 that is faster than the control plane: packets that were sent, and those that arrived.
+fn outrun(switch: &mut Switch) -> (u32, Vec<u32>) {
+    let (mut arrived, mut sent) = (Vec::new(), 0_u32);
+    for round in 0..400 {
+        // For each packet that the control plane is done with, as many come as find room.
+        loop {
+            let mut bytes = frame(2, 1, 100);
+            bytes[20..24].copy_from_slice(&sent.to_be_bytes());
+            if !switch.guests[0].queue(&bytes, Offload::default()) {
+                break;
+            }
+            sent += 1;
+        }
+        while switch.fabric.visit(switch.guests[0].tx_ring(), round) > 0 {}
+        switch.guests[0].reclaim();
+        if round == 0 {
+            switch.install(2, vec![Action::Output(2)]);
+        }
+        switch.answer(1);
+        let got = std::iter::from_fn(|| switch.guests[1].receive());
+        arrived.extend(got.map(|got| u32::from_be_bytes(got.frame[20..24].try_into().unwrap())));
+    }
+    assert_eq!(switch.guests[0].counters(&switch.fabric).forwarded as usize, arrived.len() + up(switch));
+    assert_conserved(&switch.fabric, &PORTS);
+    (sent, arrived)
+}
+
+/// Packets that the control plane was asked about.
+fn up(switch: &Switch) -> usize {
+    switch.fabric.counters(PortId::INTERNAL).unwrap().tx_packets as usize
+}
+
+#[test]
+fn a_stream_that_outruns_its_control_plane_waits_and_loses_nothing() {
+    let mut switch = Switch::with(UpcallLimits { packets: 4096, bytes: 4 << 20, rate: 0 });
+    let (sent, arrived) = outrun(&mut switch);
+    assert!(arrived.iter().copied().eq(0..arrived.len() as u32), "{arrived:?}");
+    assert_eq!(sent - arrived.len() as u32, 0, "the last burst went by its flow");
+    let asked = up(&switch) as u32;
+    assert!(asked < PENDING_PACKETS_MAX && sent > 2 * PENDING_PACKETS_MAX, "{asked} of {sent}");
+}
+
+#[test]
+fn a_stream_from_an_uplink_that_outruns_its_control_plane_loses_packets_and_no_order() {
+    let mut switch = Switch::with(UpcallLimits { packets: 4096, bytes: 4 << 20, rate: 0 });
+    let uplink = PortSettings { kind: PortKind::Uplink, ..PortSettings::default() };
+    switch.module.port_added(PortId(1), &uplink).unwrap();
+    let (sent, arrived) = outrun(&mut switch);
+    assert!(arrived.is_sorted_by(|one, next| one < next), "{arrived:?}");
+    let lost = switch.guests[0].counters(&switch.fabric).rx_drops.of(DropReason::OutOfOrder);
+    assert!(lost > 0 && arrived.len() as u64 + lost == u64::from(sent), "{lost} of {sent}");
+    assert_eq!(up(&switch), PENDING_PACKETS_MAX as usize);
+}
+
+#[test]
+fn a_ring_that_waits_for_a_control_plane_in_vain_goes_on_after_a_while() {
+    let mut switch = Switch::with(UpcallLimits { packets: 4096, bytes: 4 << 20, rate: 0 });
+    while up(&switch) < PENDING_PACKETS_MAX as usize - 32 {
+        switch.send(2, 0..32, 0);
+    }
+    let ring = switch.guests[0].tx_ring();
+    assert!(switch.guests[0].queue(&frame(3, 1, 60), Offload::default()));
+    switch.install(3, vec![Action::Output(3)]);
+    let visit = |switch: &mut Switch, now_ns| switch.fabric.visit(ring, now_ns);
+    assert_eq!([0, 1, PENDING_NS_MAX - 1].map(|now_ns| visit(&mut switch, now_ns)), [0, 0, 0]);
+    assert_eq!([0, 1].map(|more| visit(&mut switch, PENDING_NS_MAX + more)), [0, 1]);
+    assert_eq!(std::iter::from_fn(|| switch.guests[2].receive()).count(), 1);
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+/// What becomes of a packet that the control plane sends on is counted where it came from: dropped, delivered in copies, waiting.
+#[test]
+fn packets_that_come_back_count_at_their_port() {
+    let mut switch = Switch::new();
+    switch.send(2, 0..3, 0);
+    let actions = [
+        vec![Action::drop_for(DropReason::SourceSpoofed)],
+        vec![Action::Output(2), Action::Output(3), Action::Output(77)],
+        vec![],
+    ];
+    let mut bytes = Vec::new();
+    for actions in actions {
+        let record = switch.reader.pop(&mut bytes).unwrap();
+        switch.execute(&record, &bytes, &actions);
+    }
+    let counters = switch.guests[0].counters(&switch.fabric);
+    assert_eq!((counters.rx_packets, counters.injected, counters.copies_added), (3, 3, 2));
+    assert_eq!(counters.forwarded, 3 + 2, "to the control plane, and to two ports");
+    let reasons = [DropReason::SourceSpoofed, DropReason::PortGone, DropReason::FlowDrop];
+    assert_eq!(reasons.map(|reason| counters.rx_drops.of(reason)), [1, 1, 1]);
+    let own = switch.fabric.counters(PortId::INTERNAL).unwrap();
+    assert_eq!((own.injected, own.forwarded, own.rx_drops.total(), own.tx_packets), (0, 0, 0, 3));
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn packets_that_come_back_and_wait_are_counted_though_their_port_goes() {
+    let mut switch = Switch::new();
+    let slow = PortId(4);
+    let mut guest = TestGuest::attach(&mut switch.fabric, slow.0, everything(), 64, 2048);
+    let mut bytes = Vec::new();
+    switch.send(2, 0..2, 0);
+    for _ in 0..2 {
+        let record = switch.reader.pop(&mut bytes).unwrap();
+        switch.execute(&record, &bytes, &[Action::Output(4), Action::Output(3), Action::Output(4)]);
+    }
+    let counters = switch.guests[0].counters(&switch.fabric);
+    assert_eq!((counters.injected, counters.copies_added, counters.waiting), (2, 4, 4));
+    assert_conserved(&switch.fabric, &[PortId(1), PortId(2), PortId(3), slow]);
+    switch.fabric.remove_port(PortId(1));
+    let own = switch.fabric.counters(PortId::INTERNAL).unwrap();
+    assert!(own.is_conserved() && own.waiting == 4, "{own:?}");
+    guest.post(64);
+    switch.fabric.drain_waiting();
+    assert_eq!(std::iter::from_fn(|| guest.receive()).count(), 4);
+    let own = switch.fabric.counters(PortId::INTERNAL).unwrap();
+    assert!(own.is_conserved() && (own.waiting, own.forwarded) == (0, 4), "{own:?}");
+    // The slots are the next ones'.
+    switch.fabric.inject(&frame(2, 1, 60), Offload::default(), 0).unwrap();
+    let own = switch.fabric.counters(PortId::INTERNAL).unwrap();
+    assert_eq!((own.rx_drops.of(DropReason::NoFlow), own.is_conserved()), (1, true));
+}
+
+#[test]
+fn a_packet_that_could_not_go_up_holds_up_none_of_its_flow() {
+    let mut switch = Switch::with(UpcallLimits { packets: 1, bytes: 4096, rate: 0 });
+    switch.send(3, 7..8, 0);
+    switch.send(2, 0..1, 0);
+    switch.install(2, vec![Action::Output(2)]);
+    switch.send(2, 1..2, 0);
+    assert_eq!(switch.received(2), [1], "0 was dropped, so nothing is on the way");
+    let counters = switch.guests[0].counters(&switch.fabric);
+    assert_eq!(counters.rx_drops.of(DropReason::NoFlow), 1);
     assert_conserved(&switch.fabric, &PORTS);
 }
 

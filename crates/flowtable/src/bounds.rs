@@ -62,11 +62,19 @@ pub const STEPS_MAX: u32 = 8192;
 pub const RECIRCULATIONS_MAX: u32 = 16;
 /// Lists within each other, recirculations included: as deep as a worker's stack is used.
 pub const DEPTH_MAX: u32 = 40;
-/// Flows of each worker whose packets keep their order while the control plane is asked about them.
-pub const PENDING_FLOWS: usize = 256;
-/// Packets of such a flow that go to the control plane, one behind the other: a transmit ring of the usual length.
+/// Flows of each worker whose packets keep their order while the control plane is asked about them: four ports' full queues.
+/// Packets of one for which there is no place may overtake.
+pub const PENDING_FLOWS: usize = 1024;
+/// Places that such a flow may have.
+pub const PENDING_WAYS: usize = 8;
+/// Packets of such a flow that go to the control plane, one behind the other: a transmit ring of the usual length. More wait in their
+/// sender's ring until those are through; at an uplink they are dropped.
 pub const PENDING_PACKETS_MAX: u32 = 256;
-/// Time in ns that it is waited for, longer than it takes to decide.
-pub const PENDING_NS_MAX: u64 = 20_000_000;
+/// Such flows of each worker with so many packets that those behind them wait.
+pub const CROWDS_MAX: usize = 64;
+/// Time in ns that it is waited for, much longer than it takes to decide; then a packet may be overtaken, and is dropped if it was.
+pub const PENDING_NS_MAX: u64 = 50_000_000;
+/// Time in ns after that in which a flow's place is not another's: what the control plane says of the packets still counts.
+pub const FORGOTTEN_NS: u64 = 1_000_000_000;
 /// Packets that the control plane has executed at a time.
 pub const EXECUTIONS_MAX: usize = 64;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_flow::drop_reason;
-use lasthop_verdict::{DropReason, Header, Output, Upcall, UpcallReason, Verdicts};
+use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::key::{Link, field};
 use lasthop_wire::{Key, Metadata};
 
@@ -14,7 +14,7 @@ use crate::hash::Digest;
 use crate::lane::Lane;
 use crate::meter::Meters;
 use crate::parcel::{ETHERNET_BYTES, EVERYTHING, Parcel};
-use crate::pending::Ticket;
+use crate::pending::{Ticket, Turn};
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
@@ -33,6 +33,10 @@ pub(crate) struct Executor<'a> {
     pub(crate) now_ns: u64,
     /// What the module is called in upcalls.
     pub(crate) origin: u16,
+    /// Where packets come in.
+    pub(crate) port: PortId,
+    /// Whose packets wait in their ring behind a crowd of their flow, if they may.
+    pub(crate) holds: Option<PortId>,
 }
 
 /// What is done with a packet.
@@ -102,25 +106,35 @@ impl Executor<'_> {
     /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
     #[inline]
     pub(crate) fn look_up(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
-        if self.is_held(digest) {
-            return None;
+        match self.turn(digest) {
+            Turn::Now => self.lane.look_up(self.shared, digest, key),
+            Turn::Behind => None,
+            Turn::Overdue => self.overtake(digest, key),
         }
-        self.lane.look_up(self.shared, digest, key)
     }
 
     /// As [`Self::look_up`], of a packet that was looked up together with the others.
     #[inline]
     pub(crate) fn look_up_foreseen(&mut self, packet: usize, digest: Digest, key: &Key) -> Option<Hit> {
-        if self.is_held(digest) {
-            return None;
+        match self.turn(digest) {
+            Turn::Now => self.lane.look_up_foreseen(self.shared, packet, digest, key),
+            Turn::Behind => None,
+            Turn::Overdue => self.overtake(digest, key),
         }
-        self.lane.look_up_foreseen(self.shared, packet, digest, key)
     }
 
     /// Whether the packet has to go to the control plane behind others of its flow.
     #[inline]
-    fn is_held(&mut self, digest: Digest) -> bool {
-        self.lane.pending.holds(&self.shared.tickets, digest.hash, self.now_ns)
+    fn turn(&mut self, digest: Digest) -> Turn {
+        self.lane.pending.turn(&self.shared.tickets, digest.hash, self.now_ns)
+    }
+
+    /// The flow of a packet that need not wait for others any more.
+    #[cold]
+    fn overtake(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
+        let hit = self.lane.look_up(self.shared, digest, key)?;
+        self.lane.pending.overtake(&self.shared.tickets, digest.hash);
+        Some(hit)
     }
 
     /// Asks the control plane about a packet of no flow.
@@ -178,8 +192,15 @@ impl Executor<'_> {
     }
 
     fn ask(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, hash: u64) {
-        let ticket = self.lane.pending.enter(&self.shared.tickets, hash, self.now_ns);
-        self.upcall(fate, parcel, UpcallReason::Miss, ticket);
+        match self.lane.pending.enter(&self.shared.tickets, (self.port, hash), self.now_ns) {
+            Some(ticket) => {
+                if self.holds.is_some_and(|port| self.lane.pending.is_crowded(port, hash)) {
+                    self.verdicts.hold();
+                }
+                self.upcall(fate, parcel, UpcallReason::Miss, ticket);
+            }
+            None => self.lose(fate, parcel, DropReason::OutOfOrder),
+        }
     }
 
     /// Does a list; an error ends it, and all that it is part of up to the next copy.
@@ -337,6 +358,7 @@ impl Executor<'_> {
         if sent {
             fate.sent += 1;
         } else {
+            self.shared.tickets.settle(ticket);
             self.lose(fate, parcel, DropReason::NoFlow);
         }
     }

@@ -44,13 +44,23 @@ pub struct Executions {
 
 impl Executions {
     /// Says what is done with the next packet that is injected (`Fabric::inject`), and which module's flows and ports that is
-    /// about. To be called on the worker that injects it, right before. False: as many were announced as may be.
-    pub fn announce(&self, module: &Arc<FlowModule>, execution: Execution) -> bool {
-        let is_taken = module.execute_next(execution).is_ok();
-        if is_taken {
-            self.order().push_back(Arc::clone(module));
+    /// about. To be called on the worker that injects it, right before. `ticket` is that of a packet that the control plane was
+    /// asked about.
+    ///
+    /// # Errors
+    /// Why it is not to be sent: it was overtaken, or as many were announced as may be.
+    pub fn announce(
+        &self,
+        module: &Arc<FlowModule>,
+        execution: Execution,
+        ticket: u32,
+    ) -> Result<(), DropReason> {
+        if module.is_overtaken(ticket) {
+            return Err(DropReason::OutOfOrder);
         }
-        is_taken
+        module.execute_next(execution).map_err(|_| DropReason::NoFlow)?;
+        self.order().push_back(Arc::clone(module));
+        Ok(())
     }
 
     fn order(&self) -> MutexGuard<'_, VecDeque<Arc<FlowModule>>> {

@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_exchange::WORKERS_MAX;
 use lasthop_verdict::{
-    BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PortId,
-    PortSettings, Verdicts, Vid,
+    BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PORTS_MAX, PortId,
+    PortKind, PortSettings, Upcall, Verdicts, Vid,
 };
 use lasthop_wire::key::extract;
 use lasthop_wire::{Key, Metadata};
@@ -36,6 +36,8 @@ pub struct FlowModule {
     /// Decides about them while nobody does, if it is to.
     standby: Option<Box<dyn Module>>,
     stands_alone: AtomicBool,
+    /// Ports whose packets are of many senders, as bits: none waits behind another's.
+    uplinks: Box<[AtomicU64; PORTS_MAX / 64]>,
 }
 
 /// What one worker has for itself.
@@ -97,7 +99,8 @@ impl FlowModule {
         };
         let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
         let (executions, origin, is_asked) = (Mutex::default(), AtomicU16::new(0), AtomicBool::new(true));
-        Self { table, lanes, executions, origin, is_asked, standby, stands_alone: AtomicBool::new(true) }
+        let (stands_alone, uplinks) = (AtomicBool::new(true), Box::new([const { AtomicU64::new(0) }; _]));
+        Self { table, lanes, executions, origin, is_asked, standby, stands_alone, uplinks }
     }
 
     /// Its flows.
@@ -158,6 +161,12 @@ impl FlowModule {
         self.table.shared.tickets.settle(Ticket(ticket));
     }
 
+    /// Whether packets may have overtaken one that the control plane was asked about and is not done with: then it goes nowhere.
+    #[must_use]
+    pub fn is_overtaken(&self, ticket: u32) -> bool {
+        self.table.shared.tickets.is_overtaken(Ticket(ticket))
+    }
+
     /// Worker `worker`'s cache forgets everything. For measurements of what packets cost that it does not know.
     #[doc(hidden)]
     pub fn forget(&self, worker: usize) {
@@ -176,7 +185,9 @@ impl FlowModule {
         let (shared, lane) = (&*self.table.shared, &mut own.lane);
         lane.begin(shared);
         let (meters, origin) = (&self.table.meters, self.origin.load(Ordering::Relaxed));
-        Executor { shared, meters, lane, verdicts, now_ns, origin }.obey(packet, header, &execution);
+        let (port, holds) = (PortId::INTERNAL, None);
+        Executor { shared, meters, lane, verdicts, now_ns, origin, port, holds }
+            .obey(packet, header, &execution);
         lane.borrows.give_back(meters);
         lane.end(shared);
     }
@@ -204,9 +215,11 @@ impl FlowModule {
         if !is_warm {
             lane.foresee(shared, &keys[..batch.headers.len().min(BATCH_PACKETS_MAX)]);
         }
-        let is_asked = self.is_asked.load(Ordering::Relaxed);
-        let origin = self.origin.load(Ordering::Relaxed);
-        let mut executor = Executor { shared, meters: &self.table.meters, lane, verdicts, now_ns, origin };
+        let (is_asked, origin) = (self.is_asked.load(Ordering::Relaxed), self.origin.load(Ordering::Relaxed));
+        let port = batch.port;
+        let holds = Some(port).filter(|port| !self.is_uplink(*port));
+        let meters = &self.table.meters;
+        let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, holds };
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
             let (digest, key) = (digests[packet], &keys[packet]);
             if is_warm && executor.act_at_once(packet, header, (digest, key), &metadata) {
@@ -219,12 +232,40 @@ impl FlowModule {
             match hit {
                 Some(hit) => executor.act(packet, header, key, hit, &metadata),
                 None if is_asked => executor.miss(packet, header, metadata, digest.hash),
-                None => self.stand_in(batch, packet..packet + 1, now_ns, executor.verdicts),
+                None => {
+                    // What a control plane that is gone had of the flow may be with the next one.
+                    executor.lane.pending.overtake(&shared.tickets, digest.hash);
+                    self.stand_in(batch, packet..packet + 1, now_ns, executor.verdicts);
+                }
             }
+        }
+        if lane.pending.is_any() {
+            lane.pending.tidy(&shared.tickets);
         }
         lane.borrows.give_back(&self.table.meters);
         lane.learn();
         lane.end(shared);
+    }
+
+    /// Packets of `port` go another way than those that the control plane has: what it still has is late.
+    fn overtake(&self, port: PortId, worker: usize) {
+        if let Some(Ok(mut own)) = self.lanes.get(worker).map(|lane| lane.try_lock()) {
+            own.lane.pending.overtake_all(&self.table.shared.tickets, port);
+        }
+    }
+
+    fn is_uplink(&self, port: PortId) -> bool {
+        let word = self.uplinks.get(port.index() / 64).map_or(0, |word| word.load(Ordering::Relaxed));
+        word >> (port.index() % 64) & 1 == 1
+    }
+
+    fn set_uplink(&self, port: PortId, kind: PortKind) {
+        let Some(word) = self.uplinks.get(port.index() / 64) else { return };
+        let bit = 1 << (port.index() % 64);
+        match kind {
+            PortKind::Inside => word.fetch_and(!bit, Ordering::Relaxed),
+            PortKind::Uplink | PortKind::TransitUplink => word.fetch_or(bit, Ordering::Relaxed),
+        };
     }
 
     /// Has the module behind this one decide about some packets of a batch.
@@ -261,9 +302,11 @@ impl Module for FlowModule {
         }
         let shared = &self.table.shared;
         let Some(number) = shared.numbers.of(batch.port) else {
+            self.overtake(batch.port, verdicts.worker());
             return self.stand_in(batch, all, now_ns, verdicts);
         };
         if !self.is_asked.load(Ordering::Relaxed) && shared.is_empty() {
+            self.overtake(batch.port, verdicts.worker());
             return self.stand_in(batch, all, now_ns, verdicts);
         }
         match self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock()) {
@@ -274,17 +317,32 @@ impl Module for FlowModule {
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        self.set_uplink(port, settings.kind);
         self.standby.as_ref().map_or(Ok(()), |standby| standby.port_added(port, settings))
     }
 
     fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        self.set_uplink(port, settings.kind);
         self.standby.as_ref().map_or(Ok(()), |standby| standby.port_changed(port, settings))
     }
 
     fn port_removed(&self, port: PortId) {
         self.set_number(port, None);
+        self.set_uplink(port, PortKind::Inside);
         if let Some(standby) = &self.standby {
             standby.port_removed(port);
+        }
+    }
+
+    fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        let own = self.lanes.get(worker).map(|lane| lane.try_lock());
+        let Some(Ok(mut own)) = own else { return false };
+        own.lane.pending.is_holding(&self.table.shared.tickets, port, now_ns)
+    }
+
+    fn upcall_lost(&self, upcall: &Upcall) {
+        if upcall.origin == self.origin.load(Ordering::Relaxed) {
+            self.settle(upcall.ticket);
         }
     }
 

@@ -8,17 +8,23 @@
 //! ```
 //!
 //! A packet goes up behind those of its flow that are there already, flow or no flow, until the control plane has said of
-//! each that it is done with it. That ends after a bounded time and number of packets, and for as many flows as each worker
-//! has places: what is beyond may overtake.
+//! each that it is done with it. There are only so many; then the packets behind them wait in their sender's ring until those are
+//! through: else a stream that is faster than the control plane would never get to its flow. At an uplink, where they would keep
+//! others' packets waiting, they are dropped instead. What the control plane has had for too long may be overtaken; once it is,
+//! it goes nowhere when it comes back. So whatever arrives does so in order, but for flows that no place was left for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_exchange::WORKERS_MAX;
+use lasthop_verdict::{BATCH_PACKETS_MAX, PortId};
 
-use crate::bounds::{PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX};
+use crate::bounds::{
+    CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS,
+};
 
 const COUNT_BITS: u32 = 32;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+const PLACE_BITS: u32 = 10;
 
 /// What the control plane says that it is done with a packet by; 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +34,7 @@ impl Ticket {
     pub(crate) const NONE: Ticket = Ticket(0);
 
     fn new(round: u16, worker: usize, place: usize) -> Self {
-        Self(u32::from(round) << 16 | (worker as u32) << 8 | place as u32)
+        Self(u32::from(round) << 16 | (worker as u32) << PLACE_BITS | place as u32)
     }
 
     fn round(self) -> u64 {
@@ -36,15 +42,16 @@ impl Ticket {
     }
 
     fn worker(self) -> usize {
-        (self.0 >> 8 & 0xff) as usize
+        (self.0 as u16 >> PLACE_BITS) as usize
     }
 
     fn place(self) -> usize {
-        (self.0 & 0xff) as usize
+        self.0 as usize % PENDING_FLOWS
     }
 }
 
-const _: () = assert!(PENDING_FLOWS == 256 && WORKERS_MAX <= 256);
+const _: () = assert!(PENDING_FLOWS == 1 << PLACE_BITS && WORKERS_MAX <= 1 << (16 - PLACE_BITS));
+const _: () = assert!(PENDING_FLOWS.is_multiple_of(PENDING_WAYS));
 
 /// Packets of pending flows that are on the way: by worker and place, the round of the place and their count.
 #[derive(Debug)]
@@ -55,14 +62,35 @@ impl Tickets {
         Self((0..WORKERS_MAX).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect())
     }
 
+    fn word(&self, ticket: Ticket) -> Option<&AtomicU64> {
+        self.0.get(ticket.worker())?.get(ticket.place())
+    }
+
     /// The control plane is done with a packet; one of an earlier round counts no more.
     pub(crate) fn settle(&self, ticket: Ticket) {
-        let Some(word) = self.0.get(ticket.worker()).and_then(|own| own.get(ticket.place())) else { return };
+        let Some(word) = self.word(ticket) else { return };
         // Release: who sees the packet as done sees all that was done for it.
         let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
             (word >> COUNT_BITS == ticket.round() && word & COUNT_MASK > 0).then(|| word - 1)
         });
     }
+
+    /// Whether packets of its flow may have overtaken a packet that is not settled.
+    pub(crate) fn is_overtaken(&self, ticket: Ticket) -> bool {
+        let round = self.word(ticket).map(|word| word.load(Ordering::Relaxed) >> COUNT_BITS);
+        ticket != Ticket::NONE && round != Some(ticket.round())
+    }
+}
+
+/// What is to be done with a packet whose flow may be pending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// What its flow says, if there is one.
+    Now,
+    /// It goes up behind others of its flow.
+    Behind,
+    /// As `Now`, but if there is a flow, [`Pending::overtake`] comes first.
+    Overdue,
 }
 
 /// A pending flow, by the hash of its packets' key.
@@ -72,7 +100,20 @@ struct Place {
     deadline_ns: u64,
     packets: u32,
     round: u16,
+    /// Where its packets come in.
+    port: u16,
     is_taken: bool,
+}
+
+/// Packets of a flow after which those behind it wait: what is left is for the rest of a batch.
+const CROWD_PACKETS: u32 = PENDING_PACKETS_MAX - BATCH_PACKETS_MAX as u32;
+
+/// A flow of which many packets are on the way: those behind them, from this port, wait.
+#[derive(Clone, Copy, Debug)]
+struct Crowd {
+    port: PortId,
+    at: usize,
+    round: u16,
 }
 
 /// The pending flows of one worker.
@@ -81,11 +122,25 @@ pub(crate) struct Pending {
     worker: usize,
     places: Box<[Place]>,
     taken: usize,
+    crowds: Vec<Crowd>,
+    /// Where [`Self::tidy`] goes on.
+    next: usize,
 }
 
 impl Pending {
     pub(crate) fn new(worker: usize) -> Self {
-        Self { worker, places: vec![Place::default(); PENDING_FLOWS].into_boxed_slice(), taken: 0 }
+        let places = vec![Place::default(); PENDING_FLOWS].into_boxed_slice();
+        Self { worker, places, taken: 0, crowds: Vec::with_capacity(CROWDS_MAX), next: 0 }
+    }
+
+    /// Places that a flow may have.
+    fn ways(hash: u64) -> std::ops::Range<usize> {
+        let first = hash as usize % (PENDING_FLOWS / PENDING_WAYS) * PENDING_WAYS;
+        first..first + PENDING_WAYS
+    }
+
+    fn find(&self, hash: u64) -> Option<usize> {
+        Self::ways(hash).find(|at| self.places[*at].is_taken && self.places[*at].hash == hash)
     }
 
     /// Whether any packets may have to go up behind others.
@@ -94,54 +149,136 @@ impl Pending {
         self.taken > 0
     }
 
+    /// Frees some places of flows whose packets are through, so that those that say nothing more do not cost others a look.
+    #[cold]
+    pub(crate) fn tidy(&mut self, tickets: &Tickets) {
+        for at in self.next..self.next + PENDING_WAYS {
+            if self.places[at].is_taken && self.on_the_way(tickets, at) == 0 {
+                self.free(at);
+            }
+        }
+        self.next = (self.next + PENDING_WAYS) % PENDING_FLOWS;
+    }
+
     fn word<'a>(&self, tickets: &'a Tickets, at: usize) -> &'a AtomicU64 {
         &tickets.0[self.worker][at]
     }
 
-    /// Packets of a place that are on the way, if it has not had too much of anything.
-    fn is_live(&self, tickets: &Tickets, at: usize, now_ns: u64) -> bool {
-        let place = &self.places[at];
-        let on_the_way = self.word(tickets, at).load(Ordering::Acquire) & COUNT_MASK;
-        place.is_taken && on_the_way > 0 && now_ns < place.deadline_ns
+    fn on_the_way(&self, tickets: &Tickets, at: usize) -> u64 {
+        self.word(tickets, at).load(Ordering::Acquire) & COUNT_MASK
     }
 
-    /// Whether a packet has to go up behind others of its flow.
+    /// Whether others of a packet's flow are on the way.
     #[inline]
-    pub(crate) fn holds(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> bool {
-        self.taken > 0 && self.look(tickets, hash, now_ns)
+    pub(crate) fn turn(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Turn {
+        if self.taken == 0 { Turn::Now } else { self.look(tickets, hash, now_ns) }
     }
 
-    fn look(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> bool {
-        let at = hash as usize % PENDING_FLOWS;
-        if !self.places[at].is_taken || self.places[at].hash != hash {
-            return false;
+    fn look(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Turn {
+        let Some(at) = self.find(hash) else { return Turn::Now };
+        if self.on_the_way(tickets, at) == 0 {
+            self.free(at);
+            return Turn::Now;
         }
-        if self.is_live(tickets, at, now_ns) {
-            return self.places[at].packets < PENDING_PACKETS_MAX;
-        }
+        if now_ns < self.places[at].deadline_ns { Turn::Behind } else { Turn::Overdue }
+    }
+
+    fn free(&mut self, at: usize) {
         self.places[at].is_taken = false;
         self.taken -= 1;
-        false
     }
 
-    /// A packet goes up.
-    pub(crate) fn enter(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Ticket {
-        let at = hash as usize % PENDING_FLOWS;
-        let is_live = self.is_live(tickets, at, now_ns);
+    /// A packet goes by its flow though others are on the way: those are late from now on.
+    #[cold]
+    pub(crate) fn overtake(&mut self, tickets: &Tickets, hash: u64) {
+        let Some(at) = self.find(hash) else { return };
+        self.begin_round(tickets, at, 0);
+        self.free(at);
+    }
+
+    /// As [`Self::overtake`], for all flows of `port`.
+    pub(crate) fn overtake_all(&mut self, tickets: &Tickets, port: PortId) {
+        let places = if self.taken > 0 { 0..PENDING_FLOWS } else { 0..0 };
+        for at in places {
+            if self.places[at].is_taken && self.places[at].port == port.0 {
+                self.begin_round(tickets, at, 0);
+                self.free(at);
+            }
+        }
+    }
+
+    fn begin_round(&mut self, tickets: &Tickets, at: usize, packets: u64) {
+        let round = self.places[at].round.wrapping_add(1).max(1);
+        self.places[at].round = round;
+        self.word(tickets, at).store(u64::from(round) << COUNT_BITS | packets, Ordering::Relaxed);
+    }
+
+    /// Whether packets of `port` are to wait from now on, of which one that went up for a flow was the last.
+    pub(crate) fn is_crowded(&mut self, port: PortId, hash: u64) -> bool {
+        let Some(at) = self.find(hash).filter(|at| self.places[*at].packets >= CROWD_PACKETS) else {
+            return false;
+        };
+        let round = self.places[at].round;
+        let is_known =
+            self.crowds.iter().any(|crowd| (crowd.port, crowd.at, crowd.round) == (port, at, round));
+        let has_room = self.crowds.len() < CROWDS_MAX;
+        if !is_known && has_room {
+            self.crowds.push(Crowd { port, at, round });
+        }
+        is_known || has_room
+    }
+
+    /// Whether packets of `port` still have to wait.
+    pub(crate) fn is_holding(&mut self, tickets: &Tickets, port: PortId, now_ns: u64) -> bool {
+        let Self { worker, places, crowds, .. } = self;
+        crowds.retain(|crowd| {
+            let place = &places[crowd.at];
+            let on_the_way = tickets.0[*worker][crowd.at].load(Ordering::Acquire) & COUNT_MASK;
+            place.is_taken && place.round == crowd.round && on_the_way > 0 && now_ns < place.deadline_ns
+        });
+        crowds.iter().any(|crowd| crowd.port == port)
+    }
+
+    /// A packet goes up; none if too many of its flow are on the way.
+    pub(crate) fn enter(
+        &mut self,
+        tickets: &Tickets,
+        (port, hash): (PortId, u64),
+        now_ns: u64,
+    ) -> Option<Ticket> {
+        let deadline_ns = now_ns + PENDING_NS_MAX;
+        let Some(at) = self.find(hash).filter(|at| self.on_the_way(tickets, *at) > 0) else {
+            return Some(self.enter_first(tickets, (port, hash), now_ns));
+        };
         let word = self.word(tickets, at);
         let place = &mut self.places[at];
-        if is_live && place.hash == hash {
-            place.packets += 1;
-            word.fetch_add(1, Ordering::Relaxed);
-            return Ticket::new(place.round, self.worker, at);
+        if now_ns >= place.deadline_ns {
+            // There is no flow yet: it goes up behind the others all the same.
+            (place.deadline_ns, place.packets) = (deadline_ns, 0);
         }
-        if is_live {
+        if place.packets >= PENDING_PACKETS_MAX {
+            return None;
+        }
+        place.packets += 1;
+        word.fetch_add(1, Ordering::Relaxed);
+        Some(Ticket::new(place.round, self.worker, at))
+    }
+
+    fn enter_first(&mut self, tickets: &Tickets, (port, hash): (PortId, u64), now_ns: u64) -> Ticket {
+        let is_free = |at: &usize| {
+            let place = &self.places[*at];
+            !place.is_taken
+                || now_ns >= place.deadline_ns.saturating_add(FORGOTTEN_NS)
+                || self.on_the_way(tickets, *at) == 0
+        };
+        let Some(at) = self.find(hash).or_else(|| Self::ways(hash).find(is_free)) else {
             return Ticket::NONE;
-        }
-        self.taken += usize::from(!place.is_taken);
-        let round = place.round.wrapping_add(1).max(1);
-        *place = Place { hash, deadline_ns: now_ns + PENDING_NS_MAX, packets: 1, round, is_taken: true };
-        word.store(u64::from(round) << COUNT_BITS | 1, Ordering::Relaxed);
+        };
+        self.taken += usize::from(!self.places[at].is_taken);
+        self.begin_round(tickets, at, 1);
+        let deadline_ns = now_ns + PENDING_NS_MAX;
+        let round = self.places[at].round;
+        self.places[at] = Place { hash, deadline_ns, packets: 1, round, port: port.0, is_taken: true };
         Ticket::new(round, self.worker, at)
     }
 }
@@ -153,30 +290,108 @@ mod tests {
     #[test]
     fn packets_follow_until_all_before_them_are_through() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(3));
-        assert!(!pending.holds(&tickets, 77, 0));
-        let first = pending.enter(&tickets, 77, 0);
-        assert!(pending.holds(&tickets, 77, 1) && !pending.holds(&tickets, 77 + 256, 1));
-        let second = pending.enter(&tickets, 77, 1);
+        assert_eq!(pending.turn(&tickets, 77, 0), Turn::Now);
+        let first = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
+        assert_eq!(pending.turn(&tickets, 77, 1), Turn::Behind);
+        assert_eq!(pending.turn(&tickets, 77 + PENDING_FLOWS as u64, 1), Turn::Now);
+        let second = pending.enter(&tickets, (PortId(1), 77), 1).expect("there is room");
         assert_eq!(first, second);
         tickets.settle(first);
-        assert!(pending.holds(&tickets, 77, 2));
+        assert_eq!(pending.turn(&tickets, 77, 2), Turn::Behind);
         tickets.settle(second);
-        assert!(!pending.holds(&tickets, 77, 3));
+        assert_eq!(pending.turn(&tickets, 77, 3), Turn::Now);
         tickets.settle(second);
-        assert_ne!(pending.enter(&tickets, 77, 4), first, "another round");
+        assert_ne!(pending.enter(&tickets, (PortId(1), 77), 4), Some(first), "another round");
+        assert!(tickets.is_overtaken(first));
         tickets.settle(first);
-        assert!(pending.holds(&tickets, 77, 5), "what is late counts no more");
+        assert_eq!(pending.turn(&tickets, 77, 5), Turn::Behind, "what is late counts no more");
     }
 
     #[test]
-    fn that_ends_after_a_time_and_a_number_of_packets() {
+    fn beyond_a_number_of_packets_nobody_follows_until_those_are_through() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
-        let ticket = pending.enter(&tickets, 5, 0);
-        assert!(
-            pending.holds(&tickets, 5, PENDING_NS_MAX - 1) && !pending.holds(&tickets, 5, PENDING_NS_MAX)
+        let ticket = pending.enter(&tickets, (PortId(1), 5), 0);
+        (1..PENDING_PACKETS_MAX).for_each(|_| assert_eq!(pending.enter(&tickets, (PortId(1), 5), 0), ticket));
+        let ticket = ticket.expect("there is room");
+        (1..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
+        assert_eq!(
+            (pending.turn(&tickets, 5, 1), pending.enter(&tickets, (PortId(1), 5), 1)),
+            (Turn::Behind, None)
         );
-        (0..PENDING_PACKETS_MAX).for_each(|_| assert_ne!(pending.enter(&tickets, 5, 0), ticket));
-        assert!(!pending.holds(&tickets, 5, 1));
-        assert_eq!(pending.enter(&tickets, 5 + 256, 1), Ticket::NONE, "the place is taken");
+        tickets.settle(ticket);
+        assert_eq!(pending.turn(&tickets, 5, 1), Turn::Now);
+    }
+
+    #[test]
+    fn behind_a_crowd_its_port_waits_until_that_is_through_or_overdue() {
+        let (tickets, mut pending) = (Tickets::new(), Pending::new(1));
+        let (port, other) = (PortId(3), PortId(4));
+        let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        assert!(!pending.is_crowded(port, 5) && !pending.is_holding(&tickets, port, 0));
+        (1..CROWD_PACKETS).for_each(|_| assert!(pending.enter(&tickets, (PortId(1), 5), 0).is_some()));
+        assert!(pending.is_crowded(port, 5) && pending.is_crowded(port, 5));
+        assert!(pending.is_holding(&tickets, port, 1) && !pending.is_holding(&tickets, other, 1));
+        (0..BATCH_PACKETS_MAX)
+            .for_each(|_| assert!(pending.enter(&tickets, (PortId(1), 5), 0).is_some(), "the batch"));
+        (0..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
+        assert!(!pending.is_holding(&tickets, port, 1) && pending.crowds.is_empty());
+        assert!((0..CROWD_PACKETS).all(|_| pending.enter(&tickets, (PortId(1), 6), 1).is_some()));
+        assert!(pending.is_crowded(port, 6) && !pending.is_holding(&tickets, port, 1 + PENDING_NS_MAX));
+    }
+
+    #[test]
+    fn what_is_overdue_is_late_once_it_is_overtaken() {
+        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let first = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX - 1), Turn::Behind);
+        assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX), Turn::Overdue);
+        assert_eq!(
+            pending.enter(&tickets, (PortId(1), 5), PENDING_NS_MAX),
+            Some(first),
+            "without flow it is behind still"
+        );
+        assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX + 1), Turn::Behind);
+        assert!(!tickets.is_overtaken(first));
+        let other = pending.enter(&tickets, (PortId(1), 6), 0).expect("there is room");
+        pending.overtake(&tickets, 5);
+        assert!(!tickets.is_overtaken(other));
+        pending.overtake_all(&tickets, PortId(2));
+        assert!(!tickets.is_overtaken(other), "it is of another port");
+        pending.overtake_all(&tickets, PortId(1));
+        assert!(tickets.is_overtaken(other) && pending.taken == 0);
+        assert!(tickets.is_overtaken(first) && !tickets.is_overtaken(Ticket::NONE));
+        assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX + 2), Turn::Now);
+    }
+
+    #[test]
+    fn who_is_through_and_says_nothing_more_leaves_its_place() {
+        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let ticket = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
+        let tidy = |pending: &mut Pending| {
+            (0..PENDING_FLOWS / PENDING_WAYS).for_each(|_| pending.tidy(&tickets));
+            pending.is_any()
+        };
+        assert!(tidy(&mut pending), "it is on the way");
+        tickets.settle(ticket);
+        assert!(!tidy(&mut pending));
+    }
+
+    #[test]
+    fn a_flow_without_a_place_has_no_ticket() {
+        let (tickets, mut pending) = (Tickets::new(), Pending::new(15));
+        let hashes = |count: usize| (0..count as u64).map(|number| 5 + number * PENDING_FLOWS as u64);
+        let all: Vec<_> =
+            hashes(PENDING_WAYS + 1).map(|hash| pending.enter(&tickets, (PortId(1), hash), 0)).collect();
+        let (none, own) = all.split_last().expect("some");
+        assert_eq!(*none, Some(Ticket::NONE));
+        assert!(own.iter().flatten().all(|ticket| *ticket != Ticket::NONE && ticket.worker() == 15));
+        assert_ne!(
+            pending.enter(
+                &tickets,
+                (PortId(1), 5 + 99 * PENDING_FLOWS as u64),
+                PENDING_NS_MAX + FORGOTTEN_NS
+            ),
+            Some(Ticket::NONE)
+        );
     }
 }

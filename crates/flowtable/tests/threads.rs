@@ -57,6 +57,8 @@ fn work(module: &FlowModule, worker: usize, stop: &AtomicBool, batches: &AtomicU
             u64::from(turn),
             &mut verdicts,
         );
+        // Those that were asked about are done with: else all behind them would go up, too.
+        verdicts.upcalls().iter().for_each(|upcall| module.settle(upcall.ticket));
         let mut has_output = [false; BATCH_PACKETS_MAX];
         for output in verdicts.outputs() {
             let header = &headers[usize::from(output.packet)];

@@ -1,7 +1,7 @@
 //! The configuration file, TOML.
 //!
 //! ```toml
-//! module = "bridge"
+//! module = "flow"
 //! cpus = "0-1"
 //! workers = 2
 //!
@@ -45,6 +45,7 @@ use crate::port::PortSpec;
 use crate::sandbox;
 use crate::settings::Settings;
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
+use crate::upcalls::Upcalls;
 use crate::vnic::VnicSpec;
 use crate::workers::Workers;
 
@@ -118,6 +119,7 @@ struct File {
     controller: Option<ControllerKind>,
     #[serde(rename = "fail-mode")]
     fail_mode: Option<FailMode>,
+    upcalls: Option<Upcalls>,
     workers: Option<Workers>,
     #[serde(rename = "hysteresis-us")]
     hysteresis_us: Option<Hysteresis>,
@@ -152,7 +154,7 @@ impl ModuleName {
 
 impl Default for ModuleName {
     fn default() -> Self {
-        Self("bridge".to_owned())
+        Self(FLOW.to_owned())
     }
 }
 
@@ -226,6 +228,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         fdb_entries: file.fdb_entries,
         controller: file.controller,
         fail_mode: file.fail_mode,
+        upcalls: file.upcalls,
         workers: file.workers,
         hysteresis_us: file.hysteresis_us,
         sandbox: file.sandbox,
@@ -354,6 +357,7 @@ mod tests {
             ("sandbox = \"on\"", 1, "none of auto, strict, off"),
             ("worker = 2", 1, "did you mean \"workers\""),
             ("hysteresis-us = -1", 1, "hysteresis-us must be a whole number of microseconds"),
+            ("upcalls = \"rate=-1\"", 1, "rate=-1 is not a whole number"),
             ("hysteresis = 1", 1, "did you mean \"hysteresis-us\""),
             ("[[vnic]]\nname = \"a\"\nque = 1", 3, "unknown key \"que\""),
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),

@@ -54,6 +54,7 @@ mod signals;
 mod supervisor;
 mod switch;
 mod switches;
+mod upcalls;
 mod vnic;
 mod workers;
 

@@ -45,6 +45,8 @@ pub(crate) struct PortReport {
     pub(crate) copies_added: u64,
     pub(crate) segments_added: u64,
     pub(crate) forwarded: u64,
+    #[serde(default)]
+    pub(crate) upcalls: u64,
     pub(crate) waiting: u64,
     pub(crate) rx_drops: Drops,
     pub(crate) tx_drops: Drops,

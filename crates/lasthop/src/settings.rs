@@ -9,12 +9,13 @@ use crate::fault::Fault;
 use crate::hysteresis::Hysteresis;
 use crate::sandbox;
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
+use crate::upcalls::Upcalls;
 use crate::workers::Workers;
 
 /// What is asked for, by the file or by flags. In a report of a running switch, what it runs with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// What decides where packets of the switch "default" go: bridge, dummy or flow [default: bridge]
+    /// What decides where packets of the switch "default" go: flow, bridge or dummy [default: flow]
     #[arg(long)]
     pub(crate) module: Option<ModuleName>,
     /// CPUs that workers may use, as in 0-3,6 [default: all]
@@ -34,6 +35,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "standalone|secure")]
     #[serde(default)]
     pub(crate) fail_mode: Option<FailMode>,
+    /// What each port may have on the way to the controller of a switch of module flow: packets, KiB of them, and packets a second for
+    /// each worker, 0 being no limit; what is beyond is dropped as no_flow [default: packets=256,kib=256,rate=20000]
+    #[arg(long, value_name = "packets=N,kib=N,rate=N")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) upcalls: Option<Upcalls>,
     /// Threads that move packets, 1 to 16, the first alone while there is little to do [default: one for each CPU of --cpus; without
     /// it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
@@ -62,6 +68,7 @@ impl Settings {
             fdb_entries: self.fdb_entries.or(other.fdb_entries),
             controller: self.controller.or(other.controller),
             fail_mode: self.fail_mode.or(other.fail_mode),
+            upcalls: self.upcalls.or(other.upcalls),
             workers: self.workers.or(other.workers),
             hysteresis_us: self.hysteresis_us.or(other.hysteresis_us),
             sandbox: self.sandbox.or(other.sandbox),
@@ -84,6 +91,8 @@ pub(crate) struct SwitchSettings {
     pub(crate) controller: Option<ControllerKind>,
     #[arg(long)]
     pub(crate) fail_mode: Option<FailMode>,
+    #[arg(long)]
+    pub(crate) upcalls: Option<Upcalls>,
     #[arg(long, default_value = "1")]
     pub(crate) workers: Workers,
     #[arg(long = "hysteresis-us", default_value_t)]
@@ -104,6 +113,7 @@ impl SwitchSettings {
             fdb_entries,
             controller,
             fail_mode,
+            upcalls,
             workers,
             hysteresis_us,
             sandbox,
@@ -117,6 +127,7 @@ impl SwitchSettings {
             fdb_entries,
             controller,
             fail_mode,
+            upcalls,
             hysteresis: hysteresis_us.unwrap_or_default(),
             sandbox: sandbox.unwrap_or_default(),
         })

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
-use support::{Switch, eventually, lasthop, signal};
+use support::{Switch, eventually, lasthop, module, signal};
 
 #[test]
 fn vnics_are_added_listed_shown_and_deleted() {
@@ -108,7 +108,7 @@ fn a_quiet_switch_has_sound_counters() {
     let version = switch.json(&["version"]);
     assert_eq!(
         (&version["running"]["pid"], &version["running"]["module"]),
-        (&json!(switch.pid()), &json!("bridge"))
+        (&json!(switch.pid()), &json!(module()))
     );
 }
 

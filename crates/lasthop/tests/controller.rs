@@ -84,6 +84,34 @@ fn known_flows_go_on_without_the_controller_and_the_next_one_takes_them_over() {
 }
 
 #[test]
+fn an_upgrade_replaces_the_controller_too_and_flows_go_on() {
+    let switch = start(&["one", "two"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let program = switch.base.path().join("next");
+    std::fs::copy(env!("CARGO_BIN_EXE_lasthop"), &program).expect("copied");
+    let runs = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
+    let mut number = 0;
+    let mut talk = || {
+        number += 1;
+        send(&mut one, &frame(TWO, ONE, number, 60));
+        assert_eq!(receive(&mut two), frame(TWO, ONE, number, 60));
+        send(&mut two, &frame(ONE, TWO, number, 60));
+        assert_eq!(receive(&mut one), frame(ONE, TWO, number, 60));
+    };
+    talk();
+    switch.ask(&["upgrade", program.to_str().expect("text")]).ok();
+    eventually("the next controller, while guests talk", || {
+        talk();
+        controller_pid(&switch).filter(runs)
+    });
+    served(&switch, 2);
+    talk();
+    assert!(count(&switch, "flows_adopted") >= 2, "{}", switch.log());
+    assert_eq!(count(&switch, "misses_answered"), 0, "{}", switch.log());
+    check_balance(&switch);
+}
+
+#[test]
 fn the_controller_finds_the_next_switch_process() {
     let switch = start(&["one", "two"]);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support::{Switch, eventually, lasthop, signal};
+use support::{Switch, eventually, lasthop, module, signal};
 use tempfile::TempDir;
 
 /// A service manager's ear.
@@ -56,10 +56,11 @@ fn a_life_is_told_from_its_start_to_its_end() {
     let base = tempfile::tempdir().expect("a directory");
     let (manager, path) = path_in(&base);
     let mut switch = start(path.as_os_str(), base, &["--vnic", "a", "--vnic", "b"]);
-    assert_eq!(manager.heard(), "READY=1\nSTATUS=2 vnics, module bridge; 0 attached");
+    let module = module();
+    assert_eq!(manager.heard(), format!("READY=1\nSTATUS=2 vnics, module {module}; 0 attached"));
     switch.ask(&["vnic", "list"]).ok();
     let _guest = switch.connect("a.sock");
-    assert_eq!(manager.heard(), "STATUS=2 vnics, module bridge; 1 attached");
+    assert_eq!(manager.heard(), format!("STATUS=2 vnics, module {module}; 1 attached"));
     signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
     let text = manager.heard_of("was started again");
     assert!(text.ends_with("started again 1 times, the last one was killed by signal 9"), "{text}");

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use lasthop_verdict::{
     Batch, DropReason, FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SWITCHES_MAX,
-    SwitchId, Verdicts, Vid,
+    SwitchId, Upcall, Verdicts, Vid,
 };
 
 /// In the place of a switch's number, for a port that is in none. No switch ever has it.
@@ -139,6 +139,15 @@ impl Module for Switches {
             None => drop_all(batch, verdicts),
         }
         debug_assert!(self.is_contained(batch, verdicts), "port {}: {verdicts:?}", batch.port);
+    }
+
+    fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        self.module_of(port).is_some_and(|module| module.is_holding(port, worker, now_ns))
+    }
+
+    /// Each module knows its own by their `origin`.
+    fn upcall_lost(&self, upcall: &Upcall) {
+        self.modules.iter().flatten().for_each(|module| module.upcall_lost(upcall));
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {

@@ -226,6 +226,16 @@ pub trait Module: Send + Sync {
     fn name(&self) -> &'static str;
     /// Decides every packet of `batch`; `now_ns` is the worker's monotonic clock. Called once per visit to a ring.
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts);
+    /// Whether packets of `port` that worker `worker` takes still have to wait, after [`Verdicts::hold`]. Asked at each visit until
+    /// it says no; it has to within a bounded time, whatever others do.
+    fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        let _ = (port, worker, now_ns);
+        false
+    }
+    /// A copy for the control plane was decided on and could not be handed over.
+    fn upcall_lost(&self, upcall: &Upcall) {
+        let _ = upcall;
+    }
     /// A port appears; an error (one sentence with the remedy) refuses it.
     ///
     /// # Errors

@@ -62,6 +62,7 @@ pub struct Verdicts {
     upcalls: Vec<Upcall>,
     lost: u32,
     worker: u16,
+    holds: bool,
 }
 
 impl Default for Verdicts {
@@ -73,6 +74,7 @@ impl Default for Verdicts {
             upcalls: Vec::with_capacity(UPCALLS_MAX),
             lost: 0,
             worker: 0,
+            holds: false,
         }
     }
 }
@@ -97,6 +99,18 @@ impl Verdicts {
     #[must_use]
     pub fn worker(&self) -> usize {
         usize::from(self.worker)
+    }
+
+    /// Has the packets behind this batch wait in their ring, until [`crate::Module::is_holding`] says no.
+    pub fn hold(&mut self) {
+        self.holds = true;
+    }
+
+    /// Whether [`Self::hold`] was called for this batch.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.holds
     }
 
     /// Sends a copy to the control plane. False, and nothing is sent, beyond [`UPCALLS_MAX`].
@@ -197,7 +211,7 @@ impl Verdicts {
 
     /// Forgets everything; keeps the room.
     pub fn clear(&mut self) {
-        self.lost = 0;
+        (self.lost, self.holds) = (0, false);
         self.outputs.clear();
         self.drops.clear();
         self.images.clear();

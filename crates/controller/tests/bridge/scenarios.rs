@@ -202,6 +202,7 @@ fn flows_that_somebody_took_away_are_made_again() {
     assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
     rig.tables.flows_flush(DatapathId(1));
     wait(&mut rig, 5);
+    // A packet that misses what should be there has it made.
     assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);
     let misses = rig.misses;
     assert_eq!(to(&mut rig, 1, &ip(mac(2), mac(1))), [2]);

@@ -172,7 +172,7 @@ struct RunArgs {
     /// Configuration file; flags add to it and win over it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A switch beside the one that is always there, "default": NAME[,module=bridge|dummy|flow]
+    /// A switch beside the one that is always there, "default": NAME[,module=flow|bridge|dummy]
     /// [,fdb-entries=N][,controller=embedded|external|none] (may be repeated)
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
@@ -263,7 +263,7 @@ enum PortCommand {
 enum SwitchCommand {
     /// Make a switch
     Add {
-        /// Its name, and options: module=bridge, dummy or flow [default: bridge], fdb-entries=N [default: 16384],
+        /// Its name, and options: module=flow, bridge or dummy [default: flow], fdb-entries=N [default: 16384],
         /// controller=embedded, external or none [default: embedded], fail-mode=standalone or secure [default: standalone] (both of
         /// module flow)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
@@ -273,7 +273,7 @@ enum SwitchCommand {
     Set {
         /// The switch
         name: SwitchName,
-        /// What to change: module=bridge, dummy or flow, fdb-entries=N, controller=embedded, external or none,
+        /// What to change: module=flow, bridge or dummy, fdb-entries=N, controller=embedded, external or none,
         /// fail-mode=standalone or secure. What another module had learned, or was told by its controller, goes with it
         #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
         keys: String,

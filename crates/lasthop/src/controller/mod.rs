@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::clock::now_ns;
+use crate::doctor::facts::MoveFacts;
 use crate::fault::Fault;
 use crate::fdb::Flush;
 use crate::ipc::{Channel, take_channel};
@@ -134,7 +135,8 @@ impl Process {
             }
             ControllerOrder::Tell { round } => {
                 let (fdb, switches) = self.describe();
-                self.tell(&ControllerReport::Told { round, fdb, switches });
+                let moves = self.moves();
+                self.tell(&ControllerReport::Told { round, fdb, moves, switches });
             }
         }
     }
@@ -207,6 +209,19 @@ impl Process {
             }));
         }
         (FdbReport { entries }, switches)
+    }
+
+    /// Addresses that changed ports lately.
+    fn moves(&self) -> Vec<MoveFacts> {
+        let moves = self.switches.keys().flat_map(|name| self.controller.moves(name.as_str(), now_ns()));
+        let told = moves.map(|moved| MoveFacts {
+            mac: moved.mac.to_string(),
+            from: moved.from,
+            to: moved.to,
+            count: moved.count,
+            age_ms: moved.age_ns / 1_000_000,
+        });
+        told.collect()
     }
 
     /// Takes what came from the switch process.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::doctor::facts::MoveFacts;
 use crate::fdb::{Flush, StaticEntry};
 use crate::orders::SwitchPort;
 use crate::report::{FdbReport, SwitchInside};
@@ -38,7 +39,7 @@ pub(crate) enum ControllerReport {
     /// The answer to [`ControllerOrder::Flush`]: so many addresses were forgotten.
     Flushed { round: u64, flushed: usize },
     /// The answer to [`ControllerOrder::Tell`].
-    Told { round: u64, fdb: FdbReport, switches: Vec<SwitchInside> },
+    Told { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
     /// A sentence for the log.
     Said(String),
     /// What it could give up, before it had any connection.

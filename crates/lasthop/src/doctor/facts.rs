@@ -1,5 +1,7 @@
 //! What a running switch tells of itself and of its guests, as JSON has it (docs/control-api.md, "doctor").
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::port::DevicePortReport;
@@ -9,6 +11,9 @@ use crate::report::{FdbLine, PortReport, SandboxReport, VnicReport};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Facts {
     pub(crate) switch: SwitchFacts,
+    /// The controller process; none if no switch needs it.
+    #[serde(default)]
+    pub(crate) controller: Option<ControllerFacts>,
     pub(crate) vnics: Vec<VnicFacts>,
     /// Ports over devices and taps, without their counters in the switch.
     #[serde(default)]
@@ -36,6 +41,22 @@ pub(crate) struct SwitchFacts {
     /// What the inner processes have given up.
     #[serde(default)]
     pub(crate) sandboxes: Vec<SandboxReport>,
+}
+
+/// The controller process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ControllerFacts {
+    /// None while it is being started again.
+    pub(crate) pid: Option<u32>,
+    /// Since it was started.
+    pub(crate) up_ms: Option<u64>,
+    /// Times that it had to be started again.
+    pub(crate) restarts: u64,
+    pub(crate) last_end: Option<Ended>,
+    /// It told what it knows when it was asked, in time.
+    pub(crate) has_answered: bool,
+    /// What happened, of all its switches together.
+    pub(crate) counters: BTreeMap<String, u64>,
 }
 
 /// Something that is over.

@@ -58,6 +58,8 @@ pub(crate) enum Link {
     Device,
     /// The process that serves it.
     Driver,
+    /// The process that decides about packets of no flow.
+    Controller,
 }
 
 impl Link {
@@ -87,6 +89,7 @@ impl Link {
             Self::Drops => "drops",
             Self::Device => "device",
             Self::Driver => "driver",
+            Self::Controller => "controller",
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::report::SandboxReport;
 use crate::rundir::{control_socket, option};
 use crate::sandbox::{Mode, summary};
 
+use super::controller;
 use super::facts::{Facts, SwitchFacts};
 use super::finding::{Finding, Link, Verdict};
 use super::processes::Process;
@@ -103,6 +104,9 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let switch = &facts.switch;
     let host = [descriptors(switch), processors(switch)].into_iter().flatten();
     let mut findings = vec![process(switch).about(None, Link::Switch)];
+    findings.extend(
+        facts.controller.as_ref().map(|facts| controller::controller(facts).about(None, Link::Controller)),
+    );
     findings.extend(switch.sandboxes.iter().map(|sandbox| confinement(sandbox).about(None, Link::Switch)));
     findings.extend(host.map(|verdict| verdict.about(None, Link::Host)));
     if facts.vnics.is_empty() && facts.ports.is_empty() {

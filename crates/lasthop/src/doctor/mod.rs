@@ -9,6 +9,7 @@
 //!   switch, host                                                                once (host.rs)
 //! ```
 
+mod controller;
 pub(crate) mod facts;
 mod finding;
 mod host;

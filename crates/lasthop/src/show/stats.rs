@@ -115,10 +115,12 @@ pub(crate) fn conservation(stats: &StatsReport) -> Result<String, String> {
         return Err(format!("packets are not conserved: {}", broken.join("; ")));
     }
     let sum = |value: fn(&PortReport) -> u64| stats.ports.iter().map(value).sum::<u64>();
+    // What came back from the control plane had been delivered to it before: it is one packet.
+    let returned = sum(|port| port.injected.min(port.upcalls));
     Ok(format!(
         "conserved: {} packets in, {} delivered, {} dropped, {} waiting",
-        sum(PortReport::taken_in),
-        sum(|port| port.forwarded),
+        sum(PortReport::taken_in) - returned,
+        sum(|port| port.forwarded) - returned,
         sum(PortReport::dropped),
         sum(|port| port.waiting),
     ))

@@ -14,6 +14,9 @@ use crate::report::{self, PortReport};
 use super::Supervisor;
 use super::store::Key;
 
+/// The switch's own port, which has no account: what the control plane got stands with those that it came from.
+const INTERNAL: &str = "internal";
+
 /// One port's counters: those of all switch processes that are dead, and memory in which the present one keeps its own.
 #[derive(Debug)]
 pub(super) struct Account {
@@ -135,18 +138,23 @@ impl Supervisor {
             Some((port.spec.name.as_str(), &account.past))
         });
         let past: HashMap<&str, &Booked> = booked.collect();
+        let upcalls: u64 = past.values().map(|past| past.counters.upcalls).sum();
         for port in ports {
             if let Some(past) = past.get(port.name.as_str()) {
                 add(port, past);
+            }
+            if port.name == INTERNAL {
+                port.tx_packets += upcalls;
             }
         }
         answer
     }
 }
 
-/// The copies of different ports' counters may be of different moments: what left one port has come to another.
+/// The copies of different ports' counters may be of different moments: what left one port has come to another, or to the control
+/// plane.
 fn balance(mut ports: Vec<&mut PortCounters>) {
-    let forwarded: u64 = ports.iter().map(|port| port.forwarded).sum();
+    let forwarded: u64 = ports.iter().map(|port| port.forwarded.saturating_sub(port.upcalls)).sum();
     let delivered: u64 = ports.iter().map(|port| port.tx_packets).sum();
     let Some(busiest) = ports.iter_mut().max_by_key(|port| port.forwarded + port.tx_packets) else { return };
     let missing = delivered.saturating_sub(forwarded);
@@ -178,6 +186,7 @@ fn add(port: &mut PortReport, past: &Booked) {
         copies_added,
         segments_added,
         forwarded,
+        upcalls,
         rx_drops,
         waiting: _, // the dead leave nobody waiting
         tx_packets,
@@ -197,6 +206,7 @@ fn add(port: &mut PortReport, past: &Booked) {
     port.copies_added += copies_added;
     port.segments_added += segments_added;
     port.forwarded += forwarded;
+    port.upcalls += upcalls;
     add_drops(&mut port.rx_drops, (rx_drops, RX_DROPS), past);
     add_drops(&mut port.tx_drops, (tx_drops, TX_DROPS), past);
     port.tx_csum_completed += tx_csum_completed;
@@ -226,6 +236,9 @@ mod tests {
             tx_packets,
             ..PortCounters::default()
         };
+        let mut asked = [PortCounters { upcalls: 2, ..port(9, 9, 0) }, port(0, 0, 7)];
+        balance(asked.iter_mut().collect());
+        assert_eq!((asked[0].forwarded, asked[1].tx_packets), (9, 7), "two were asked about");
         for (mut one, mut other) in [(port(9, 9, 3), port(3, 3, 7)), (port(5, 5, 3), port(3, 3, 9))] {
             balance(vec![&mut one, &mut other]);
             assert_eq!(one.forwarded + other.forwarded, one.tx_packets + other.tx_packets);

@@ -61,6 +61,9 @@ impl Role {
         if let Some(mode) = settings.fail_mode {
             words.extend(["--fail-mode".to_owned(), mode.to_string()]);
         }
+        if let Some(upcalls) = settings.upcalls {
+            words.extend(["--upcalls".to_owned(), upcalls.to_string()]);
+        }
         words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self { name: "the switch process", words: words.into_iter().map(OsString::from).collect() }
@@ -380,6 +383,16 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         self.starts += 1;
         self.program = program;
         replaced
+    }
+
+    /// From the next start on it is a process of `program`.
+    pub(crate) fn use_program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
+    /// Whether the one that ended last ended right after its start.
+    pub(crate) fn is_hasty(&self) -> bool {
+        self.is_hasty
     }
 
     /// From the next start on it is a process of the program that runs here.

@@ -5,7 +5,8 @@
 //!       └──────── one end of each pair to each of them, again whenever one of them is another process
 //! ```
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lasthop_controller::LINKS;
@@ -14,6 +15,7 @@ use serde_json::Value;
 
 use crate::config::FLOW;
 use crate::controller::{ControlledSwitch, ControllerOrder, ControllerReport};
+use crate::doctor::facts::{ControllerFacts, MoveFacts};
 use crate::fault::Fault;
 use crate::fdb::Flush;
 use crate::log::say;
@@ -38,6 +40,10 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// one takes its place.
 const HANG_PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long after an upgrade of the switch process, whose flows come back by misses, the controller process is replaced: what talks
+/// has flows by then.
+const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
+
 /// The controller process, and who waits for it.
 #[derive(Debug)]
 pub(super) struct Plane {
@@ -47,6 +53,8 @@ pub(super) struct Plane {
     /// Which processes are connected: how often each was started until then.
     connected: Option<(u64, u64)>,
     asking: Asking<PlaneQuestion>,
+    /// When it is to be replaced by one of another program, and that.
+    renewal: Option<(Instant, PathBuf)>,
     /// The round that it has to answer, and until when.
     suspicion: Option<(u64, Instant)>,
 }
@@ -56,12 +64,16 @@ pub(super) struct Plane {
 pub(super) struct PlaneTold {
     fdb: Vec<FdbLine>,
     inside: Vec<SwitchInside>,
+    pub(super) moves: Vec<MoveFacts>,
+    /// It did answer.
+    has_answered: bool,
     pub(super) flushed: usize,
 }
 
 /// What is asked of the switch process afterwards.
 #[derive(Debug)]
 pub(super) enum PlaneQuestion {
+    Doctor { name: Option<String> },
     Fdb { switch: Option<String> },
     Switches,
     Flush(Flush),
@@ -74,6 +86,7 @@ impl Plane {
             told: None,
             connected: None,
             asking: Asking::new(PATIENCE),
+            renewal: None,
             suspicion: None,
         }
     }
@@ -81,7 +94,8 @@ impl Plane {
     /// When somebody has waited for long enough, or the process is to be started.
     pub(super) fn due(&self) -> Option<Instant> {
         let suspicion = self.suspicion.map(|(_, until)| until);
-        [self.asking.due(), suspicion, self.lives.due()].into_iter().flatten().min()
+        let renewal = self.renewal.as_ref().map(|(at, _)| *at);
+        [self.asking.due(), suspicion, renewal, self.lives.due()].into_iter().flatten().min()
     }
 }
 
@@ -171,8 +185,10 @@ impl Supervisor {
             ControllerReport::Flushed { round, flushed } => {
                 self.plane_told(round, &PlaneTold { flushed, ..PlaneTold::default() });
             }
-            ControllerReport::Told { round, fdb, switches } => {
-                self.plane_told(round, &PlaneTold { fdb: fdb.entries, inside: switches, flushed: 0 });
+            ControllerReport::Told { round, fdb, moves, switches } => {
+                let told =
+                    PlaneTold { fdb: fdb.entries, inside: switches, moves, has_answered: true, flushed: 0 };
+                self.plane_told(round, &told);
             }
             ControllerReport::Said(words) => say!("controller: {words}"),
             ControllerReport::Sandbox(layers) => self.plane.lives.note_sandbox(layers),
@@ -186,6 +202,10 @@ impl Supervisor {
         let pid = self.plane.lives.pid().unwrap_or_default();
         let how = self.plane.lives.bury();
         self.plane.connected = None;
+        if self.plane.lives.is_hasty() {
+            // Else the program of an upgrade that is none for it would be started for ever.
+            self.plane.lives.use_own_program();
+        }
         self.plane.suspicion = None;
         if !self.stage.is_last() {
             let pause_ms = self.plane.lives.plan().as_millis();
@@ -203,7 +223,9 @@ impl Supervisor {
         let round = self.plane.asking.next_round();
         let order = match &wanted {
             PlaneQuestion::Flush(flush) => ControllerOrder::Flush { round, flush: flush.clone() },
-            PlaneQuestion::Fdb { .. } | PlaneQuestion::Switches => ControllerOrder::Tell { round },
+            PlaneQuestion::Fdb { .. } | PlaneQuestion::Switches | PlaneQuestion::Doctor { .. } => {
+                ControllerOrder::Tell { round }
+            }
         };
         self.plane.lives.send(&order, Vec::new());
         self.plane.asking.wait(wanted, asker);
@@ -219,6 +241,7 @@ impl Supervisor {
         match wanted {
             PlaneQuestion::Fdb { switch } => self.ask(Question::Fdb { switch, plane }, asker),
             PlaneQuestion::Switches => self.ask(Question::Switches { plane }, asker),
+            PlaneQuestion::Doctor { name } => self.ask(Question::Doctor { name, plane }, asker),
             PlaneQuestion::Flush(flush) => {
                 self.change_fdb(Order::FdbFlush(flush), What::Question(Question::Flush { plane }), asker)
             }
@@ -256,8 +279,25 @@ impl Supervisor {
         }
     }
 
+    /// The switch process is that of `program` now: the controller process is to be, too, once flows are there again that the
+    /// next one learns from.
+    pub(super) fn renew_plane(&mut self, program: PathBuf) {
+        self.plane.renewal = self.plane.lives.is_up().then(|| (Instant::now() + RENEWAL_PAUSE, program));
+    }
+
+    fn renew_plane_on_time(&mut self, now: Instant) {
+        let Some((_, program)) = self.plane.renewal.take_if(|(at, _)| *at <= now) else { return };
+        let how = self.plane.lives.bury();
+        say!("the controller process {how}, to be replaced by that of {}", program.display());
+        self.plane.lives.use_program(program);
+        self.plane.connected = None;
+        self.answer_plane(u64::MAX, now, &PlaneTold::default());
+        self.settle_plane();
+    }
+
     /// What is due.
     pub(super) fn plane_on_time(&mut self, now: Instant) {
+        self.renew_plane_on_time(now);
         if self.plane.lives.due().is_some_and(|due| due <= now) {
             self.start_controller();
         }
@@ -288,6 +328,26 @@ impl Supervisor {
         // Those of one switch are in order.
         entries.sort_by_key(|line| place(&line.switch));
         FdbReport { entries }
+    }
+
+    /// What `lasthop doctor` is told of the controller process, after it was asked: nothing, if no switch needs one.
+    pub(super) fn controller_facts(&self, told: &PlaneTold) -> Option<ControllerFacts> {
+        let lives = &self.plane.lives;
+        let is_needed = self.switches.iter().any(is_controlled);
+        is_needed.then(|| ControllerFacts {
+            pid: lives.pid(),
+            up_ms: lives.up().map(|up| up.as_millis() as u64),
+            restarts: lives.restarts(),
+            last_end: lives.last_end(),
+            has_answered: told.has_answered,
+            counters: told.inside.iter().fold(BTreeMap::new(), |mut sums, switch| {
+                switch
+                    .counters
+                    .iter()
+                    .for_each(|(name, count)| *sums.entry(name.clone()).or_default() += count);
+                sums
+            }),
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The method "doctor": what the supervisor knows, with what the switch process told.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde_json::Value;
@@ -7,12 +8,13 @@ use serde_json::Value;
 use crate::doctor::facts::{Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
 use crate::fault::Fault;
 use crate::port::DevicePortReport;
-use crate::report::{PortReport, StatsReport, VnicReport};
+use crate::report::{FdbReport, PortReport, StatsReport, VnicReport};
 
 use super::Supervisor;
+use super::controller::{PlaneQuestion, PlaneTold};
 use super::driver::Wanted;
 use super::orders::Asker;
-use super::requests::{Question, describe, to_json};
+use super::requests::{describe, to_json};
 use super::warnings::Warner;
 
 impl Supervisor {
@@ -31,13 +33,18 @@ impl Supervisor {
     /// As `doctor`, when what the driver process counts is known.
     pub(super) fn examine(&mut self, name: Option<String>, asker: &Asker) -> Result<Option<Value>, Fault> {
         if self.lives.is_up() {
-            return self.ask(Question::Doctor { name }, asker);
+            return self.ask_plane(PlaneQuestion::Doctor { name }, asker);
         }
-        self.facts(name.as_deref(), None).map(Some)
+        self.facts(name.as_deref(), None, &PlaneTold::default()).map(Some)
     }
 
     /// All facts together.
-    pub(super) fn facts(&self, name: Option<&str>, inside: Option<Inspection>) -> Result<Value, Fault> {
+    pub(super) fn facts(
+        &self,
+        name: Option<&str>,
+        inside: Option<Inspection>,
+        told: &PlaneTold,
+    ) -> Result<Value, Fault> {
         let is_asked = |vnic: &VnicFacts| name.is_none_or(|name| vnic.name() == name);
         let stats =
             inside.as_ref().map(|inside| StatsReport { ports: inside.ports.clone(), workers: Vec::new() });
@@ -51,8 +58,12 @@ impl Supervisor {
             }
         }
         vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
-        let (fdb, moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
-        to_json(&Facts { switch: self.switch_facts(), vnics, ports, fdb, moves })
+        let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
+        let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
+        moves.extend(told.moves.iter().cloned());
+        moves.sort_by_key(|moved| Reverse(moved.count));
+        let (switch, controller) = (self.switch_facts(), self.controller_facts(told));
+        to_json(&Facts { switch, controller, vnics, ports, fdb, moves })
     }
 
     fn switch_facts(&self) -> SwitchFacts {

@@ -81,6 +81,7 @@ pub(super) enum Question {
     },
     Doctor {
         name: Option<String>,
+        plane: PlaneTold,
     },
 }
 
@@ -259,6 +260,7 @@ impl Supervisor {
             fdb_entries: Some(settings.fdb_entries.unwrap_or(FdbEntries(FDB_ENTRIES_MAX))),
             controller: is_flow.then(|| settings.controller.unwrap_or_default()),
             fail_mode: settings.fail_mode.filter(|_| is_flow),
+            upcalls: settings.upcalls,
             workers: Some(settings.workers),
             hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),
@@ -309,7 +311,7 @@ impl Supervisor {
         }
         let order = match question {
             Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone() },
-            Question::Doctor { ref name } => Order::Inspect { name: name.clone() },
+            Question::Doctor { ref name, .. } => Order::Inspect { name: name.clone() },
             Question::Switches { .. } => Order::Switches,
             // A flush comes with an order of its own.
             _ => Order::Stats,
@@ -331,8 +333,8 @@ impl Supervisor {
                 self.list_switches(&plane.with_controlled(inside))
             }
             (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
-            (Question::Doctor { name }, Answer::Inspection(inside)) => {
-                self.facts(name.as_deref(), Some(inside))
+            (Question::Doctor { name, plane }, Answer::Inspection(inside)) => {
+                self.facts(name.as_deref(), Some(inside), plane)
             }
             (Question::List, Answer::Stats(stats)) => self.list(&stats),
             (Question::Ports { name }, Answer::Stats(stats)) => self.describe_ports(name.as_deref(), &stats),

@@ -272,6 +272,7 @@ impl Supervisor {
         drop(predecessor);
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| drop(self.added(port, false, Ok(()))));
+        self.renew_plane(program.clone());
         self.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
     }
 

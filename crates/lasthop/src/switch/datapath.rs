@@ -364,6 +364,7 @@ fn port_report(port: PortStats) -> PortReport {
         copies_added: counters.copies_added,
         segments_added: counters.segments_added,
         forwarded: counters.forwarded,
+        upcalls: counters.upcalls,
         waiting: counters.waiting,
         rx_drops: drops(&counters.rx_drops),
         tx_drops: drops(&counters.tx_drops),

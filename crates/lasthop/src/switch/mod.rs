@@ -57,7 +57,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     let (poller, channel_poller) = (Poller::new()?, Poller::new()?);
     poller.add(&channel, CHANNEL, Interest::READ)?;
     channel_poller.add(&channel, CHANNEL, Interest::READ)?;
-    let interface = Interface::new(&poller, INTERFACE)?;
+    let interface = Interface::new(&poller, INTERFACE, settings.upcalls.unwrap_or_default().limits())?;
     Switch {
         channel,
         interface,

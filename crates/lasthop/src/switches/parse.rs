@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn every_option_arrives() {
         let spec = parse("red").expect("a name");
-        assert_eq!((spec.name.as_str(), spec.module.as_str(), spec.table()), ("red", "bridge", Some(16384)));
+        assert_eq!((spec.name.as_str(), spec.module.as_str(), spec.table()), ("red", "flow", Some(16384)));
         let spec = parse("red,fdb-entries=64,module=bridge").expect("all options");
         assert_eq!((spec.fdb_entries, spec.table()), (Some(FdbEntries(64)), Some(64)));
         let spec = parse("blue,module=dummy").expect("a dummy");

@@ -54,7 +54,8 @@ fn a_vnic_that_is_deleted_leaves_its_datapath() {
 
 #[test]
 fn ports_of_a_switch_without_flows_are_not_to_be_had() {
-    let switch = Switch::start(&["--switch", "red,module=flow,controller=none", "--vnic", "one"]);
+    let words = ["--module", "bridge", "--switch", "red,module=flow,controller=none", "--vnic", "one"];
+    let switch = Switch::start(&words);
     let mut plane = Plane::new(&switch, "red");
     let refused = plane.try_add_port("one").expect_err("it is a bridge's");
     assert!(refused.to_string().contains("module flow"), "{refused}");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
-use crate::support::{Answer, Switch, lasthop};
+use crate::support::{Answer, Switch, lasthop, module};
 
 /// A file with `text` in the switch's base directory.
 fn file(switch: &Switch, text: &str) -> PathBuf {
@@ -128,7 +128,8 @@ fn two_vnics_swap_their_addresses() {
 #[test]
 fn what_takes_a_restart_is_said_and_the_rest_is_done() {
     let switch = Switch::start(&["--workers", "1"]);
-    let answer = apply(&switch, "workers = 2\nmodule = \"bridge\"\n[[vnic]]\nname = \"a\"\n", &[]);
+    let text = format!("workers = 2\nmodule = \"{}\"\n[[vnic]]\nname = \"a\"\n", module());
+    let answer = apply(&switch, &text, &[]);
     assert_eq!(
         answer.out,
         "! workers: 1 -> 2 (takes a restart of the switch)\n+ vnic a\n1 added, 0 removed, 0 changed\n"

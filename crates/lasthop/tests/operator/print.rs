@@ -51,7 +51,7 @@ fn shells_and_man_learn_the_command_line() {
     let page = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap_or_default();
     assert!(page("lasthop.1").contains("lasthop\\-vnic"), "{}", page("lasthop.1"));
     assert!(page("lasthop-vnic-set.1").contains("link=down|up"));
-    assert!(page("lasthop-switch-add.1").contains("module=bridge"));
+    assert!(page("lasthop-switch-add.1").contains("module=flow"));
     assert!(page("lasthop-switch-process.1").is_empty(), "not for people");
     std::fs::write(base.path().join("file"), "").expect("written");
     let wrong = base.path().join("file/x");

@@ -64,6 +64,11 @@ pub(crate) fn lasthop(words: &[&str]) -> Answer {
     Answer { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
 }
 
+/// The module of switches whose tests name none: the usual one, or what LASTHOP_TEST_MODULE says.
+pub(crate) fn module() -> String {
+    std::env::var("LASTHOP_TEST_MODULE").unwrap_or_else(|_| "flow".to_owned())
+}
+
 /// A running `lasthop run`.
 pub(crate) struct Switch {
     child: Child,
@@ -95,10 +100,9 @@ impl Switch {
     pub(crate) fn spawn_by(mut command: Command, base: TempDir, words: &[&str]) -> Self {
         let log = File::create(base.path().join("log")).expect("a log");
         command.arg("run").arg("--dir").arg(base.path().join("run")).args(words);
-        // The same tests for another module than the usual one, where they name none.
         let is_open = !words.iter().any(|word| ["--module", "-c", "--config"].contains(word));
-        if let Some(module) = std::env::var_os("LASTHOP_TEST_MODULE").filter(|_| is_open) {
-            command.arg("--module").arg(module);
+        if is_open && std::env::var_os("LASTHOP_TEST_MODULE").is_some() {
+            command.arg("--module").arg(module());
         }
         let child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("the binary runs");

@@ -1,7 +1,6 @@
 //! What the control interface asks of the switch, done by switches, flow tables and the engine.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::Ordering;
 
 use lasthop_control::datapath::{
     Datapath as Interface, DatapathId, Execute, Flow, FlowInstall, FlowName, FlowView, Meter, MeterFeatures,
@@ -138,10 +137,10 @@ impl Interface for Adapter<'_> {
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal> {
         let (switch, module, is_made) = self.inside.flow_switch(name).map_err(|fault| no_switch(&fault))?;
         let made = is_made.then(|| name.to_owned());
-        let (members, meters, executed, unsent) = Default::default();
+        let (members, meters, executed) = Default::default();
         let origin = self.places.fresh_origin();
         module.set_origin(origin);
-        self.places.insert(id, Place { switch, module, made, members, meters, origin, executed, unsent });
+        self.places.insert(id, Place { switch, module, made, members, meters, origin, executed });
         Ok(())
     }
 
@@ -172,7 +171,7 @@ impl Interface for Adapter<'_> {
         let own = DatapathStats {
             hit: looked.all.saturating_sub(looked.missed),
             missed: looked.missed,
-            lost: self.lost(place) + place.unsent.load(Ordering::Relaxed),
+            lost: self.lost(place),
             flows: flows as u64,
         };
         let megaflows =

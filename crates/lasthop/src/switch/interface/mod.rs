@@ -29,6 +29,7 @@ use lasthop_control::server::{Server, Upcall, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
+use lasthop_verdict::PortId;
 use serde_json::Value;
 
 use crate::clock::earlier;
@@ -45,9 +46,6 @@ use places::Places;
 use unanswered::Unanswered;
 use waiting::Waiting;
 
-/// What one port may have on the way to the control plane: as much as a control plane does in some milliseconds, so that what a
-/// guest makes up is dropped early and packets of a flow that begins are not.
-const LIMITS: UpcallLimits = UpcallLimits { packets: 256, bytes: 256 << 10, rate: 20_000 };
 /// Packets that are handed to the control plane in a row; then guests and clients are looked after.
 const UPCALLS_PER_TURN: usize = 256;
 /// How soon it is looked whether workers are done with flows that were taken out.
@@ -64,6 +62,8 @@ pub(super) struct Numbers {
 struct Held {
     upcall: Upcall,
     module: Arc<FlowModule>,
+    /// Where it came from.
+    port: PortId,
     ticket: u32,
     /// Where those behind it wait.
     line: UpcallLine,
@@ -75,6 +75,8 @@ pub(super) struct Interface {
     wishes: Wishes,
     /// Once there is a client.
     upcalls: Option<Upcalls>,
+    /// What one port may have on the way to the control plane.
+    limits: UpcallLimits,
     numbers: Numbers,
     frame: Vec<u8>,
     /// Packets may be left that nobody was told of.
@@ -91,7 +93,7 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    pub(super) fn new(poller: &Poller, numbers: Numbers) -> Result<Self, Fault> {
+    pub(super) fn new(poller: &Poller, numbers: Numbers, limits: UpcallLimits) -> Result<Self, Fault> {
         let connections = Connections::new(Server::new(), Access::Asked)
             .map_err(|error| Fault::internal("begin the control interface", error))?;
         poller.add(connections.fd(), numbers.clients, Interest::READ)?;
@@ -100,6 +102,7 @@ impl Interface {
             places: Places::default(),
             wishes: Wishes::default(),
             upcalls: None,
+            limits,
             numbers,
             frame: Vec::new(),
             is_behind: false,
@@ -176,6 +179,7 @@ impl Interface {
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
             held.module.settle(held.ticket);
+            inside.engine().upcalls_lost(held.port, 1);
         }
         reader.into_iter().for_each(|reader| self.unanswered.asked(reader));
         true
@@ -186,7 +190,8 @@ impl Interface {
         let upcalls = self.upcalls.as_mut()?;
         while let Some(record) = upcalls.pop(&mut self.frame) {
             if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
-                return Some(Held { upcall, module, ticket: record.ticket, line: record.line() });
+                let (port, ticket, line) = (record.port, record.ticket, record.line());
+                return Some(Held { upcall, module, port, ticket, line });
             }
         }
         None
@@ -213,7 +218,7 @@ impl Interface {
         if self.upcalls.is_some() {
             return;
         }
-        let made = inside.engine().upcalls(LIMITS).map_err(|error| Fault::refused(error.to_string()));
+        let made = inside.engine().upcalls(self.limits).map_err(|error| Fault::refused(error.to_string()));
         let watched = made.and_then(|upcalls| {
             poller.add(&upcalls, self.numbers.packets, Interest::READ)?;
             Ok(upcalls)

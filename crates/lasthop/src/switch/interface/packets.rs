@@ -12,7 +12,7 @@ use lasthop_engine::UpcallRecord;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use lasthop_flow::{Action, FlowKey, Userspace};
 use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe};
-use lasthop_verdict::UpcallReason;
+use lasthop_verdict::{PortId, UpcallReason};
 use lasthop_wire::Metadata;
 use lasthop_wire::key::Link;
 
@@ -152,8 +152,10 @@ impl Adapter<'_> {
     pub(super) fn send(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {
         let Execute { packet, metadata: key, actions, is_probe, hash, .. } = execute;
         let place = self.place(id)?;
-        let (module, unsent) = (Arc::clone(&place.module), Arc::clone(&place.unsent));
-        let (executions, metadata) = (self.inside.executions(), metadata(&key));
+        let (module, metadata) = (Arc::clone(&place.module), metadata(&key));
+        let member = place.members.get(&u32::from(metadata.in_port));
+        let origin = member.and_then(|member| member.port).unwrap_or(PortId::INTERNAL);
+        let executions = self.inside.executions();
         if is_probe {
             return Execution::new(metadata, &actions, 0).map(drop).map_err(flows::unsupported);
         }
@@ -168,13 +170,14 @@ impl Adapter<'_> {
         let number = self.place_mut(id)?.executed.remember(own);
         let execution = Execution::new(metadata, &actions, number).map_err(flows::unsupported)?;
         let (len_bytes, announced) = (packet.len(), Arc::clone(&module));
+        let ticket = hash.map_or(0, ticket_in);
         under_way.enter(len_bytes);
         self.inside.engine().inject(
+            origin,
             packet,
-            move || executions.announce(&announced, execution),
-            move |is_sent| {
-                unsent.fetch_add(u64::from(!is_sent), Ordering::Relaxed);
-                module.settle(hash.map_or(0, ticket_in));
+            move || executions.announce(&announced, execution, ticket),
+            move || {
+                module.settle(ticket);
                 under_way.leave(len_bytes);
             },
         );

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use lasthop_control::datapath::{DatapathId, Meter, RemovalId};
 use lasthop_engine::{Engine, PortStats, Stats};
@@ -33,8 +32,6 @@ pub(super) struct Place {
     /// What its flow table is called in upcalls.
     pub(super) origin: u16,
     pub(super) executed: Executed,
-    /// Packets of the control plane's that were not sent, since as many as may be were on their way to slow receivers.
-    pub(super) unsent: Arc<AtomicU64>,
 }
 
 /// All datapaths, and what is asked for later.

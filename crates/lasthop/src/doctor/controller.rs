@@ -1,0 +1,86 @@
+//! The controller process, which decides about packets of no flow.
+
+use super::facts::ControllerFacts;
+use super::finding::Verdict;
+use super::words::{count, time};
+
+/// A controller process younger than this, after one that died, may die again.
+const YOUNG_MS: u64 = 60_000;
+
+pub(super) fn controller(facts: &ControllerFacts) -> Verdict {
+    let again = count(usize::try_from(facts.restarts).unwrap_or(usize::MAX), "restart");
+    let died = facts.last_end.as_ref();
+    let died = died.map(|end| format!(": the last one {} {} ago", end.why, time(end.ago_ms)));
+    let died = died.unwrap_or_default();
+    let log = "see the log of lasthop run, and report it as a bug; known flows go on meanwhile";
+    let Some((pid, up_ms)) = facts.pid.zip(facts.up_ms) else {
+        return Verdict::broken(format!("the controller process does not stay up ({again}){died}"), log);
+    };
+    if !facts.has_answered {
+        return Verdict::broken(
+            format!("the controller process {pid} does not answer: packets of new flows are lost or late"),
+            format!(
+                "is it stopped, or short of CPU? kill {pid} has another one started, which takes over its flows"
+            ),
+        );
+    }
+    if facts.restarts > 0 && up_ms < YOUNG_MS {
+        return Verdict::warning(
+            format!("the controller process ended and was started again ({again}){died}"),
+            log,
+        );
+    }
+    let of = |name: &str| facts.counters.get(name).copied().unwrap_or(0);
+    let (held, dropped) = (of("flows_held"), of("misses_dropped"));
+    let text = format!("controller process {pid} for {}, {held} flows, {again}", time(up_ms));
+    if of("flow_limit_hit") > 0 {
+        return Verdict::warning(
+            format!(
+                "there were as many flows as there may be, {} packets had none made; {text}",
+                of("flow_limit_hit")
+            ),
+            "see who has them: lasthop flow show; guests that talk to very many others are better off with module = \"bridge\"",
+        );
+    }
+    if dropped > 0 {
+        return Verdict::ok(format!("{text}; {dropped} packets of no flow were left unanswered"));
+    }
+    Verdict::ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::facts::Ended;
+    use crate::doctor::finding::State;
+
+    fn facts() -> ControllerFacts {
+        let counters = [("flows_held".to_owned(), 7)].into();
+        ControllerFacts {
+            pid: Some(5),
+            up_ms: Some(90_000),
+            has_answered: true,
+            counters,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn one_that_is_well_says_what_it_holds() {
+        let verdict = controller(&facts());
+        assert_eq!((verdict.state, verdict.text.contains("7 flows")), (State::Ok, true), "{}", verdict.text);
+    }
+
+    #[test]
+    fn one_that_is_dead_deaf_or_young_is_told() {
+        let died = || Some(Ended { why: "was killed".into(), ago_ms: 10 });
+        let dead = ControllerFacts { pid: None, restarts: 3, last_end: died(), ..facts() };
+        let deaf = ControllerFacts { has_answered: false, ..facts() };
+        let young = ControllerFacts { up_ms: Some(10), restarts: 1, last_end: died(), ..facts() };
+        let cases = [(dead, "does not stay up"), (deaf, "does not answer"), (young, "was killed")];
+        for (facts, words) in cases {
+            let verdict = controller(&facts);
+            assert!(verdict.state != State::Ok && verdict.text.contains(words), "{}", verdict.text);
+        }
+    }
+}
