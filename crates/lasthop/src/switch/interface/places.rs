@@ -114,9 +114,9 @@ mod tests {
     use super::*;
 
     fn place(origin: u16) -> Place {
-        let (made, members, meters, executed, unsent) = Default::default();
+        let (made, members, meters, executed) = Default::default();
         let module = Arc::new(FlowModule::for_workers(1));
-        Place { switch: SwitchId(3), module, made, members, meters, origin, executed, unsent }
+        Place { switch: SwitchId(3), module, made, members, meters, origin, executed }
     }
 
     #[test]
