@@ -307,7 +307,8 @@ mod tests {
         .map(|text| text.parse().expect("a vnic"))
         .into();
         assert_eq!(config.vnics, specs);
-        let switches = ["red", "blue,fdb-entries=128"].map(|text| text.parse().expect("a switch"));
+        let switches =
+            ["red", "blue,module=bridge,fdb-entries=128"].map(|text| text.parse().expect("a switch"));
         assert_eq!(config.switches, switches);
     }
 

@@ -257,8 +257,8 @@ mod tests {
             ..report(&[])
         };
         let plan = Plan::new(
-            &with(&["a", "b", "c,fdb-entries=64", "e,module=flow"]),
-            &with(&["b,fdb-entries=16384", "c", "e,module=flow,fdb-entries=64", "d"]),
+            &with(&["a", "b", "c,module=bridge,fdb-entries=64", "e,module=flow"]),
+            &with(&["b,fdb-entries=16384", "c,module=bridge", "e,module=flow,fdb-entries=64", "d"]),
         );
         let switch = |text: &str| text.parse().expect("a switch");
         let (from, to) = ("module=bridge,fdb-entries=64".into(), "module=bridge,fdb-entries=16384".into());
@@ -266,7 +266,7 @@ mod tests {
         let restart = |from: &str, to: &str| Step::Restart { key, from: from.into(), to: to.into() };
         let expected = [
             Step::RemoveSwitch { name: "a".parse().expect("a name") },
-            Step::SetSwitch { switch: switch("c"), from, to },
+            Step::SetSwitch { switch: switch("c,module=bridge"), from, to },
             restart("module=flow,fdb-entries=16384", "module=flow,fdb-entries=64"),
             Step::AddSwitch { switch: switch("d") },
         ];

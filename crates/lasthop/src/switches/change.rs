@@ -43,8 +43,8 @@ impl SwitchChange {
 
     /// To be what `wanted` says, all of it.
     pub(crate) fn to(wanted: &SwitchSpec) -> Self {
-        let fail_mode = wanted.fail_mode();
-        let SwitchSpec { name, module, fdb_entries, controller, .. } = wanted.clone();
+        let (fail_mode, fdb_entries) = (wanted.fail_mode(), wanted.table().map(FdbEntries));
+        let SwitchSpec { name, module, controller, .. } = wanted.clone();
         Self {
             name,
             fdb_entries,
@@ -111,7 +111,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_a_remedy() {
         for (old, keys, words) in [
             ("a,module=flow", "fdb-entries=64", "set module=bridge first"),
-            ("a", "controller=external", "set module to flow"),
+            ("a,module=bridge", "controller=external", "set module to flow"),
             ("a", "modul=flow", "did you mean \"module\""),
         ] {
             let message = changed(old, keys).expect_err(keys);

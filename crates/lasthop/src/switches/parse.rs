@@ -75,8 +75,8 @@ mod tests {
             ("a,module", "KEY=VALUE"),
             ("a,module=dummy,fdb-entries=64", "leave fdb-entries out"),
             ("a,module=flow,controller=extern", "did you mean \"external\""),
-            ("a,controller=external", "set module to flow"),
-            ("a,fail-mode=secure", "leave fail-mode out"),
+            ("a,module=bridge,controller=external", "set module to flow"),
+            ("a,module=bridge,fail-mode=secure", "leave fail-mode out"),
             ("a,module=flow,fail-mode=secur", "did you mean \"secure\""),
         ] {
             let message = parse(text).expect_err(text);

@@ -13,6 +13,8 @@ pub(crate) const ALL: u8 = 0xff;
 pub(crate) const PLAIN_BYTES_MAX: usize = 9000;
 /// Longest frame in bytes: its IPv4 length field is full.
 pub(crate) const TSO_BYTES_MAX: usize = 14 + 0xffff;
+/// Bytes of a frame with segments at least; each of those is shorter.
+pub(crate) const TSO_BYTES_MIN: usize = 2000;
 const ETHERNET_BYTES: usize = 14;
 /// Ethernet, IPv4 and TCP without options.
 const TCP_BYTES: usize = 54;

@@ -13,7 +13,7 @@ use lasthop_guest::{ALL_FEATURES, Guest, GuestError, GuestOptions};
 use lasthop_ring::{DESC_NEXT, DESC_WRITE, Descriptor};
 
 use crate::action::may_die;
-use crate::frame::{ALL, PLAIN_BYTES_MAX, TSO_BYTES_MAX, Tale, is_tcp, mac};
+use crate::frame::{ALL, PLAIN_BYTES_MAX, TSO_BYTES_MAX, TSO_BYTES_MIN, Tale, is_tcp, mac};
 use crate::random::Random;
 
 /// Longest wait for a port to serve again.
@@ -47,7 +47,7 @@ struct Talker {
     quiet: bool,
     number: u32,
     /// By sender, its queue pair, and ours.
-    last: HashMap<(u8, u8, u16), Position>,
+    last: HashMap<(u8, u8, u16, u8, bool), Position>,
     sent: u64,
     received: u64,
     /// Frames for somebody else, whose address the switch did not know.
@@ -113,7 +113,7 @@ impl Talker {
         let to = if self.random.once_in(16) || other == self.me { ALL } else { other };
         let tso = to != ALL && does_tso(to) && does_tso(self.me) && self.random.once_in(4);
         let len = if tso {
-            2000 + self.random.below((TSO_BYTES_MAX - 2000) as u64 + 1)
+            TSO_BYTES_MIN as u64 + self.random.below((TSO_BYTES_MAX - TSO_BYTES_MIN) as u64 + 1)
         } else if self.random.once_in(2) {
             60 + self.random.below(200)
         } else {
@@ -172,12 +172,14 @@ impl Talker {
         self.received += 1;
         let for_another = frame[..6] != mac(self.me) && frame[..6] != mac(ALL);
         self.strayed += u64::from(for_another);
-        if for_another && is_tcp(frame) && !does_tso(self.me) {
-            return; // one segment of many: its sender knew that it is not for us
+        if is_tcp(frame) && frame.len() < TSO_BYTES_MIN {
+            return; // one segment of many: flooded, or of a flow that the control plane was asked about
         }
         let tale = Tale::of_whole(frame).unwrap_or_else(|wrong| panic!("guest {}: {wrong}", self.me));
         assert_ne!(tale.from, self.me, "its own frame came back: {tale:?}");
-        let (way, now) = ((tale.from, tale.queue, queue), (tale.life, tale.number));
+        // Order is kept within a flow.
+        let (is_segmented, now) = (tale.segment_bytes > 0, (tale.life, tale.number));
+        let way = (tale.from, tale.queue, queue, tale.to, is_segmented);
         let last = self.last.insert(way, now);
         assert!(last.is_none_or(|last| last < now), "guest {}: {tale:?} came after {last:?}", self.me);
     }

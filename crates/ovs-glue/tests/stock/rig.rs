@@ -11,7 +11,7 @@ use lasthop_control::datapath::{Datapath, DatapathId, FlowInstall};
 use lasthop_control::memory::MemoryDatapath;
 use lasthop_control::server::{DatapathRecord, Server, Upcall};
 use lasthop_control::socket::{Access, Connections};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 const DPCTL: &str = "ovs-dpctl";
@@ -167,7 +167,8 @@ impl Served {
     fn turn(&mut self, connections: &mut Connections) -> bool {
         let fds = [self.listener.as_fd(), connections.fd(), self.woken.as_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        poll(&mut fds, None).expect("three descriptors");
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, connections.has_more().then_some(&at_once)).expect("three descriptors");
         let woken = fds[2].revents();
         if woken.contains(PollFlags::IN) {
             rustix::io::read(&self.woken, [0].as_mut_slice()).expect("a pipe");

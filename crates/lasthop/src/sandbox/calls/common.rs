@@ -67,7 +67,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         &[NOT_EXECUTABLE],
         "the allocator's arenas grow, stacks get a guard page",
     ),
-    Call::any(call!(SYS_brk), "the allocator's first arena"),
+    Call::any(call!(SYS_brk), "the allocator's first arena, if it has to grow").kept(),
     Call::any(call!(SYS_mremap), "a large table grows (realloc)").kept(),
     Call::with(
         call!(SYS_madvise),
