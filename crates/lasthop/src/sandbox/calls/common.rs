@@ -31,7 +31,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     // Waiting and being woken: the packet path's own, so with any arguments, which costs least (docs/sandbox.md).
     Call::any(call!(SYS_epoll_pwait), "event loops wait"),
     Call::any(call!(SYS_write), "eventfds: calls out, workers woken; and lines of the log"),
-    Call::any(call!(SYS_sched_yield), "a worker that finds nothing offers its CPU"),
+    Call::any(call!(SYS_sched_yield), "a worker that looks for more offers its CPU").kept(),
     Call::any(call!(SYS_epoll_ctl), "a descriptor comes or goes"),
     Call::any(call!(SYS_epoll_create1), "an event loop begins"),
     Call::any(call!(SYS_eventfd2), "the bell of a worker"),
