@@ -64,13 +64,13 @@ impl Switch {
 
     /// The control plane says what is done with a packet, unless it comes too late.
     fn execute(&mut self, record: &UpcallRecord, bytes: &[u8], actions: &[Action]) {
-        if self.module.is_overtaken(record.ticket) {
-            self.fabric.drop_injected(record.port, DropReason::OutOfOrder);
-        } else {
+        if self.module.begin(record.ticket) {
             self.module.execute_next(Execution::new(record.metadata, actions, 0).unwrap()).unwrap();
             self.fabric.inject_for(record.port, bytes, Offload::default(), 0).unwrap();
+        } else {
+            self.fabric.drop_injected(record.port, DropReason::OutOfOrder);
         }
-        self.module.settle(record.ticket);
+        self.module.done(record.ticket);
     }
 
     fn install(&self, to: u8, actions: Vec<Action>) {

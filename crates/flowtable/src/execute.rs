@@ -129,12 +129,12 @@ impl Executor<'_> {
         self.lane.pending.turn(&self.shared.tickets, digest.hash, self.now_ns)
     }
 
-    /// The flow of a packet that need not wait for others any more.
+    /// The flow of a packet that need not wait for others any more. None also while one of those is being sent: then it goes
+    /// behind them once more.
     #[cold]
     fn overtake(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
         let hit = self.lane.look_up(self.shared, digest, key)?;
-        self.lane.pending.overtake(&self.shared.tickets, digest.hash);
-        Some(hit)
+        self.lane.pending.overtake(&self.shared.tickets, digest.hash).then_some(hit)
     }
 
     /// Asks the control plane about a packet of no flow.

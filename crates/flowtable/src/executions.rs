@@ -45,7 +45,7 @@ pub struct Executions {
 impl Executions {
     /// Says what is done with the next packet that is injected (`Fabric::inject`), and which module's flows and ports that is
     /// about. To be called on the worker that injects it, right before. `ticket` is that of a packet that the control plane was
-    /// asked about.
+    /// asked about: none of its flow overtakes it until [`FlowModule::done`], which is to be called whatever comes of it.
     ///
     /// # Errors
     /// Why it is not to be sent: it was overtaken, or as many were announced as may be.
@@ -55,7 +55,7 @@ impl Executions {
         execution: Execution,
         ticket: u32,
     ) -> Result<(), DropReason> {
-        if module.is_overtaken(ticket) {
+        if !module.begin(ticket) {
             return Err(DropReason::OutOfOrder);
         }
         module.execute_next(execution).map_err(|_| DropReason::NoFlow)?;

@@ -155,16 +155,21 @@ impl FlowModule {
         self.executions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The control plane is done with a packet that it was asked about: sent it on, or not. Packets of the same flow need not
-    /// go behind it any more.
+    /// The control plane does not send a packet that it was asked about. Packets of the same flow need not go behind it any more.
     pub fn settle(&self, ticket: u32) {
         self.table.shared.tickets.settle(Ticket(ticket));
     }
 
-    /// Whether packets may have overtaken one that the control plane was asked about and is not done with: then it goes nowhere.
+    /// A packet that the control plane was asked about is about to be sent, and those of its flow stay behind it until
+    /// [`Self::done`]. False if they may have overtaken it already: then it goes nowhere. One thread calls this and `done`.
     #[must_use]
-    pub fn is_overtaken(&self, ticket: u32) -> bool {
-        self.table.shared.tickets.is_overtaken(Ticket(ticket))
+    pub fn begin(&self, ticket: u32) -> bool {
+        self.table.shared.tickets.begin(Ticket(ticket))
+    }
+
+    /// It was sent, or not after all. Packets of the same flow need not go behind it any more.
+    pub fn done(&self, ticket: u32) {
+        self.table.shared.tickets.done(Ticket(ticket));
     }
 
     /// Worker `worker`'s cache forgets everything. For measurements of what packets cost that it does not know.
@@ -232,11 +237,11 @@ impl FlowModule {
             match hit {
                 Some(hit) => executor.act(packet, header, key, hit, &metadata),
                 None if is_asked => executor.miss(packet, header, metadata, digest.hash),
-                None => {
-                    // What a control plane that is gone had of the flow may be with the next one.
-                    executor.lane.pending.overtake(&shared.tickets, digest.hash);
+                // What a control plane that is gone had of the flow may be with the next one.
+                None if executor.lane.pending.overtake(&shared.tickets, digest.hash) => {
                     self.stand_in(batch, packet..packet + 1, now_ns, executor.verdicts);
                 }
+                None => executor.verdicts.drop_packet(packet, DropReason::OutOfOrder),
             }
         }
         if lane.pending.is_any() {
@@ -247,10 +252,18 @@ impl FlowModule {
         lane.end(shared);
     }
 
-    /// Packets of `port` go another way than those that the control plane has: what it still has is late.
-    fn overtake(&self, port: PortId, worker: usize) {
-        if let Some(Ok(mut own)) = self.lanes.get(worker).map(|lane| lane.try_lock()) {
-            own.lane.pending.overtake_all(&self.table.shared.tickets, port);
+    /// Packets go another way than those of their port that the control plane has: what it still has is late. While one of those
+    /// is being sent they go nowhere.
+    fn stand_in_for_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
+        let (all, tickets) = (0..batch.headers.len(), &self.table.shared.tickets);
+        let own = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());
+        let may_go = match own {
+            Some(Ok(mut own)) => own.lane.pending.overtake_all(tickets, batch.port),
+            _ => true,
+        };
+        match may_go {
+            true => self.stand_in(batch, all, now_ns, verdicts),
+            false => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::OutOfOrder)),
         }
     }
 
@@ -302,12 +315,10 @@ impl Module for FlowModule {
         }
         let shared = &self.table.shared;
         let Some(number) = shared.numbers.of(batch.port) else {
-            self.overtake(batch.port, verdicts.worker());
-            return self.stand_in(batch, all, now_ns, verdicts);
+            return self.stand_in_for_all(batch, now_ns, verdicts);
         };
         if !self.is_asked.load(Ordering::Relaxed) && shared.is_empty() {
-            self.overtake(batch.port, verdicts.worker());
-            return self.stand_in(batch, all, now_ns, verdicts);
+            return self.stand_in_for_all(batch, now_ns, verdicts);
         }
         match self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock()) {
             Some(Ok(mut own)) => self.decide_for(&mut own, (batch, number), now_ns, verdicts),

@@ -22,8 +22,11 @@ use crate::bounds::{
     CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS,
 };
 
-const COUNT_BITS: u32 = 32;
-const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+/// Where the round of a place begins in its word; below are the count and this bit.
+const ROUND_SHIFT: u32 = 32;
+/// One of the packets is being sent at this moment: nothing overtakes until it is through.
+const SENDING: u64 = 1 << (ROUND_SHIFT - 1);
+const COUNT_MASK: u64 = SENDING - 1;
 const PLACE_BITS: u32 = 10;
 
 /// What the control plane says that it is done with a packet by; 0 is none.
@@ -53,7 +56,18 @@ impl Ticket {
 const _: () = assert!(PENDING_FLOWS == 1 << PLACE_BITS && WORKERS_MAX <= 1 << (16 - PLACE_BITS));
 const _: () = assert!(PENDING_FLOWS.is_multiple_of(PENDING_WAYS));
 
-/// Packets of pending flows that are on the way: by worker and place, the round of the place and their count.
+fn round_in(word: u64) -> u64 {
+    word >> ROUND_SHIFT
+}
+
+/// One packet fewer, if there is any.
+fn settled(word: u64) -> u64 {
+    word - u64::from(word & COUNT_MASK > 0)
+}
+
+/// Packets of pending flows that are on the way: by worker and place, the round of the place, whether one is being sent, and their
+/// count. The worker alone begins rounds, and not while one is being sent: of a packet that is sent and those that would overtake
+/// it, who changes the word first goes.
 #[derive(Debug)]
 pub(crate) struct Tickets(Box<[[AtomicU64; PENDING_FLOWS]]>);
 
@@ -66,18 +80,36 @@ impl Tickets {
         self.0.get(ticket.worker())?.get(ticket.place())
     }
 
-    /// The control plane is done with a packet; one of an earlier round counts no more.
+    /// The control plane is done with a packet that is not sent; one of an earlier round counts no more.
     pub(crate) fn settle(&self, ticket: Ticket) {
-        let Some(word) = self.word(ticket) else { return };
+        self.change(ticket, settled);
+    }
+
+    /// A packet is about to be sent, one at a time: nothing overtakes it until [`Self::done`]. False if something may have; then it
+    /// is not to be sent.
+    pub(crate) fn begin(&self, ticket: Ticket) -> bool {
+        ticket == Ticket::NONE || self.change(ticket, |word| word | SENDING)
+    }
+
+    /// A packet is through, sent or not.
+    pub(crate) fn done(&self, ticket: Ticket) {
+        self.change(ticket, |word| settled(word & !SENDING));
+    }
+
+    /// Changes what a ticket counts in, unless its round is over; whether it did.
+    fn change(&self, ticket: Ticket, change: impl Fn(u64) -> u64) -> bool {
+        let Some(word) = self.word(ticket).filter(|_| ticket != Ticket::NONE) else { return false };
         // Release: who sees the packet as done sees all that was done for it.
-        let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
-            (word >> COUNT_BITS == ticket.round() && word & COUNT_MASK > 0).then(|| word - 1)
-        });
+        word.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
+            (round_in(word) == ticket.round()).then(|| change(word))
+        })
+        .is_ok()
     }
 
     /// Whether packets of its flow may have overtaken a packet that is not settled.
-    pub(crate) fn is_overtaken(&self, ticket: Ticket) -> bool {
-        let round = self.word(ticket).map(|word| word.load(Ordering::Relaxed) >> COUNT_BITS);
+    #[cfg(test)]
+    fn is_overtaken(&self, ticket: Ticket) -> bool {
+        let round = self.word(ticket).map(|word| round_in(word.load(Ordering::Relaxed)));
         ticket != Ticket::NONE && round != Some(ticket.round())
     }
 }
@@ -153,7 +185,7 @@ impl Pending {
     #[cold]
     pub(crate) fn tidy(&mut self, tickets: &Tickets) {
         for at in self.next..self.next + PENDING_WAYS {
-            if self.places[at].is_taken && self.on_the_way(tickets, at) == 0 {
+            if self.places[at].is_taken && !self.is_any_on_the_way(tickets, at) {
                 self.free(at);
             }
         }
@@ -164,8 +196,8 @@ impl Pending {
         &tickets.0[self.worker][at]
     }
 
-    fn on_the_way(&self, tickets: &Tickets, at: usize) -> u64 {
-        self.word(tickets, at).load(Ordering::Acquire) & COUNT_MASK
+    fn is_any_on_the_way(&self, tickets: &Tickets, at: usize) -> bool {
+        self.word(tickets, at).load(Ordering::Acquire) & (SENDING | COUNT_MASK) != 0
     }
 
     /// Whether others of a packet's flow are on the way.
@@ -176,7 +208,7 @@ impl Pending {
 
     fn look(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Turn {
         let Some(at) = self.find(hash) else { return Turn::Now };
-        if self.on_the_way(tickets, at) == 0 {
+        if !self.is_any_on_the_way(tickets, at) {
             self.free(at);
             return Turn::Now;
         }
@@ -188,29 +220,46 @@ impl Pending {
         self.taken -= 1;
     }
 
-    /// A packet goes by its flow though others are on the way: those are late from now on.
+    /// A packet goes by its flow though others are on the way: those are late from now on. False while one of them is being sent:
+    /// then it may not go.
     #[cold]
-    pub(crate) fn overtake(&mut self, tickets: &Tickets, hash: u64) {
-        let Some(at) = self.find(hash) else { return };
-        self.begin_round(tickets, at, 0);
-        self.free(at);
+    pub(crate) fn overtake(&mut self, tickets: &Tickets, hash: u64) -> bool {
+        self.find(hash).is_none_or(|at| self.forget(tickets, at))
     }
 
     /// As [`Self::overtake`], for all flows of `port`.
-    pub(crate) fn overtake_all(&mut self, tickets: &Tickets, port: PortId) {
+    pub(crate) fn overtake_all(&mut self, tickets: &Tickets, port: PortId) -> bool {
+        let mut may_go = true;
         let places = if self.taken > 0 { 0..PENDING_FLOWS } else { 0..0 };
         for at in places {
             if self.places[at].is_taken && self.places[at].port == port.0 {
-                self.begin_round(tickets, at, 0);
-                self.free(at);
+                may_go &= self.forget(tickets, at);
             }
         }
+        may_go
     }
 
-    fn begin_round(&mut self, tickets: &Tickets, at: usize, packets: u64) {
+    /// Frees a place whatever is on the way, which is late from now on. False while something of it is being sent.
+    fn forget(&mut self, tickets: &Tickets, at: usize) -> bool {
+        let is_begun = self.begin_round(tickets, at, 0);
+        if is_begun {
+            self.free(at);
+        }
+        is_begun
+    }
+
+    /// Begins the next round, unless a packet of this one is being sent.
+    fn begin_round(&mut self, tickets: &Tickets, at: usize, packets: u64) -> bool {
         let round = self.places[at].round.wrapping_add(1).max(1);
-        self.places[at].round = round;
-        self.word(tickets, at).store(u64::from(round) << COUNT_BITS | packets, Ordering::Relaxed);
+        let next = u64::from(round) << ROUND_SHIFT | packets;
+        // Acquire: what was sent before is seen by whoever goes on.
+        let begun = self
+            .word(tickets, at)
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |word| (word & SENDING == 0).then_some(next));
+        if begun.is_ok() {
+            self.places[at].round = round;
+        }
+        begun.is_ok()
     }
 
     /// Whether packets of `port` are to wait from now on, of which one that went up for a flow was the last.
@@ -233,8 +282,9 @@ impl Pending {
         let Self { worker, places, crowds, .. } = self;
         crowds.retain(|crowd| {
             let place = &places[crowd.at];
-            let on_the_way = tickets.0[*worker][crowd.at].load(Ordering::Acquire) & COUNT_MASK;
-            place.is_taken && place.round == crowd.round && on_the_way > 0 && now_ns < place.deadline_ns
+            let word = tickets.0[*worker][crowd.at].load(Ordering::Acquire);
+            let is_pending = place.is_taken && word & (SENDING | COUNT_MASK) != 0;
+            is_pending && place.round == crowd.round && now_ns < place.deadline_ns
         });
         crowds.iter().any(|crowd| crowd.port == port)
     }
@@ -247,7 +297,7 @@ impl Pending {
         now_ns: u64,
     ) -> Option<Ticket> {
         let deadline_ns = now_ns + PENDING_NS_MAX;
-        let Some(at) = self.find(hash).filter(|at| self.on_the_way(tickets, *at) > 0) else {
+        let Some(at) = self.find(hash).filter(|at| self.is_any_on_the_way(tickets, *at)) else {
             return Some(self.enter_first(tickets, (port, hash), now_ns));
         };
         let word = self.word(tickets, at);
@@ -267,15 +317,20 @@ impl Pending {
     fn enter_first(&mut self, tickets: &Tickets, (port, hash): (PortId, u64), now_ns: u64) -> Ticket {
         let is_free = |at: &usize| {
             let place = &self.places[*at];
+            if self.word(tickets, *at).load(Ordering::Relaxed) & SENDING != 0 {
+                return false;
+            }
             !place.is_taken
                 || now_ns >= place.deadline_ns.saturating_add(FORGOTTEN_NS)
-                || self.on_the_way(tickets, *at) == 0
+                || !self.is_any_on_the_way(tickets, *at)
         };
         let Some(at) = self.find(hash).or_else(|| Self::ways(hash).find(is_free)) else {
             return Ticket::NONE;
         };
+        if !self.begin_round(tickets, at, 1) {
+            return Ticket::NONE;
+        }
         self.taken += usize::from(!self.places[at].is_taken);
-        self.begin_round(tickets, at, 1);
         let deadline_ns = now_ns + PENDING_NS_MAX;
         let round = self.places[at].round;
         self.places[at] = Place { hash, deadline_ns, packets: 1, round, port: port.0, is_taken: true };
@@ -361,6 +416,55 @@ mod tests {
         assert!(tickets.is_overtaken(other) && pending.taken == 0);
         assert!(tickets.is_overtaken(first) && !tickets.is_overtaken(Ticket::NONE));
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX + 2), Turn::Now);
+    }
+
+    #[test]
+    fn nothing_overtakes_a_packet_that_is_being_sent() {
+        let (tickets, mut pending) = (Tickets::new(), Pending::new(2));
+        let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        let behind = pending.enter(&tickets, (PortId(1), 5), 1).expect("there is room");
+        assert!(tickets.begin(ticket));
+        assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX), Turn::Overdue);
+        assert!(!pending.overtake(&tickets, 5) && !pending.overtake_all(&tickets, PortId(1)));
+        assert!(pending.overtake_all(&tickets, PortId(2)) && pending.is_any(), "it keeps its place");
+        tickets.settle(behind);
+        assert!(!pending.overtake(&tickets, 5), "another one was lost");
+        let third = pending.enter(&tickets, (PortId(1), 5), PENDING_NS_MAX);
+        assert_eq!((third, pending.turn(&tickets, 5, PENDING_NS_MAX)), (Some(ticket), Turn::Behind));
+        tickets.done(ticket);
+        assert_eq!(pending.turn(&tickets, 5, 2 * PENDING_NS_MAX), Turn::Overdue, "the third one is");
+        assert!(pending.overtake(&tickets, 5) && !pending.is_any());
+        assert!(!tickets.begin(ticket), "it was overtaken");
+        assert_eq!(pending.turn(&tickets, 5, 2 * PENDING_NS_MAX), Turn::Now);
+    }
+
+    #[test]
+    fn what_was_overtaken_is_not_sent_and_changes_nothing() {
+        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let late = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        assert!(pending.overtake(&tickets, 5) && !tickets.begin(late));
+        let next = pending.enter(&tickets, (PortId(1), 5), 1).expect("there is room");
+        tickets.done(late);
+        assert_eq!(pending.turn(&tickets, 5, 2), Turn::Behind);
+        assert!(tickets.begin(next) && tickets.begin(Ticket::NONE));
+        tickets.done(late);
+        tickets.done(Ticket::NONE);
+        assert!(!pending.overtake(&tickets, 5), "it is being sent still");
+        tickets.done(next);
+        assert_eq!(pending.turn(&tickets, 5, 3), Turn::Now);
+    }
+
+    #[test]
+    fn a_place_of_which_a_packet_is_being_sent_is_nobody_elses() {
+        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let hash = |number: usize| 5 + (number * PENDING_FLOWS) as u64;
+        let mut enter = |number, now_ns| pending.enter(&tickets, (PortId(1), hash(number)), now_ns);
+        let all: Vec<_> = (0..PENDING_WAYS).filter_map(|number| enter(number, 0)).collect();
+        assert!(all.iter().all(|ticket| tickets.begin(*ticket)));
+        let forgotten_ns = PENDING_NS_MAX + FORGOTTEN_NS;
+        assert_eq!(enter(99, forgotten_ns), Some(Ticket::NONE));
+        tickets.done(all[3]);
+        assert!(enter(99, forgotten_ns).is_some_and(|ticket| ticket.place() == all[3].place()));
     }
 
     #[test]

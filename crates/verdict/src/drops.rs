@@ -63,5 +63,5 @@ drop_reasons! {
     ActionImpossible = "action_impossible", "An action of its flow cannot be done to this packet, or not with what is known of its headers (the first 128 bytes).";
     ActionBudget = "action_budget", "The flows that it goes through have more actions than are done for one packet.";
     VerdictOverflow = "verdict_overflow", "The module decided more copies than there is room for.";
-    OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: as many as may be (256), or others passed before it came back (after 50 ms).";
+    OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: as many as may be (256), others passed before it came back (after 50 ms), or one was just being sent when nobody was asked any more.";
 }

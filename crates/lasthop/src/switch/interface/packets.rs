@@ -177,7 +177,7 @@ impl Adapter<'_> {
             packet,
             move || executions.announce(&announced, execution, ticket),
             move || {
-                module.settle(ticket);
+                module.done(ticket);
                 under_way.leave(len_bytes);
             },
         );
