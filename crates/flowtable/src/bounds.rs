@@ -74,7 +74,7 @@ pub const PENDING_PACKETS_MAX: u32 = 256;
 pub const CROWDS_MAX: usize = 64;
 /// Time in ns that it is waited for, much longer than it takes to decide; then a packet may be overtaken, and is dropped if it was.
 pub const PENDING_NS_MAX: u64 = 50_000_000;
-/// Time in ns after that in which a flow's place is not another's: what the control plane says of the packets still counts.
+/// Time in ns after that in which a flow keeps its place: what the control plane says of the packets still counts.
 pub const FORGOTTEN_NS: u64 = 1_000_000_000;
 /// Packets that the control plane has executed at a time.
 pub const EXECUTIONS_MAX: usize = 64;

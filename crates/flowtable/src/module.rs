@@ -245,7 +245,7 @@ impl FlowModule {
             }
         }
         if lane.pending.is_any() {
-            lane.pending.tidy(&shared.tickets);
+            lane.pending.tidy(&shared.tickets, now_ns);
         }
         lane.borrows.give_back(&self.table.meters);
         lane.learn();

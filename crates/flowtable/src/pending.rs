@@ -181,15 +181,25 @@ impl Pending {
         self.taken > 0
     }
 
-    /// Frees some places of flows whose packets are through, so that those that say nothing more do not cost others a look.
+    /// Frees some places of flows whose packets are through, so that those that say nothing more do not cost others a look; and of
+    /// those that nobody has said anything of for so long that nobody will. Should somebody all the same, it is late.
     #[cold]
-    pub(crate) fn tidy(&mut self, tickets: &Tickets) {
+    pub(crate) fn tidy(&mut self, tickets: &Tickets, now_ns: u64) {
         for at in self.next..self.next + PENDING_WAYS {
-            if self.places[at].is_taken && !self.is_any_on_the_way(tickets, at) {
+            if !self.places[at].is_taken {
+                continue;
+            }
+            if !self.is_any_on_the_way(tickets, at) {
                 self.free(at);
+            } else if self.is_forgotten(at, now_ns) {
+                self.forget(tickets, at);
             }
         }
         self.next = (self.next + PENDING_WAYS) % PENDING_FLOWS;
+    }
+
+    fn is_forgotten(&self, at: usize, now_ns: u64) -> bool {
+        now_ns >= self.places[at].deadline_ns.saturating_add(FORGOTTEN_NS)
     }
 
     fn word<'a>(&self, tickets: &'a Tickets, at: usize) -> &'a AtomicU64 {
@@ -320,9 +330,7 @@ impl Pending {
             if self.word(tickets, *at).load(Ordering::Relaxed) & SENDING != 0 {
                 return false;
             }
-            !place.is_taken
-                || now_ns >= place.deadline_ns.saturating_add(FORGOTTEN_NS)
-                || !self.is_any_on_the_way(tickets, *at)
+            !place.is_taken || self.is_forgotten(*at, now_ns) || !self.is_any_on_the_way(tickets, *at)
         };
         let Some(at) = self.find(hash).or_else(|| Self::ways(hash).find(is_free)) else {
             return Ticket::NONE;
@@ -471,13 +479,32 @@ mod tests {
     fn who_is_through_and_says_nothing_more_leaves_its_place() {
         let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
         let ticket = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
-        let tidy = |pending: &mut Pending| {
-            (0..PENDING_FLOWS / PENDING_WAYS).for_each(|_| pending.tidy(&tickets));
-            pending.is_any()
-        };
-        assert!(tidy(&mut pending), "it is on the way");
+        assert!(is_any_after(&mut pending, &tickets, 0), "it is on the way");
         tickets.settle(ticket);
-        assert!(!tidy(&mut pending));
+        assert!(!is_any_after(&mut pending, &tickets, 0));
+    }
+
+    /// Whether any place is taken once all of them were looked at.
+    fn is_any_after(pending: &mut Pending, tickets: &Tickets, now_ns: u64) -> bool {
+        (0..PENDING_FLOWS / PENDING_WAYS).for_each(|_| pending.tidy(tickets, now_ns));
+        pending.is_any()
+    }
+
+    #[test]
+    fn whom_nobody_says_anything_of_leaves_its_place_and_is_late() {
+        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let ticket = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
+        let forgotten_ns = PENDING_NS_MAX + FORGOTTEN_NS;
+        assert!(is_any_after(&mut pending, &tickets, forgotten_ns - 1));
+        assert!(tickets.begin(ticket) && is_any_after(&mut pending, &tickets, forgotten_ns), "it is sent");
+        tickets.done(ticket);
+        let lost = pending.enter(&tickets, (PortId(1), 77), 1).expect("there is room");
+        assert!(!is_any_after(&mut pending, &tickets, 1 + forgotten_ns));
+        assert!(tickets.is_overtaken(lost) && !tickets.begin(lost));
+        tickets.settle(lost);
+        let next = pending.enter(&tickets, (PortId(1), 77), forgotten_ns).expect("there is room");
+        tickets.done(lost);
+        assert!(next != lost && pending.turn(&tickets, 77, forgotten_ns) == Turn::Behind);
     }
 
     #[test]
