@@ -14,10 +14,10 @@ use lasthop_control::family::{
     Band, DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportKind, VportMessage,
 };
 use lasthop_control::talk::{Ask, Told};
-use lasthop_flow::{FlowKey, Match, Ufid};
-use lasthop_verdict::{Mac, NO_VID, PortSettings, Vid};
+use lasthop_flow::{Action, FlowKey, Match, Ufid};
+use lasthop_verdict::{DropReason, Mac, NO_VID, PortSettings, Vid};
 
-use crate::bounds::{AGAIN_NS, COUNTING_NS, PORTS_NS, WAITING_MAX};
+use crate::bounds::{AGAIN_NS, COUNTING_NS, GIVEN_BACK_MAX, PORTS_NS, WAITING_MAX};
 use crate::config::{Address, Moved, StaticEntry, SwitchConfig};
 use crate::link::{Heard, Link};
 use crate::look::Look;
@@ -516,16 +516,27 @@ impl Controller {
         let Some((name, served)) = name.and_then(|name| Some((name.clone(), self.switches.get_mut(&name)?)))
         else {
             self.strays += 1;
-            return;
+            return self.give_back(packet);
         };
         if self.links[MAIN].open_count() >= WAITING_MAX {
             served.switch.counts.overrun += 1;
-            return;
+            return self.give_back(packet);
         }
         served.is_used(now_ns);
         let actions = served.switch.miss(&packet.key, now_ns);
         self.apply_changes(&name);
         // A packet that goes nowhere is sent there, too: the switch keeps those behind it waiting until it is told.
+        self.execute(packet, actions);
+    }
+
+    /// Has a packet that is not answered for dropped, if the switch is not too far behind for that, too.
+    fn give_back(&mut self, packet: PacketMessage) {
+        if self.links[MAIN].open_count() < GIVEN_BACK_MAX {
+            self.execute(packet, vec![Action::drop_for(DropReason::NoFlow)]);
+        }
+    }
+
+    fn execute(&mut self, packet: PacketMessage, actions: Vec<Action>) {
         let metadata = FlowKey { in_port: packet.key.in_port, ..FlowKey::default() };
         let execute = PacketMessage { key: metadata, actions: Some(actions), user_data: None, ..packet };
         self.links[MAIN].ask(&Ask::Execute(execute), Errand::Execute);

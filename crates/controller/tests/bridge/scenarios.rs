@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use lasthop_control::datapath::{Datapath, DatapathId, FlowInstall, FlowName};
 use lasthop_controller::{Controller, SwitchConfig};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Ufid};
-use lasthop_verdict::{PortId, PortSettings, PortVlans, StormLimits};
+use lasthop_verdict::{DropReason, PortId, PortSettings, PortVlans, StormLimits};
 
 use crate::support::{Rig, SECOND_NS, SWITCH, frame, mac};
 
@@ -168,6 +168,30 @@ fn a_port_that_is_not_there_yet_is_asked_for_again() {
     wait(&mut rig, 1);
     assert!(rig.controller.is_settled());
     assert_eq!(to(&mut rig, 1, &ip(BROADCAST, mac(1))), [2]);
+}
+
+#[test]
+fn packets_that_a_busy_controller_does_not_answer_for_are_given_back() {
+    let mut rig = rig(2);
+    for number in 0..100 {
+        rig.ask(1, &ip(mac(100 + number), mac(1)));
+        rig.hear();
+    }
+    let dropped = rig.controller.stats().overrun;
+    assert!(dropped > 0 && dropped < 100, "{dropped}");
+    rig.settle();
+    let given_back = rig.executed.iter().filter(|why| **why == Some(DropReason::NoFlow)).count();
+    assert_eq!((rig.executed.len(), given_back as u64), (100, dropped));
+    assert_eq!(to(&mut rig, 1, &ip(mac(199), mac(1))), [2], "it answers again");
+}
+
+#[test]
+fn packets_for_switches_that_nobody_serves_any_more_are_given_back() {
+    let mut rig = rig(2);
+    rig.ask(1, &ip(mac(2), mac(1)));
+    rig.controller.remove_switch(SWITCH);
+    rig.settle();
+    assert_eq!(rig.executed, [Some(DropReason::NoFlow)]);
 }
 
 #[test]

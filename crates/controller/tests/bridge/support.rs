@@ -212,13 +212,15 @@ pub(crate) struct Rig {
     pub(crate) misses: u64,
     /// Why the last frame was dropped, if a flow said so.
     pub(crate) drops: Vec<DropReason>,
+    /// Of each packet that the controller had executed, why it was dropped if it was.
+    pub(crate) executed: Vec<Option<DropReason>>,
 }
 
 impl Rig {
     pub(crate) fn new(controller: Controller) -> Self {
         let (server, tables) = (Server::new(), Tables::new());
         let (peers, now_ns) = ([PeerId(1), PeerId(2)], 1_000 * SECOND_NS);
-        Self { server, tables, controller, peers, now_ns, misses: 0, drops: Vec::new() }
+        Self { server, tables, controller, peers, now_ns, misses: 0, drops: Vec::new(), executed: Vec::new() }
     }
 
     /// The controller dies, and another one comes.
@@ -300,15 +302,24 @@ impl Rig {
         let metadata = Metadata { in_port, ..Metadata::default() };
         let execution = Execution::new(metadata, &execute.actions, 0).expect("it can be done");
         self.tables.module.execute_next(execution).expect("there is room");
-        let Decided { copies, asked, .. } = decide(&self.tables.module, 0, &execute.packet, self.now_ns);
+        let Decided { copies, asked, drops } = decide(&self.tables.module, 0, &execute.packet, self.now_ns);
         assert!(asked.is_empty());
+        self.executed.push(drops.first().copied());
         self.tables.module.settle((execute.hash.expect("as it was told") >> 32) as u32);
         copies
     }
 
     /// What becomes of a frame, by a flow or by the controller.
     pub(crate) fn send(&mut self, port: u16, frame: &[u8]) -> Copies {
-        let Decided { mut copies, asked, drops } = decide(&self.tables.module, port, frame, self.now_ns);
+        let mut copies = self.ask(port, frame);
+        copies.extend(self.settle());
+        copies.sort();
+        copies
+    }
+
+    /// As [`Self::send`], without the controller's part.
+    pub(crate) fn ask(&mut self, port: u16, frame: &[u8]) -> Copies {
+        let Decided { copies, asked, drops } = decide(&self.tables.module, port, frame, self.now_ns);
         self.drops = drops;
         for (metadata, ticket, packet) in asked {
             self.misses += 1;
@@ -318,9 +329,16 @@ impl Rig {
             let port = u32::from(metadata.in_port);
             self.server.upcall(Upcall { kind: UpcallKind::Miss, port, worker: 0, message });
         }
-        copies.extend(self.settle());
-        copies.sort();
         copies
+    }
+
+    /// The controller hears of what it is asked about, and nobody hears it.
+    pub(crate) fn hear(&mut self) {
+        while let Some(datagram) = self.server.output(self.peers[0]).map(<[u8]>::to_vec) {
+            self.server.sent(self.peers[0], &mut self.tables);
+            self.controller.received(0, &datagram, self.now_ns);
+        }
+        self.controller.turn(self.now_ns);
     }
 
     pub(crate) fn flow_count(&self) -> usize {

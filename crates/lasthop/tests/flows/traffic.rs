@@ -2,8 +2,11 @@
 
 use std::sync::atomic::AtomicBool;
 
+use lasthop_control::family::PacketMessage;
+use lasthop_flow::Action;
+
 use crate::plane::{Ends, Plane};
-use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use crate::support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};
 use crate::support::{Switch, eventually};
 
 const TWO_VNICS: [&str; 8] = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
@@ -66,6 +69,26 @@ fn packets_of_no_flow_go_by_the_control_plane_and_none_is_lost() {
     // Order is kept for a time that is none on a slow machine.
     numbers.sort_unstable();
     assert!(numbers.iter().copied().eq(0..64), "{numbers:?}");
+    check_balance(&switch);
+}
+
+#[test]
+fn a_packet_that_the_control_plane_cannot_send_on_is_counted_and_holds_up_nothing() {
+    let switch = Switch::start(&[&TWO_VNICS[..], &["--fail-mode", "secure"]].concat());
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let mut plane = Plane::new(&switch, "default");
+    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    plane.listen(&switch);
+    send(&mut one, &frame(TWO, ONE, 1, 100));
+    let asked = plane.next(WAIT).expect("it is asked");
+    let actions = Some(vec![Action::Output(second)]);
+    let short = PacketMessage { packet: asked.packet[..5].to_vec(), actions, ..asked };
+    assert!(plane.client.execute(&short).is_err());
+    eventually("a drop", || (switch.port("one")["rx_drops"]["no_flow"] == 1).then_some(()));
+    assert_eq!(switch.port("one")["injected"], 1);
+    plane.join(first, second);
+    send(&mut one, &frame(TWO, ONE, 2, 100));
+    assert_eq!(number_of(&receive(&mut two)), 2, "by its flow");
     check_balance(&switch);
 }
 

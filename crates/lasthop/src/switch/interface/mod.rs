@@ -151,7 +151,7 @@ impl Interface {
             let client = ready.pop_front();
             let held = match client {
                 Some(client) => self.waiting.take(client),
-                None => self.next(),
+                None => self.next(inside),
             };
             match (held, client) {
                 (None, None) => return,
@@ -185,14 +185,16 @@ impl Interface {
         true
     }
 
-    /// The next packet of a datapath that there is.
-    fn next(&mut self) -> Option<Held> {
+    /// The next packet of a datapath that there is; those of others, and of actions that nobody remembers, are lost by name.
+    fn next(&mut self, inside: &Datapath) -> Option<Held> {
         let upcalls = self.upcalls.as_mut()?;
         while let Some(record) = upcalls.pop(&mut self.frame) {
             if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
                 let (port, ticket, line) = (record.port, record.ticket, record.line());
                 return Some(Held { upcall, module, port, ticket, line });
             }
+            // It has no ticket that counts: its flow table is gone from here, or it is not one that others go behind.
+            inside.engine().upcalls_lost(record.port, 1);
         }
         None
     }

@@ -155,22 +155,48 @@ impl Adapter<'_> {
         let (module, metadata) = (Arc::clone(&place.module), metadata(&key));
         let member = place.members.get(&u32::from(metadata.in_port));
         let origin = member.and_then(|member| member.port).unwrap_or(PortId::INTERNAL);
-        let executions = self.inside.executions();
         if is_probe {
             return Execution::new(metadata, &actions, 0).map(drop).map_err(flows::unsupported);
         }
-        if !(FRAME_BYTES_MIN as usize..=FRAME_BYTES_MAX as usize).contains(&packet.len()) {
+        let ticket = hash.map_or(0, ticket_in);
+        let execution = self.execution(id, metadata, &actions, packet.len()).inspect_err(|_| {
+            // It is not sent, and nothing waits for it.
+            module.settle(ticket);
+            self.inside.engine().upcalls_lost(origin, 1);
+        })?;
+        self.inject((origin, ticket), module, execution, packet);
+        Ok(())
+    }
+
+    /// What is done with a packet of so many bytes, if it may be sent.
+    fn execution(
+        &mut self,
+        id: DatapathId,
+        metadata: Metadata,
+        actions: &[Action],
+        len_bytes: usize,
+    ) -> Result<Execution, Refusal> {
+        if !(FRAME_BYTES_MIN as usize..=FRAME_BYTES_MAX as usize).contains(&len_bytes) {
             return Err(Refusal::invalid("the packet is too short or too long for a frame"));
         }
-        let under_way = Arc::clone(&self.places.under_way);
-        if !under_way.has_room() {
+        if !self.places.under_way.has_room() {
             return Err(Refusal::new(Errno::ENOMEM, "too many packets are on their way to be executed"));
         }
-        let own = userspace(&actions).into_iter().cloned().collect();
+        let own = userspace(actions).into_iter().cloned().collect();
         let number = self.place_mut(id)?.executed.remember(own);
-        let execution = Execution::new(metadata, &actions, number).map_err(flows::unsupported)?;
+        Execution::new(metadata, actions, number).map_err(flows::unsupported)
+    }
+
+    /// Has a worker send a packet.
+    fn inject(
+        &self,
+        (origin, ticket): (PortId, u32),
+        module: Arc<FlowModule>,
+        execution: Execution,
+        packet: Vec<u8>,
+    ) {
+        let (executions, under_way) = (self.inside.executions(), Arc::clone(&self.places.under_way));
         let (len_bytes, announced) = (packet.len(), Arc::clone(&module));
-        let ticket = hash.map_or(0, ticket_in);
         under_way.enter(len_bytes);
         self.inside.engine().inject(
             origin,
@@ -181,7 +207,6 @@ impl Adapter<'_> {
                 under_way.leave(len_bytes);
             },
         );
-        Ok(())
     }
 }
 
