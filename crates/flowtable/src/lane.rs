@@ -112,12 +112,14 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(worker: usize, seed: u64) -> Self {
+        let mut dice = Dice::new(seed);
+        let pending = Pending::new(worker, &mut dice);
         Self {
             worker,
             cache: Cache::new(),
             order: Order::new(),
-            dice: Dice::new(seed),
-            pending: Pending::new(worker),
+            dice,
+            pending,
             version: 0,
             foresight: Foresight::new(),
             sought: [0; 2],

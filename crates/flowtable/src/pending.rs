@@ -21,6 +21,7 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, PortId};
 use crate::bounds::{
     CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS,
 };
+use crate::hash::Dice;
 
 /// Where the round of a place begins in its word; below are the count and this bit.
 const ROUND_SHIFT: u32 = 32;
@@ -160,8 +161,10 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) fn new(worker: usize) -> Self {
-        let places = vec![Place::default(); PENDING_FLOWS].into_boxed_slice();
+    /// Without flows. Each place begins with a round by chance: what comes back of a table that was there before this one is late.
+    pub(crate) fn new(worker: usize, dice: &mut Dice) -> Self {
+        let mut place = || Place { round: (dice.next() >> 48) as u16, ..Place::default() };
+        let places = (0..PENDING_FLOWS).map(|_| place()).collect();
         Self { worker, places, taken: 0, crowds: Vec::with_capacity(CROWDS_MAX), next: 0 }
     }
 
@@ -350,9 +353,27 @@ impl Pending {
 mod tests {
     use super::*;
 
+    fn pending(worker: usize) -> Pending {
+        Pending::new(worker, &mut Dice::new(7))
+    }
+
+    #[test]
+    fn tickets_of_another_table_are_late() {
+        let ticket_by = |seed| {
+            let (tickets, mut pending) = (Tickets::new(), Pending::new(0, &mut Dice::new(seed)));
+            let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+            (ticket, tickets)
+        };
+        let ((former, _), (now, tickets)) =
+            (ticket_by(0x1234_5678_9abc_def0), ticket_by(0x0fed_cba9_8765_4321));
+        assert_eq!((former.worker(), former.place()), (now.worker(), now.place()));
+        assert!(!tickets.begin(former) && tickets.begin(now));
+        assert!(!Tickets::new().begin(former), "none of its place is there");
+    }
+
     #[test]
     fn packets_follow_until_all_before_them_are_through() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(3));
+        let (tickets, mut pending) = (Tickets::new(), pending(3));
         assert_eq!(pending.turn(&tickets, 77, 0), Turn::Now);
         let first = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 77, 1), Turn::Behind);
@@ -372,7 +393,7 @@ mod tests {
 
     #[test]
     fn beyond_a_number_of_packets_nobody_follows_until_those_are_through() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
         let ticket = pending.enter(&tickets, (PortId(1), 5), 0);
         (1..PENDING_PACKETS_MAX).for_each(|_| assert_eq!(pending.enter(&tickets, (PortId(1), 5), 0), ticket));
         let ticket = ticket.expect("there is room");
@@ -387,7 +408,7 @@ mod tests {
 
     #[test]
     fn behind_a_crowd_its_port_waits_until_that_is_through_or_overdue() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(1));
+        let (tickets, mut pending) = (Tickets::new(), pending(1));
         let (port, other) = (PortId(3), PortId(4));
         let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
         assert!(!pending.is_crowded(port, 5) && !pending.is_holding(&tickets, port, 0));
@@ -404,7 +425,7 @@ mod tests {
 
     #[test]
     fn what_is_overdue_is_late_once_it_is_overtaken() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
         let first = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX - 1), Turn::Behind);
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX), Turn::Overdue);
@@ -428,7 +449,7 @@ mod tests {
 
     #[test]
     fn nothing_overtakes_a_packet_that_is_being_sent() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(2));
+        let (tickets, mut pending) = (Tickets::new(), pending(2));
         let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
         let behind = pending.enter(&tickets, (PortId(1), 5), 1).expect("there is room");
         assert!(tickets.begin(ticket));
@@ -448,7 +469,7 @@ mod tests {
 
     #[test]
     fn what_was_overtaken_is_not_sent_and_changes_nothing() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
         let late = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
         assert!(pending.overtake(&tickets, 5) && !tickets.begin(late));
         let next = pending.enter(&tickets, (PortId(1), 5), 1).expect("there is room");
@@ -464,7 +485,7 @@ mod tests {
 
     #[test]
     fn a_place_of_which_a_packet_is_being_sent_is_nobody_elses() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
         let hash = |number: usize| 5 + (number * PENDING_FLOWS) as u64;
         let mut enter = |number, now_ns| pending.enter(&tickets, (PortId(1), hash(number)), now_ns);
         let all: Vec<_> = (0..PENDING_WAYS).filter_map(|number| enter(number, 0)).collect();
@@ -477,7 +498,7 @@ mod tests {
 
     #[test]
     fn who_is_through_and_says_nothing_more_leaves_its_place() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
         let ticket = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
         assert!(is_any_after(&mut pending, &tickets, 0), "it is on the way");
         tickets.settle(ticket);
@@ -492,7 +513,7 @@ mod tests {
 
     #[test]
     fn whom_nobody_says_anything_of_leaves_its_place_and_is_late() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(0));
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
         let ticket = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
         let forgotten_ns = PENDING_NS_MAX + FORGOTTEN_NS;
         assert!(is_any_after(&mut pending, &tickets, forgotten_ns - 1));
@@ -509,7 +530,7 @@ mod tests {
 
     #[test]
     fn a_flow_without_a_place_has_no_ticket() {
-        let (tickets, mut pending) = (Tickets::new(), Pending::new(15));
+        let (tickets, mut pending) = (Tickets::new(), pending(15));
         let hashes = |count: usize| (0..count as u64).map(|number| 5 + number * PENDING_FLOWS as u64);
         let all: Vec<_> =
             hashes(PENDING_WAYS + 1).map(|hash| pending.enter(&tickets, (PortId(1), hash), 0)).collect();
