@@ -43,7 +43,8 @@ impl Engine {
 
     /// Sends a frame that came from `origin` on from the port `internal`, soon and in the order of calls: `announce` tells the
     /// module what is to be done with it, or why that is not to be; `done` is called afterwards. It is not sent either while
-    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are under way. What becomes of it is counted at `origin`.
+    /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are under way, or while workers rest ([`Engine::rest`]). What
+    /// becomes of it is counted at `origin`.
     pub fn inject(
         &self,
         origin: PortId,
@@ -52,8 +53,7 @@ impl Engine {
         done: impl FnOnce() + Send + 'static,
     ) {
         self.crew.mailbox(0).post(Box::new(move |worker| {
-            let has_room = worker.fabric.can_inject(frame.len()).map_err(|_| DropReason::RxShare);
-            match has_room.and_then(|()| announce()) {
+            match worker.can_inject(frame.len()).and_then(|()| announce()) {
                 Ok(()) => worker.inject(origin, &frame),
                 Err(reason) => worker.fabric.drop_injected(origin, reason),
             }
@@ -132,6 +132,14 @@ impl Worker {
         if self.upcall_bell.as_ref().is_some_and(|own| Arc::ptr_eq(own, bell)) {
             self.answer_to(None);
         }
+    }
+
+    /// Whether a frame of the control plane's may be sent: not while it stands still, since somebody else may have the rings.
+    fn can_inject(&mut self, len_bytes: usize) -> Result<(), DropReason> {
+        if self.is_still() {
+            return Err(DropReason::Recalled);
+        }
+        self.fabric.can_inject(len_bytes).map_err(|_| DropReason::RxShare)
     }
 
     /// Sends a frame of the control plane's.

@@ -598,6 +598,10 @@ impl Worker {
         rings.into_iter().for_each(|(port, index)| self.heed(port, index, now));
     }
 
+    pub(crate) fn is_still(&self) -> bool {
+        self.is_still
+    }
+
     /// Nothing is done any more, and what was counted is known to who has the books.
     pub(crate) fn stand_still(&mut self) {
         self.is_still = true;

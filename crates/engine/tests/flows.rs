@@ -120,6 +120,23 @@ fn a_stream_begins_with_misses_and_goes_on_by_its_flow() {
 }
 
 #[test]
+fn packets_of_the_control_plane_are_lost_by_name_while_workers_stand_still() {
+    let mut switch = TestSwitch::with(Arc::new(FlowModule::default()), WORKERS);
+    let (port, _one) = switch.attach(config("one"), GuestOptions::default());
+    let inject = |switch: &TestSwitch| {
+        let announce = || Err(DropReason::FlowDrop);
+        switch.engine.inject(port, frame(2, 1, 0, 100), announce, || {});
+        let counters = switch.port(port).counters;
+        [DropReason::Recalled, DropReason::FlowDrop].map(|reason| counters.rx_drops.of(reason))
+    };
+    switch.engine.rest(Duration::from_secs(1)).unwrap();
+    assert_eq!(inject(&switch), [1, 0], "nobody is asked what is done with it");
+    switch.engine.wake().unwrap();
+    assert_eq!(inject(&switch), [1, 1]);
+    switch.assert_conserved();
+}
+
+#[test]
 fn when_the_control_plane_is_gone_packets_of_no_flow_are_lost_by_name() {
     let module = Arc::new(FlowModule::default());
     let mut switch = TestSwitch::with(Arc::clone(&module) as Arc<_>, WORKERS);
