@@ -291,13 +291,13 @@ impl UpcallReader {
 }
 
 impl UpcallWriter {
-    /// Hands a copy over; as many packets as it was cut into.
+    /// Hands a copy over; as many packets as it was cut into, of which `split` is told one by one, but of the first.
     fn take(
         &mut self,
-        source: &Source<'_>,
-        copy: &Copy<'_>,
+        (source, copy): (&Source<'_>, &Copy<'_>),
         record: UpcallRecord,
         now_ns: u64,
+        split: impl Fn(),
     ) -> Result<Delivered, DropReason> {
         let (header, line) = (copy.header, record.line());
         let len = header.frame_len_bytes() as usize;
@@ -311,7 +311,7 @@ impl UpcallWriter {
             return Err(DropReason::Recalled);
         }
         if header.offload.is_gso() {
-            return self.segment(len, copy, record);
+            return self.segment(len, copy, record, split);
         }
         if header.offload.needs_csum() {
             complete(frame, &header.offload);
@@ -325,12 +325,13 @@ impl UpcallWriter {
         Ok(delivered)
     }
 
-    /// One packet for each segment, all or none. Who is done with the last one is done with the packet.
+    /// One packet for each segment, all or none. Each has the ticket: who is done with all of them is done with the packet.
     fn segment(
         &mut self,
         len: usize,
         copy: &Copy<'_>,
         record: UpcallRecord,
+        split: impl Fn(),
     ) -> Result<Delivered, DropReason> {
         let head = copy.header.bytes();
         let plan =
@@ -345,16 +346,18 @@ impl UpcallWriter {
             let (mut out, payload) = ([0; IMAGE_BYTES], plan.payload(index));
             let offload = plan.write_header(index, head, &mut out);
             let payload = self.frame.get(payload.start as usize..payload.end as usize).unwrap_or_default();
-            let ticket = if index + 1 == plan.count() { record.ticket } else { 0 };
             self.record.clear();
-            self.record.extend_from_slice(&UpcallRecord { ticket, ..record }.prefix());
+            self.record.extend_from_slice(&record.prefix());
             self.record.extend_from_slice(&out[..header_len]);
             self.record.extend_from_slice(payload);
             complete(&mut self.record[PREFIX_BYTES..], &offload);
             let len_bytes = (header_len + payload.len()) as u32;
             self.record.truncate(PREFIX_BYTES.saturating_add(copy.truncate_len_bytes as usize));
             delivered.csum_completed += 1;
-            self.push(UpcallRecord { len_bytes, ticket, ..record }, &mut delivered)?;
+            if index > 0 {
+                split(); // before anybody can be done with it
+            }
+            self.push(UpcallRecord { len_bytes, ..record }, &mut delivered)?;
         }
         Ok(delivered)
     }
@@ -444,7 +447,9 @@ impl Fabric {
         let (port, worker) = (copy.packet.port(), senders.worker);
         let record = UpcallRecord { reason, port, metadata, worker, len_bytes: 0, ticket, origin };
         let taken = match (&mut upcalls.writer, senders.source(copy.packet)) {
-            (Some(writer), Some(source)) => writer.take(&source, &copy, record, now_ns),
+            (Some(writer), Some(source)) => {
+                writer.take((&source, &copy), record, now_ns, || module.upcall_split(&upcall))
+            }
             (None, _) => Err(DropReason::NoFlow),
             (_, None) => Err(DropReason::Recalled),
         };

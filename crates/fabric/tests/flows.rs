@@ -1,6 +1,8 @@
 //! A flow table in the fabric, and a control plane in a few lines: misses go up, packets come back, flows take over, in order.
 
 mod support;
+#[path = "support/tcp.rs"]
+mod tcp;
 
 use std::sync::Arc;
 
@@ -9,8 +11,10 @@ use lasthop_flow::{Action, Ethernet, FlowKey, Match, Userspace};
 use lasthop_flowtable::bounds::{PENDING_NS_MAX, PENDING_PACKETS_MAX};
 use lasthop_flowtable::{Execution, Flow, FlowModule};
 use lasthop_verdict::{DropReason, Mac, Module, PortId, PortKind, PortSettings, UpcallReason};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use lasthop_wire::{Metadata, Offload};
 use support::{TestGuest, assert_conserved, everything, frame};
+use tcp::tcp_frame;
 
 const LIMITS: UpcallLimits = UpcallLimits { packets: 64, bytes: 200_000, rate: 0 };
 const PORTS: [PortId; 3] = [PortId(1), PortId(2), PortId(3)];
@@ -135,6 +139,46 @@ fn what_comes_back_after_it_was_overtaken_goes_nowhere() {
     assert_eq!(switch.received(2), [2]);
     let counters = switch.guests[0].counters(&switch.fabric);
     assert_eq!((counters.injected, counters.rx_drops.of(DropReason::OutOfOrder)), (2, 2));
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+/// Guest 1 sends a packet that goes to the control plane as three.
+fn send_segments(switch: &mut Switch, now_ns: u64) {
+    let (mut bytes, csum_start) = tcp_frame(false, &[7; 300]);
+    bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    let (csum_start, csum_offset) = (csum_start as u16, 16);
+    let (flags, gso_type, gso_size, hdr_len) = (F_NEEDS_CSUM, GSO_TCPV4, 100, 54);
+    let offload = Offload { flags, gso_type, hdr_len, gso_size, csum_start, csum_offset };
+    assert!(switch.guests[0].queue(&bytes, offload));
+    switch.fabric.visit(switch.guests[0].tx_ring(), now_ns);
+    switch.guests[0].reclaim();
+}
+
+#[test]
+fn a_packet_is_through_when_all_of_its_segments_are() {
+    let mut switch = Switch::new();
+    send_segments(&mut switch, 0);
+    switch.install(2, vec![Action::Output(2)]);
+    assert_eq!(switch.answer(2).len(), 2);
+    send_segments(&mut switch, 1);
+    assert_eq!(switch.received(2).len(), 2, "those behind the third segment wait");
+    assert_eq!((switch.answer(9).len(), switch.received(2).len()), (4, 4));
+    send_segments(&mut switch, 2);
+    assert_eq!((switch.answer(9).len(), switch.received(2).len()), (0, 1), "by its flow");
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn segments_that_come_back_after_they_were_overtaken_go_nowhere() {
+    let mut switch = Switch::new();
+    send_segments(&mut switch, 0);
+    switch.install(2, vec![Action::Output(2)]);
+    assert_eq!(switch.answer(1).len(), 1);
+    send_segments(&mut switch, PENDING_NS_MAX);
+    assert_eq!(switch.received(2).len(), 2, "a segment, and all of the next packet");
+    assert_eq!((switch.answer(9).len(), switch.received(2).len()), (2, 0));
+    let counters = switch.guests[0].counters(&switch.fabric);
+    assert_eq!((counters.injected, counters.rx_drops.of(DropReason::OutOfOrder)), (3, 2));
     assert_conserved(&switch.fabric, &PORTS);
 }
 

@@ -351,6 +351,12 @@ impl Module for FlowModule {
         own.lane.pending.is_holding(&self.table.shared.tickets, port, now_ns)
     }
 
+    fn upcall_split(&self, upcall: &Upcall) {
+        if upcall.origin == self.origin.load(Ordering::Relaxed) {
+            self.table.shared.tickets.add(Ticket(upcall.ticket));
+        }
+    }
+
     fn upcall_lost(&self, upcall: &Upcall) {
         if upcall.origin == self.origin.load(Ordering::Relaxed) {
             self.settle(upcall.ticket);

@@ -81,6 +81,11 @@ impl Tickets {
         self.0.get(ticket.worker())?.get(ticket.place())
     }
 
+    /// A packet goes up as one more than was thought.
+    pub(crate) fn add(&self, ticket: Ticket) {
+        self.change(ticket, |word| word + 1);
+    }
+
     /// The control plane is done with a packet that is not sent; one of an earlier round counts no more.
     pub(crate) fn settle(&self, ticket: Ticket) {
         self.change(ticket, settled);
@@ -465,6 +470,22 @@ mod tests {
         assert!(pending.overtake(&tickets, 5) && !pending.is_any());
         assert!(!tickets.begin(ticket), "it was overtaken");
         assert_eq!(pending.turn(&tickets, 5, 2 * PENDING_NS_MAX), Turn::Now);
+    }
+
+    #[test]
+    fn each_part_of_a_packet_is_told_of() {
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
+        let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        (tickets.add(ticket), tickets.add(ticket), tickets.add(Ticket::NONE));
+        assert!(tickets.begin(ticket));
+        tickets.done(ticket);
+        tickets.settle(ticket);
+        assert_eq!(pending.turn(&tickets, 5, 1), Turn::Behind, "a third part is on the way");
+        assert!(pending.overtake(&tickets, 5) && !tickets.begin(ticket));
+        let next = pending.enter(&tickets, (PortId(1), 5), 2).expect("there is room");
+        tickets.add(ticket);
+        tickets.done(next);
+        assert_eq!(pending.turn(&tickets, 5, 3), Turn::Now, "what is late counts no more");
     }
 
     #[test]

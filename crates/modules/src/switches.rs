@@ -146,6 +146,10 @@ impl Module for Switches {
     }
 
     /// Each module knows its own by their `origin`.
+    fn upcall_split(&self, upcall: &Upcall) {
+        self.modules.iter().flatten().for_each(|module| module.upcall_split(upcall));
+    }
+
     fn upcall_lost(&self, upcall: &Upcall) {
         self.modules.iter().flatten().for_each(|module| module.upcall_lost(upcall));
     }

@@ -232,6 +232,11 @@ pub trait Module: Send + Sync {
         let _ = (port, worker, now_ns);
         false
     }
+    /// A copy for the control plane was decided on and is handed over as one packet more, each of which has its ticket. Told before
+    /// that one is handed over.
+    fn upcall_split(&self, upcall: &Upcall) {
+        let _ = upcall;
+    }
     /// A copy for the control plane was decided on and could not be handed over.
     fn upcall_lost(&self, upcall: &Upcall) {
         let _ = upcall;

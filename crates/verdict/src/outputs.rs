@@ -47,7 +47,8 @@ pub struct Upcall {
     pub reason: UpcallReason,
     /// What is known of the packet besides its bytes.
     pub metadata: Metadata,
-    /// By which the module is told that the control plane is done with the packet; 0 if it does not want to know.
+    /// By which the module is told that the control plane is done with the packet, for each one that it was cut into; 0 if it
+    /// does not want to know.
     pub ticket: u32,
     /// Whose it is, as the module was numbered by who reads: several modules may ask one control plane.
     pub origin: u16,
