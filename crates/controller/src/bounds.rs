@@ -40,8 +40,8 @@ pub const BATCH_BYTES: usize = 64 * 1024;
 pub const BATCH_REQUESTS: usize = 64;
 /// Datagrams that may wait to be sent before no more packets are taken: the switch is behind.
 pub const WAITING_MAX: usize = 64;
-/// The same, before packets that are not taken are not even given back to be dropped: their flows wait for them until the switch gives
-/// them up.
+/// The same, up to which packets that are not taken are given back to be dropped. Of those beyond, the switch hears nothing, and keeps
+/// their flows waiting for a while.
 pub const GIVEN_BACK_MAX: usize = 4 * WAITING_MAX;
 /// Addresses that changed ports and are kept to be shown.
 pub const MOVES_MAX: usize = 16;
