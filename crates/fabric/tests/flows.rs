@@ -142,6 +142,34 @@ fn what_comes_back_after_it_was_overtaken_goes_nowhere() {
     assert_conserved(&switch.fabric, &PORTS);
 }
 
+#[test]
+fn nothing_passes_a_packet_that_is_just_being_sent() {
+    let mut switch = Switch::new();
+    switch.send(2, 0..1, 0);
+    let first = switch.reader.pop(&mut Vec::new()).unwrap();
+    assert!(switch.module.begin(first.ticket));
+    let dropped = |switch: &Switch| {
+        let counters = switch.guests[0].counters(&switch.fabric);
+        [DropReason::OutOfOrder, DropReason::NoFlow].map(|reason| counters.rx_drops.of(reason))
+    };
+    switch.module.set_asked(false);
+    switch.send(2, 1..2, 1000);
+    assert_eq!(dropped(&switch), [1, 0], "there is no flow, and nobody is asked");
+    switch.install(3, vec![Action::Output(3)]);
+    switch.send(2, 2..3, 2000);
+    assert_eq!(dropped(&switch), [2, 0], "there are flows");
+    switch.module.set_asked(true);
+    switch.install(2, vec![Action::Output(2)]);
+    switch.send(2, 3..4, PENDING_NS_MAX);
+    assert_eq!(switch.received(2), [], "it is behind, though overdue");
+    switch.module.done(first.ticket);
+    assert_eq!((switch.answer(9), switch.received(2)), (vec![3], vec![3]));
+    switch.module.set_asked(false);
+    switch.send(4, 4..5, PENDING_NS_MAX);
+    assert_eq!(dropped(&switch), [2, 1], "by what stands in");
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
 /// Guest 1 sends a packet that goes to the control plane as three.
 fn send_segments(switch: &mut Switch, now_ns: u64) {
     let (mut bytes, csum_start) = tcp_frame(false, &[7; 300]);
