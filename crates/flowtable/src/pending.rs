@@ -476,7 +476,7 @@ mod tests {
     fn each_part_of_a_packet_is_told_of() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
-        (tickets.add(ticket), tickets.add(ticket), tickets.add(Ticket::NONE));
+        [ticket, ticket, Ticket::NONE].into_iter().for_each(|ticket| tickets.add(ticket));
         assert!(tickets.begin(ticket));
         tickets.done(ticket);
         tickets.settle(ticket);
