@@ -234,7 +234,6 @@ impl Duty {
         let look_ns = self.patience.ns();
         self.workers.iter_mut().for_each(|worker| worker.hear_if_due(now, poll_ns, look_ns));
         if !worked {
-            std::hint::spin_loop(); // what shares the core's units goes faster
             self.wind_down(now);
         }
     }
