@@ -325,6 +325,21 @@ fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
 }
 
 #[test]
+fn a_program_that_never_takes_over_is_followed_by_the_old_one_and_no_vnic_stays_behind() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let _one = guest(&switch, "one", ONE);
+    let (process, program) = (switch.switch_pid(), program_of(switch.switch_pid().expect("a process")));
+    let version = own_version(&switch);
+    let said = switch.ask(&["upgrade", &heir_of_version(&switch, version, "exec cat >/dev/null")]).refused();
+    assert!(said.contains("there was no answer in time"), "{said}");
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    assert_ne!(switch.switch_pid(), process);
+    assert_eq!(program_of(switch.switch_pid().expect("a process")), program);
+    let _two = guest(&switch, "two", TWO);
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+}
+
+#[test]
 fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));

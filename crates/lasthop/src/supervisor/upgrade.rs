@@ -139,8 +139,14 @@ impl Supervisor {
     }
 
     pub(super) fn upgrade_on_time(&mut self, now: Instant) {
-        if self.upgrade_due().is_some_and(|due| due <= now) {
-            self.refuse_upgrade("there was no answer in time");
+        if self.upgrade_due().is_none_or(|due| due > now) {
+            return;
+        }
+        let is_current = matches!(self.upgrade, Some(Upgrade::TakingOver { .. }));
+        self.refuse_upgrade("there was no answer in time");
+        if is_current {
+            // It has the guests and is not what was asked for any more: its end gives them, and all ports, to the next one.
+            self.lives.current().into_iter().for_each(Process::kill);
         }
     }
 
