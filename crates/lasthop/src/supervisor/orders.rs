@@ -92,6 +92,11 @@ impl Waiting {
     pub(super) fn due(&self) -> Option<Instant> {
         self.asker.is_some().then_some(self.until)
     }
+
+    /// Whether the switch is to come to rest.
+    pub(super) fn is_for_rest(&self) -> bool {
+        matches!(self.what, What::Rested)
+    }
 }
 
 impl Supervisor {

@@ -290,7 +290,11 @@ impl Supervisor {
         self.forget_next_books();
         match &upgrade {
             Upgrade::Asking { .. } => {}
-            Upgrade::Resting { .. } => self.order(Order::Wake, What::Restored, None),
+            Upgrade::Resting { .. } => {
+                // An answer that comes late is not the next upgrade's.
+                self.waiting.retain(|_, waiting| !waiting.is_for_rest());
+                self.order(Order::Wake, What::Restored, None);
+            }
             Upgrade::TakingOver { .. } => self.lives.use_own_program(),
         }
         let (program, asker) = upgrade.into_parts();
