@@ -364,6 +364,20 @@ fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
 }
 
 #[test]
+fn an_address_that_the_next_program_refuses_is_in_the_way_of_no_upgrade() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    switch.ask(&["fdb", "add", "02:00:00:00:00:07", "two"]).ok();
+    // Which has no table: it refuses what was entered into the one before it.
+    switch.ask(&["switch", "set", "default", "module=dummy"]).ok();
+    let process = switch.switch_pid();
+    switch.ask(&["upgrade"]).ok();
+    assert_ne!(switch.switch_pid(), process);
+    switch.ask(&["switch", "set", "default", "module=bridge"]).ok();
+    let shown = switch.ask(&["fdb", "show"]).ok();
+    assert!(shown.contains("02:00:00:00:00:07 dev two"), "{shown}");
+}
+
+#[test]
 fn an_upgrade_waits_for_no_front_end() {
     use std::io::Write;
     let switch = Switch::start(&["--vnic", "one", "--vnic", "half"]);
