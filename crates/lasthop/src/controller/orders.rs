@@ -31,6 +31,8 @@ pub(crate) enum ControllerOrder {
     Flush { round: u64, flush: Flush },
     /// Tell all addresses, and what happened so far.
     Tell { round: u64 },
+    /// Give a sign of life.
+    Live { round: u64 },
 }
 
 /// From the controller process.
@@ -38,7 +40,11 @@ pub(crate) enum ControllerOrder {
 pub(crate) enum ControllerReport {
     /// The answer to [`ControllerOrder::Flush`]: so many addresses were forgotten.
     Flushed { round: u64, flushed: usize },
-    /// The answer to [`ControllerOrder::Tell`].
+    /// The answer to [`ControllerOrder::Live`].
+    Alive { round: u64 },
+    /// Part of the answer to [`ControllerOrder::Tell`]: addresses that come before others.
+    Addresses { round: u64, fdb: FdbReport },
+    /// The answer to [`ControllerOrder::Tell`], with the last addresses.
     Told { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
     /// A sentence for the log.
     Said(String),

@@ -53,6 +53,8 @@ pub(super) struct Plane {
     /// Which processes are connected: how often each was started until then.
     connected: Option<(u64, u64)>,
     asking: Asking<PlaneQuestion>,
+    /// Addresses of an answer that comes in parts, and the answer's round.
+    parts: (u64, Vec<FdbLine>),
     /// When it is to be replaced by one of another program, and that.
     renewal: Option<(Instant, PathBuf)>,
     /// The round that it has to answer, and until when.
@@ -86,9 +88,31 @@ impl Plane {
             told: None,
             connected: None,
             asking: Asking::new(PATIENCE),
+            parts: (0, Vec::new()),
             renewal: None,
             suspicion: None,
         }
+    }
+
+    /// Addresses of the answer of this round, behind those that came before; whoever tells them lives.
+    fn take_part(&mut self, round: u64, addresses: Vec<FdbLine>) {
+        if self.parts.0 != round {
+            self.parts = (round, Vec::new());
+        }
+        self.parts.1.extend(addresses);
+        self.suspicion = None;
+    }
+
+    /// It has answered up to this round.
+    fn lives_at(&mut self, round: u64) {
+        self.suspicion.take_if(|(awaited, _)| *awaited <= round);
+    }
+
+    /// The process is no more, and nothing will come of what it was asked.
+    fn forget_process(&mut self) {
+        self.connected = None;
+        self.suspicion = None;
+        self.parts = (0, Vec::new());
     }
 
     /// When somebody has waited for long enough, or the process is to be started.
@@ -185,9 +209,12 @@ impl Supervisor {
             ControllerReport::Flushed { round, flushed } => {
                 self.plane_told(round, &PlaneTold { flushed, ..PlaneTold::default() });
             }
+            ControllerReport::Alive { round } => self.plane.lives_at(round),
+            ControllerReport::Addresses { round, fdb } => self.plane.take_part(round, fdb.entries),
             ControllerReport::Told { round, fdb, moves, switches } => {
-                let told =
-                    PlaneTold { fdb: fdb.entries, inside: switches, moves, has_answered: true, flushed: 0 };
+                self.plane.take_part(round, fdb.entries);
+                let fdb = std::mem::take(&mut self.plane.parts.1);
+                let told = PlaneTold { fdb, inside: switches, moves, has_answered: true, flushed: 0 };
                 self.plane_told(round, &told);
             }
             ControllerReport::Said(words) => say!("controller: {words}"),
@@ -201,12 +228,11 @@ impl Supervisor {
     fn controller_gone(&mut self) {
         let pid = self.plane.lives.pid().unwrap_or_default();
         let how = self.plane.lives.bury();
-        self.plane.connected = None;
+        self.plane.forget_process();
         if self.plane.lives.is_hasty() {
             // Else the program of an upgrade that is none for it would be started for ever.
             self.plane.lives.use_own_program();
         }
-        self.plane.suspicion = None;
         if !self.stage.is_last() {
             let pause_ms = self.plane.lives.plan().as_millis();
             say!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
@@ -251,7 +277,7 @@ impl Supervisor {
     /// The controller has answered: rounds in their order, so this is for whoever is left of this one, and for nobody else.
     fn plane_told(&mut self, round: u64, told: &PlaneTold) {
         let now = Instant::now();
-        self.plane.suspicion.take_if(|(awaited, _)| *awaited <= round);
+        self.plane.lives_at(round);
         // Who has waited for too long is told what is known without it.
         self.answer_plane(0, now, &PlaneTold::default());
         self.answer_plane(round, now, told);
@@ -274,7 +300,7 @@ impl Supervisor {
     pub(super) fn suspect_plane(&mut self) {
         if self.plane.lives.is_up() && self.plane.suspicion.is_none() {
             let round = self.plane.asking.next_round();
-            self.plane.lives.send(&ControllerOrder::Tell { round }, Vec::new());
+            self.plane.lives.send(&ControllerOrder::Live { round }, Vec::new());
             self.plane.suspicion = Some((round, Instant::now() + HANG_PATIENCE));
         }
     }
