@@ -316,7 +316,7 @@ impl Supervisor {
         let how = self.plane.lives.bury();
         say!("the controller process {how}, to be replaced by that of {}", program.display());
         self.plane.lives.use_program(program);
-        self.plane.connected = None;
+        self.plane.forget_process();
         self.answer_plane(u64::MAX, now, &PlaneTold::default());
         self.settle_plane();
     }
