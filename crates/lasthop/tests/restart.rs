@@ -364,6 +364,31 @@ fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
 }
 
 #[test]
+fn an_upgrade_to_a_program_that_was_started_for_another_default_switch_is_refused() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (process, version) = (switch.switch_pid(), own_version(&switch));
+    let (started, go) = (switch.base.path().join("started"), switch.base.path().join("go"));
+    let script = heir_of_version(&switch, version, "cat >/dev/null");
+    let waits = format!(
+        "#!/bin/sh\n>{}\nwhile ! [ -e {} ]; do sleep 0.01; done\n. {script}\n",
+        started.display(),
+        go.display()
+    );
+    let heir = switch.base.path().join("late");
+    std::fs::write(&heir, waits).expect("written");
+    std::fs::set_permissions(&heir, std::fs::Permissions::from_mode(0o755)).expect("made executable");
+    let said = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| switch.ask(&["upgrade", heir.to_str().expect("text")]).refused());
+        eventually("its start", || started.exists().then_some(()));
+        switch.ask(&["switch", "set", "default", "module=dummy"]).ok();
+        std::fs::write(&go, "").expect("written");
+        asked.join().expect("an answer")
+    });
+    assert!(said.contains("changed meanwhile; try again"), "{said}");
+    assert_eq!(switch.switch_pid(), process);
+}
+
+#[test]
 fn an_address_that_the_next_program_refuses_is_in_the_way_of_no_upgrade() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     switch.ask(&["fdb", "add", "02:00:00:00:00:07", "two"]).ok();

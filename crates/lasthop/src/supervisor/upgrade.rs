@@ -33,6 +33,8 @@ use super::source::Source;
 
 /// How long the new program has to answer, and the old switch to rest.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Why a new program that knows other switches and ports than there are is none.
+const CHANGED: &str = "its vnics, ports or switches changed meanwhile; try again";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,6 +51,8 @@ pub(super) enum Upgrade {
         program: PathBuf,
         asker: Asker,
         until: Instant,
+        /// The switches when it was started: options of the default one are among its own.
+        born: Vec<SwitchSpec>,
         introduction: Option<Introduction>,
     },
     /// The old one comes to rest.
@@ -147,9 +151,8 @@ impl Supervisor {
         let mut heir = self.lives.stand_by(&program)?;
         self.poller.add(&heir.channel, Source::Heir.into(), Interest::READ)?;
         let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
-        let until = Instant::now() + PATIENCE;
-        self.upgrade =
-            Some(Upgrade::Asking { heir, program, asker: asker.clone(), until, introduction: None });
+        let (until, asker, born) = (Instant::now() + PATIENCE, asker.clone(), self.switches.clone());
+        self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction: None });
         Ok(())
     }
 
@@ -206,13 +209,17 @@ impl Supervisor {
             );
             return self.refuse_upgrade(&why);
         }
-        let Some(Upgrade::Asking { mut heir, program, asker, until, introduction }) = self.upgrade.take()
+        let Some(Upgrade::Asking { mut heir, program, asker, until, born, introduction }) = self.upgrade.take()
         else {
             return;
         };
         let Some(introduction) = introduction else {
+            let is_other = born != self.switches;
             let introduction = Some(self.introduce(&mut heir));
-            self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, introduction });
+            self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction });
+            if is_other {
+                self.refuse_upgrade(CHANGED);
+            }
             return;
         };
         let heir_pid = heir.pid();
@@ -264,7 +271,7 @@ impl Supervisor {
             (Ok(_), Some(Upgrade::Resting { heir, program, asker, since, introduction })) => {
                 if introduction.told != self.to_be_told() {
                     self.upgrade = Some(Upgrade::Resting { heir, program, asker, since, introduction });
-                    return self.refuse_upgrade("its vnics, ports or switches changed meanwhile; try again");
+                    return self.refuse_upgrade(CHANGED);
                 }
                 let predecessor = self.succeed(heir, program.clone());
                 let refused = introduction.refused;
