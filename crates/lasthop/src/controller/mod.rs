@@ -347,7 +347,8 @@ mod tests {
             is_static: false,
         };
         let count = 150_000;
-        let entries = (0..count).map(|age_ms| FdbLine { age_ms: u64::MAX - age_ms, ..line.clone() }).collect();
+        let entries =
+            (0..count).map(|age_ms| FdbLine { age_ms: u64::MAX - age_ms, ..line.clone() }).collect();
         let whole = FdbReport { entries };
         let (mut parts, last) = in_parts(whole.clone());
         parts.push(last);

@@ -209,7 +209,8 @@ impl Supervisor {
             );
             return self.refuse_upgrade(&why);
         }
-        let Some(Upgrade::Asking { mut heir, program, asker, until, born, introduction }) = self.upgrade.take()
+        let Some(Upgrade::Asking { mut heir, program, asker, until, born, introduction }) =
+            self.upgrade.take()
         else {
             return;
         };
@@ -255,11 +256,7 @@ impl Supervisor {
 
     fn to_be_told(&self) -> Told {
         let ports = self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
-        Told {
-            switches: self.switches.clone(),
-            ports: ports.collect(),
-            entries: self.static_entries.clone(),
-        }
+        Told { switches: self.switches.clone(), ports: ports.collect(), entries: self.static_entries.clone() }
     }
 
     /// The old switch has come to rest, or will not.
