@@ -23,6 +23,7 @@ use crate::fdb::StaticEntry;
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION, SwitchPort};
 use crate::poller::Interest;
+use crate::sandbox::Layer;
 use crate::switches::SwitchSpec;
 
 use super::Supervisor;
@@ -192,6 +193,7 @@ impl Supervisor {
                 Report::Reply { result: Ok(Answer::Knows { version }), .. } => self.heir_knows(version),
                 Report::Reply { id, result: Err(fault) } => self.heir_refuses(id, fault),
                 Report::Failed { why } => self.refuse_upgrade(&why),
+                Report::Sandbox(layers) => self.heir_is_sandboxed(layers),
                 _ => {}
             }
         }
@@ -227,6 +229,13 @@ impl Supervisor {
         self.upgrade = Some(Upgrade::Resting { heir, program, asker, since: Instant::now(), introduction });
         self.hurry = Some(Hurry::begin(self.lives.pid().into_iter().chain([heir_pid])));
         self.order(Order::Rest, What::Rested, None);
+    }
+
+    /// What the new process has given up, which it says but once.
+    fn heir_is_sandboxed(&mut self, layers: Vec<Layer>) {
+        if let Some(Upgrade::Asking { heir, .. } | Upgrade::Resting { heir, .. }) = &mut self.upgrade {
+            heir.sandbox = Some(layers);
+        }
     }
 
     /// The new process will not do what it was told. What a switch process that is started again may refuse it may, too.
