@@ -205,6 +205,10 @@ impl Supervisor {
     }
 
     fn heir_knows(&mut self, version: u64) {
+        if !matches!(self.upgrade, Some(Upgrade::Asking { .. })) {
+            // It was asked nothing more.
+            return;
+        }
         if version != STATE_VERSION {
             let why = format!(
                 "it knows version {version} of what is kept of guests, and this switch has version {STATE_VERSION}"
