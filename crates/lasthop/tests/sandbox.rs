@@ -85,7 +85,7 @@ fn what_was_possible_is_told_at_the_start_and_when_asked() {
     assert_eq!(switch.log().matches("sandbox of the switch process: ").count(), 1, "said once");
     let before = layers(&switch);
     switch.ask(&["upgrade"]).ok();
-    assert_eq!(layers(&switch), before, "and so is one that takes over");
+    assert_eq!(layers(&switch), before, "who takes over has it, too");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use lasthop_controller::LINKS;
@@ -62,7 +63,7 @@ pub(super) struct Plane {
 }
 
 /// What the controller process said when it was asked; nothing, if it did not answer.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct PlaneTold {
     fdb: Vec<FdbLine>,
     inside: Vec<SwitchInside>,
@@ -207,7 +208,7 @@ impl Supervisor {
     fn on_controller_report(&mut self, report: ControllerReport) {
         match report {
             ControllerReport::Flushed { round, flushed } => {
-                self.plane_told(round, &PlaneTold { flushed, ..PlaneTold::default() });
+                self.plane_told(round, PlaneTold { flushed, ..PlaneTold::default() });
             }
             ControllerReport::Alive { round } => self.plane.lives_at(round),
             ControllerReport::Addresses { round, fdb } => self.plane.take_part(round, fdb.entries),
@@ -215,7 +216,7 @@ impl Supervisor {
                 self.plane.take_part(round, fdb.entries);
                 let fdb = std::mem::take(&mut self.plane.parts.1);
                 let told = PlaneTold { fdb, inside: switches, moves, has_answered: true, flushed: 0 };
-                self.plane_told(round, &told);
+                self.plane_told(round, told);
             }
             ControllerReport::Said(words) => say!("controller: {words}"),
             ControllerReport::Sandbox(layers) => self.plane.lives.note_sandbox(layers),
@@ -238,13 +239,13 @@ impl Supervisor {
             say!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
         }
         // Nothing will come any more.
-        self.answer_plane(u64::MAX, Instant::now(), &PlaneTold::default());
+        self.answer_plane(u64::MAX, Instant::now(), PlaneTold::default());
     }
 
     /// Goes on with a question when the controller has told what it knows, or does not in time.
     pub(super) fn ask_plane(&mut self, wanted: PlaneQuestion, asker: &Asker) -> Result<Option<Value>, Fault> {
         if !self.plane.lives.is_up() {
-            return self.go_on(wanted, PlaneTold::default(), asker);
+            return self.go_on(wanted, Rc::default(), asker);
         }
         let round = self.plane.asking.next_round();
         let order = match &wanted {
@@ -261,7 +262,7 @@ impl Supervisor {
     fn go_on(
         &mut self,
         wanted: PlaneQuestion,
-        plane: PlaneTold,
+        plane: Rc<PlaneTold>,
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
         match wanted {
@@ -275,21 +276,22 @@ impl Supervisor {
     }
 
     /// The controller has answered: rounds in their order, so this is for whoever is left of this one, and for nobody else.
-    fn plane_told(&mut self, round: u64, told: &PlaneTold) {
+    fn plane_told(&mut self, round: u64, told: PlaneTold) {
         let now = Instant::now();
         self.plane.lives_at(round);
         // Who has waited for too long is told what is known without it.
-        self.answer_plane(0, now, &PlaneTold::default());
+        self.answer_plane(0, now, PlaneTold::default());
         self.answer_plane(round, now, told);
     }
 
     /// Goes on with those whose question of up to this round is answered, or who have waited for long enough; whether there was
     /// anybody.
-    fn answer_plane(&mut self, round: u64, now: Instant, told: &PlaneTold) -> bool {
+    fn answer_plane(&mut self, round: u64, now: Instant, told: PlaneTold) -> bool {
+        let told = Rc::new(told);
         let ready = self.plane.asking.take_ready(round, now);
         let is_any = !ready.is_empty();
         for (wanted, asker) in ready {
-            if let Some(answer) = self.go_on(wanted, told.clone(), &asker).transpose() {
+            if let Some(answer) = self.go_on(wanted, Rc::clone(&told), &asker).transpose() {
                 self.answer(asker, answer);
             }
         }
@@ -317,7 +319,7 @@ impl Supervisor {
         say!("the controller process {how}, to be replaced by that of {}", program.display());
         self.plane.lives.use_program(program);
         self.plane.forget_process();
-        self.answer_plane(u64::MAX, now, &PlaneTold::default());
+        self.answer_plane(u64::MAX, now, PlaneTold::default());
         self.settle_plane();
     }
 
@@ -327,7 +329,7 @@ impl Supervisor {
         if self.plane.lives.due().is_some_and(|due| due <= now) {
             self.start_controller();
         }
-        if self.answer_plane(0, now, &PlaneTold::default()) {
+        if self.answer_plane(0, now, PlaneTold::default()) {
             self.suspect_plane();
         }
         if self.plane.suspicion.take_if(|(_, until)| *until <= now).is_some() {
