@@ -310,7 +310,13 @@ impl Supervisor {
     /// The switch process is that of `program` now: the controller process is to be, too, once flows are there again that the
     /// next one learns from.
     pub(super) fn renew_plane(&mut self, program: PathBuf) {
-        self.plane.renewal = self.plane.lives.is_up().then(|| (Instant::now() + RENEWAL_PAUSE, program));
+        if self.plane.lives.is_up() {
+            self.plane.renewal = Some((Instant::now() + RENEWAL_PAUSE, program));
+        } else {
+            // The one that is started next is of it at once.
+            self.plane.renewal = None;
+            self.plane.lives.use_program(program);
+        }
     }
 
     fn renew_plane_on_time(&mut self, now: Instant) {
