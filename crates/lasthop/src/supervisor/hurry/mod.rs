@@ -86,19 +86,20 @@ fn threads(process: u32) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervisor::sleeper::Sleeper;
 
     #[test]
     fn turns_are_short_in_a_hurry_and_as_before_after_it() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
-        let turn_ns = || sys::scheduling(child.id().cast_signed()).map(|how| how.sched_runtime);
+        let sleeper = Sleeper::start();
+        let process = sleeper.0.id();
+        let turn_ns = || sys::scheduling(process.cast_signed()).map(|how| how.sched_runtime);
         let before = turn_ns().expect("a thread");
-        let hurry = Hurry { until: Instant::now(), processes: vec![child.id()] };
-        set_turns(child.id(), TURN_NS);
+        let hurry = Hurry { until: Instant::now(), processes: vec![process] };
+        set_turns(process, TURN_NS);
         // A kernel that has no such turns tells 0.
         assert_eq!(turn_ns(), Some(if before == 0 { 0 } else { TURN_NS }));
         drop(hurry);
         assert_eq!(turn_ns(), Some(before));
-        child.kill().and_then(|()| child.wait()).expect("its end");
     }
 
     #[test]
