@@ -46,6 +46,9 @@ pub(crate) enum ControllerReport {
     Addresses { round: u64, fdb: FdbReport },
     /// The answer to [`ControllerOrder::Tell`], with the last addresses.
     Told { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
+    /// The connections that came with so many orders to connect, this one included, are over: the other side has closed one, or they
+    /// never were. Nothing comes of them any more.
+    Disconnected { connection: u64 },
     /// A sentence for the log.
     Said(String),
     /// What it could give up, before it had any connection.

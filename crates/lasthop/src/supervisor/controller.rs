@@ -41,6 +41,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// one takes its place.
 const HANG_PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long the controller process goes without connections that it lost, for whatever reason that may come again.
+const RECONNECTION_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long after an upgrade of the switch process, whose flows come back by misses, the controller process is replaced: what talks
 /// has flows by then.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
@@ -53,6 +56,10 @@ pub(super) struct Plane {
     told: Option<Vec<ControlledSwitch>>,
     /// Which processes are connected: how often each was started until then.
     connected: Option<(u64, u64)>,
+    /// Connections that the present controller process was given.
+    connections: u64,
+    /// When it is given others, since it lost the last ones.
+    reconnection: Option<Instant>,
     asking: Asking<PlaneQuestion>,
     /// Addresses of an answer that comes in parts, and the answer's round.
     parts: (u64, Vec<FdbLine>),
@@ -88,6 +95,8 @@ impl Plane {
             lives: Lives::new(Role::controller(settings)),
             told: None,
             connected: None,
+            connections: 0,
+            reconnection: None,
             asking: Asking::new(PATIENCE),
             parts: (0, Vec::new()),
             renewal: None,
@@ -111,16 +120,24 @@ impl Plane {
 
     /// The process is no more, and nothing will come of what it was asked.
     fn forget_process(&mut self) {
-        self.connected = None;
+        (self.connected, self.connections, self.reconnection) = (None, 0, None);
         self.suspicion = None;
         self.parts = (0, Vec::new());
+    }
+
+    /// These connections are over, while both processes live, or the switch process is about to be found dead.
+    fn lost(&mut self, connection: u64) {
+        if connection == self.connections && self.connected.is_some() {
+            self.reconnection = Some(Instant::now() + RECONNECTION_PAUSE);
+        }
     }
 
     /// When somebody has waited for long enough, or the process is to be started.
     pub(super) fn due(&self) -> Option<Instant> {
         let suspicion = self.suspicion.map(|(_, until)| until);
         let renewal = self.renewal.as_ref().map(|(at, _)| *at);
-        [self.asking.due(), suspicion, renewal, self.lives.due()].into_iter().flatten().min()
+        let dues = [self.asking.due(), suspicion, renewal, self.reconnection, self.lives.due()];
+        dues.into_iter().flatten().min()
     }
 }
 
@@ -191,6 +208,8 @@ impl Supervisor {
                 }
                 self.plane.lives.send(&ControllerOrder::Connect, ours);
                 self.plane.connected = Some(both);
+                self.plane.connections += 1;
+                self.plane.reconnection = None;
             }
             Err(error) => say!("cannot connect the controller process to the switch process: {error}"),
         }
@@ -218,6 +237,7 @@ impl Supervisor {
                 let told = PlaneTold { fdb, inside: switches, moves, has_answered: true, flushed: 0 };
                 self.plane_told(round, told);
             }
+            ControllerReport::Disconnected { connection } => self.plane.lost(connection),
             ControllerReport::Said(words) => say!("controller: {words}"),
             ControllerReport::Sandbox(layers) => self.plane.lives.note_sandbox(layers),
             ControllerReport::Forbidden(call) => self.plane.lives.note_last_words(call.to_string()),
@@ -332,6 +352,12 @@ impl Supervisor {
     /// What is due.
     pub(super) fn plane_on_time(&mut self, now: Instant) {
         self.renew_plane_on_time(now);
+        if self.plane.reconnection.take_if(|at| *at <= now).is_some() {
+            self.plane.connected = None;
+            if self.lives.is_up() {
+                say!("the controller process lost its connections to the switch process and is given others");
+            }
+        }
         if self.plane.lives.due().is_some_and(|due| due <= now) {
             self.start_controller();
         }
