@@ -9,6 +9,8 @@ import subprocess
 
 from realguests import Failure, Process, binary, check, free_name, need, wait_until
 
+# What ovs-vswitchd calls its datapath; the switch's own are there besides.
+DATAPATH = "ovs-system"
 SCHEMA = pathlib.Path("/usr/share/openvswitch/vswitch.ovsschema")
 
 
@@ -116,8 +118,9 @@ class OpenVSwitch(contextlib.ExitStack):
         return self.succeed("ovs-ofctl", "--timeout=30", *words)
 
     def ports(self):
-        """Names of the datapath's ports, by number."""
-        lines = (line.strip() for line in self.dpctl("show").splitlines())
+        """Names of its datapath's ports, by number."""
+        _, _, own = self.dpctl("show").partition(f"system@{DATAPATH}:")
+        lines = (line.strip() for line in own.partition("system@")[0].splitlines())
         found = (line.removeprefix("port ").split(": ", 1) for line in lines if line.startswith("port "))
         return {int(number): name.split(" ")[0] for number, name in found}
 

@@ -1,7 +1,7 @@
 //! Random trouble over random traffic, on the built binary: guest processes are killed, stopped, reset and replaced, vnics
 //! removed and added, while every frame that arrives is checked byte by byte and all counters are compared.
 //!
-//! Environment: `CHAOS_SECONDS` (60), `CHAOS_SEED` (printed; the same seed gives the same actions), `CHAOS_GUESTS` (5),
+//! Environment: `CHAOS_SECONDS` (45), `CHAOS_SEED` (printed; the same seed gives the same actions), `CHAOS_GUESTS` (5),
 //! `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown). docs/reliability.md tells what is checked.
 
 #![forbid(unsafe_code)]
@@ -30,7 +30,7 @@ fn setting(name: &str, default: u64) -> u64 {
 fn plan() -> Plan {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
     Plan {
-        seconds: setting("CHAOS_SECONDS", 60),
+        seconds: setting("CHAOS_SECONDS", 45),
         seed: setting("CHAOS_SEED", clock % 1_000_000),
         guests: setting("CHAOS_GUESTS", 5).clamp(2, 100) as u8,
         workers: setting("CHAOS_WORKERS", 3).clamp(1, 16) as u8,
