@@ -3,7 +3,7 @@
 #
 # Sourced after lib.sh and read_contract.
 # shellcheck shell=sh
-lasthop=${LASTHOP:-$(cd "${0%/*}/../.." && pwd)/target/release/lasthop}
+lasthop=${LASTHOP:-$(cd "$here/../.." && pwd)/target/release/lasthop}
 [ -x "$lasthop" ] || fail 77 "there is no $lasthop; make build"
 # Addresses that the switch may know; each port gets a quarter of them.
 entries=$((macs * 8 < 16384 ? 16384 : macs * 8 > 1048576 ? 1048576 : macs * 8))

@@ -35,7 +35,7 @@ add_bridge() {
 
 start_ovs() {
     enter_namespace
-    . "${0%/*}/lasthop-lib.sh"
+    . "$here/lasthop-lib.sh"
     need ovs-vswitchd openvswitch-switch
     need ovsdb-server openvswitch-switch
     [ -c /dev/net/tun ] || fail 77 "needs /dev/net/tun, for what ovs-vswitchd looks at; modprobe tun"

@@ -4,6 +4,8 @@
 set -u
 PATH=$PATH:/usr/sbin:/sbin
 peer=${0##*/}
+# Where the peers are: read_contract goes elsewhere, and a relative path leads nowhere from there.
+here=$(cd "${0%/*}" && pwd)
 # How often, ten times a second, something is asked for before it counts as missing.
 PATIENCE_TRIES=300
 # Largest frame that needs no segmentation offload: MTU 9000, Ethernet header and FCS.
@@ -91,7 +93,7 @@ enter_namespace() {
     [ "$(id -u)" = 0 ] || options=-rn
     unshare $options true 2>/dev/null ||
         fail 77 "a network namespace of its own is not allowed here (unshare $options); run it as root"
-    LASTHOP_BENCH_NAMESPACE=1 exec unshare $options "$0"
+    LASTHOP_BENCH_NAMESPACE=1 exec unshare $options "$here/$peer"
 }
 
 # Where Open vSwitch's programs keep everything.

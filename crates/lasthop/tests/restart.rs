@@ -325,6 +325,21 @@ fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
 }
 
 #[test]
+fn a_program_that_never_takes_over_is_followed_by_the_old_one_and_no_vnic_stays_behind() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let _one = guest(&switch, "one", ONE);
+    let (process, program) = (switch.switch_pid(), program_of(switch.switch_pid().expect("a process")));
+    let version = own_version(&switch);
+    let said = switch.ask(&["upgrade", &heir_of_version(&switch, version, "exec cat >/dev/null")]).refused();
+    assert!(said.contains("there was no answer in time"), "{said}");
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    assert_ne!(switch.switch_pid(), process);
+    assert_eq!(program_of(switch.switch_pid().expect("a process")), program);
+    let _two = guest(&switch, "two", TWO);
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+}
+
+#[test]
 fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
@@ -346,6 +361,45 @@ fn an_upgrade_to_a_program_that_was_told_of_other_vnics_is_refused() {
     send(&mut one, &frame(TWO, ONE, 1, 60));
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
     switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn an_upgrade_to_a_program_that_was_started_for_another_default_switch_is_refused() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (process, version) = (switch.switch_pid(), own_version(&switch));
+    let (started, go) = (switch.base.path().join("started"), switch.base.path().join("go"));
+    let script = heir_of_version(&switch, version, "cat >/dev/null");
+    let waits = format!(
+        "#!/bin/sh\n>{}\nwhile ! [ -e {} ]; do sleep 0.01; done\n. {script}\n",
+        started.display(),
+        go.display()
+    );
+    let heir = switch.base.path().join("late");
+    std::fs::write(&heir, waits).expect("written");
+    std::fs::set_permissions(&heir, std::fs::Permissions::from_mode(0o755)).expect("made executable");
+    let said = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| switch.ask(&["upgrade", heir.to_str().expect("text")]).refused());
+        eventually("its start", || started.exists().then_some(()));
+        switch.ask(&["switch", "set", "default", "module=dummy"]).ok();
+        std::fs::write(&go, "").expect("written");
+        asked.join().expect("an answer")
+    });
+    assert!(said.contains("changed meanwhile; try again"), "{said}");
+    assert_eq!(switch.switch_pid(), process);
+}
+
+#[test]
+fn an_address_that_the_next_program_refuses_is_in_the_way_of_no_upgrade() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    switch.ask(&["fdb", "add", "02:00:00:00:00:07", "two"]).ok();
+    // Which has no table: it refuses what was entered into the one before it.
+    switch.ask(&["switch", "set", "default", "module=dummy"]).ok();
+    let process = switch.switch_pid();
+    switch.ask(&["upgrade"]).ok();
+    assert_ne!(switch.switch_pid(), process);
+    switch.ask(&["switch", "set", "default", "module=bridge"]).ok();
+    let shown = switch.ask(&["fdb", "show"]).ok();
+    assert!(shown.contains("02:00:00:00:00:07 dev two"), "{shown}");
 }
 
 #[test]

@@ -83,6 +83,9 @@ fn what_was_possible_is_told_at_the_start_and_when_asked() {
     eventually("the next one", || switch.log().contains("running again").then_some(()));
     assert!(is_on(&layers(&switch), "system calls"), "the next one has it, too");
     assert_eq!(switch.log().matches("sandbox of the switch process: ").count(), 1, "said once");
+    let before = layers(&switch);
+    switch.ask(&["upgrade"]).ok();
+    assert_eq!(layers(&switch), before, "who takes over has it, too");
 }
 
 #[test]

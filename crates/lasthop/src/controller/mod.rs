@@ -21,7 +21,7 @@ use crate::clock::now_ns;
 use crate::doctor::facts::MoveFacts;
 use crate::fault::Fault;
 use crate::fdb::Flush;
-use crate::ipc::{Channel, take_channel};
+use crate::ipc::{Channel, FRAME_BYTES_MAX, take_channel};
 use crate::orders::SwitchPort;
 use crate::poller::{Interest, Poller};
 use crate::report::{FdbLine, FdbReport, SwitchInside};
@@ -33,6 +33,9 @@ use crate::switches::SwitchName;
 const CHANNEL: u64 = 0;
 /// Datagrams taken from one connection in a row: then what was decided goes out.
 const DATAGRAMS_PER_TURN: usize = 64;
+
+/// Addresses told in one message, of at most 512 bytes each: so none is longer than a message may be, whatever a table has room for.
+const ADDRESSES_PER_PART: usize = FRAME_BYTES_MAX / 512;
 
 /// Runs until the supervisor is gone.
 pub(crate) fn run(mode: sandbox::Mode) -> Result<(), Fault> {
@@ -52,16 +55,7 @@ pub(crate) fn run(mode: sandbox::Mode) -> Result<(), Fault> {
     }
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
-    Process {
-        channel,
-        is_channel_full: false,
-        poller,
-        controller: Controller::new(nonce()),
-        switches: BTreeMap::new(),
-        sockets: Vec::new(),
-        buffer: vec![0; DATAGRAM_BYTES_MAX],
-    }
-    .serve()
+    Process::new(channel, poller).serve()
 }
 
 /// A connection to the switch process.
@@ -81,6 +75,8 @@ struct Process {
     switches: BTreeMap<SwitchName, ControlledSwitch>,
     /// None while there is no switch process.
     sockets: Vec<Socket>,
+    /// Orders to connect so far.
+    connection: u64,
     buffer: Vec<u8>,
 }
 
@@ -90,6 +86,19 @@ fn nonce() -> u32 {
 }
 
 impl Process {
+    fn new(channel: Channel<ControllerReport, ControllerOrder>, poller: Poller) -> Self {
+        Self {
+            channel,
+            is_channel_full: false,
+            poller,
+            controller: Controller::new(nonce()),
+            switches: BTreeMap::new(),
+            sockets: Vec::new(),
+            connection: 0,
+            buffer: vec![0; DATAGRAM_BYTES_MAX],
+        }
+    }
+
     fn serve(&mut self) -> Result<(), Fault> {
         let mut has_more = false;
         loop {
@@ -133,12 +142,17 @@ impl Process {
                 let flushed = self.flush(&flush);
                 self.tell(&ControllerReport::Flushed { round, flushed });
             }
-            ControllerOrder::Tell { round } => {
-                let (fdb, switches) = self.describe();
-                let moves = self.moves();
-                self.tell(&ControllerReport::Told { round, fdb, moves, switches });
-            }
+            ControllerOrder::Live { round } => self.tell(&ControllerReport::Alive { round }),
+            ControllerOrder::Tell { round } => self.tell_all(round),
         }
+    }
+
+    fn tell_all(&mut self, round: u64) {
+        let (fdb, switches) = self.describe();
+        let (parts, fdb) = in_parts(fdb);
+        parts.into_iter().for_each(|fdb| self.tell(&ControllerReport::Addresses { round, fdb }));
+        let moves = self.moves();
+        self.tell(&ControllerReport::Told { round, fdb, moves, switches });
     }
 
     fn tell(&mut self, report: &ControllerReport) {
@@ -149,18 +163,26 @@ impl Process {
     /// There is another switch process, or the first one.
     fn connect(&mut self, fds: Vec<OwnedFd>) {
         self.disconnect();
+        self.connection += 1;
         if fds.len() != LINKS {
             let why =
                 "no file descriptors are left for connections to the switch; raise the limit (ulimit -n)";
-            return self.tell(&ControllerReport::Said(why.to_owned()));
+            self.tell(&ControllerReport::Said(why.to_owned()));
+            return self.lose_connection();
         }
         self.controller.reconnected(nonce());
         for (number, fd) in (1..).zip(fds) {
-            // What is not watched is never heard of, and the supervisor connects anew.
-            if self.poller.add(&fd, number, Interest::READ).is_ok() {
-                self.sockets.push(Socket { fd, is_full: false });
+            if self.poller.add(&fd, number, Interest::READ).is_err() {
+                return self.lose_connection();
             }
+            self.sockets.push(Socket { fd, is_full: false });
         }
+    }
+
+    /// What there is of a connection is of no use: the supervisor makes another one.
+    fn lose_connection(&mut self) {
+        self.disconnect();
+        self.tell(&ControllerReport::Disconnected { connection: self.connection });
     }
 
     fn disconnect(&mut self) {
@@ -229,15 +251,15 @@ impl Process {
         for _ in 0..DATAGRAMS_PER_TURN {
             let Some(socket) = self.sockets.get(link) else { return };
             match recv(&socket.fd, self.buffer.as_mut_slice(), RecvFlags::empty()) {
-                Ok((0, _)) => return self.disconnect(),
+                Ok((0, _)) => return self.lose_connection(),
                 Ok((len, _)) => {
                     let datagram = self.buffer.get(..len).unwrap_or_default();
                     self.controller.received(link, datagram, now_ns());
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}
-                // The switch process is gone; the supervisor hands over connections to the next one.
-                Err(_) => return self.disconnect(),
+                // The switch process is gone, as a rule; the supervisor hands over connections to the next one.
+                Err(_) => return self.lose_connection(),
             }
         }
     }
@@ -251,7 +273,7 @@ impl Process {
                     Ok(_) => self.controller.sent(link),
                     Err(Errno::AGAIN | Errno::NOBUFS) => break,
                     Err(Errno::INTR) => {}
-                    Err(_) => return self.disconnect(),
+                    Err(_) => return self.lose_connection(),
                 }
             }
         }
@@ -273,6 +295,17 @@ impl Process {
         }
         Ok(())
     }
+}
+
+/// All addresses in parts that fit into a message each; the last one apart.
+fn in_parts(fdb: FdbReport) -> (Vec<FdbReport>, FdbReport) {
+    let mut last = fdb.entries;
+    let mut parts = Vec::new();
+    while last.len() > ADDRESSES_PER_PART {
+        let rest = last.split_off(ADDRESSES_PER_PART);
+        parts.push(FdbReport { entries: std::mem::replace(&mut last, rest) });
+    }
+    (parts, FdbReport { entries: last })
 }
 
 /// Tells the controller what is other than before about one switch.
@@ -310,5 +343,62 @@ fn settings(SwitchPort { vnic, leads, .. }: &SwitchPort) -> PortSettings {
         vlans: vnic.port_vlans(),
         is_isolated: vnic.isolated,
         kind: leads.kind(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn connections_that_the_other_side_closes_are_told_of_once() {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let channel = Channel::new(ours.into()).expect("a channel");
+        let mut process = Process::new(channel, Poller::new().expect("a poller"));
+        let mut supervisor: Channel<ControllerOrder, ControllerReport> =
+            Channel::new(theirs.into()).expect("a channel");
+        let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
+        let (near, far): (Vec<OwnedFd>, Vec<UnixStream>) =
+            pairs.map(|(near, far)| (near.into(), far)).unzip();
+        process.obey(ControllerOrder::Connect, Vec::new());
+        process.obey(ControllerOrder::Connect, near);
+        assert_eq!(process.sockets.len(), LINKS);
+        drop(far);
+        (0..LINKS).for_each(|link| process.receive(link));
+        assert!(process.sockets.is_empty());
+        supervisor.receive().expect("what was said");
+        let lost = std::iter::from_fn(|| supervisor.take()).filter_map(|(report, _)| match report {
+            ControllerReport::Disconnected { connection } => Some(connection),
+            _ => None,
+        });
+        assert_eq!(lost.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_large_table_is_told_whole_in_parts_that_fit() {
+        let line = FdbLine {
+            switch: "s".repeat(32).parse().expect("a name"),
+            mac: "02:00:00:00:00:01".to_owned(),
+            vlan: Some(4094),
+            port: "p".repeat(32),
+            age_ms: u64::MAX,
+            is_static: false,
+        };
+        let count = 150_000;
+        let entries =
+            (0..count).map(|age_ms| FdbLine { age_ms: u64::MAX - age_ms, ..line.clone() }).collect();
+        let whole = FdbReport { entries };
+        let (mut parts, last) = in_parts(whole.clone());
+        parts.push(last);
+        for fdb in parts.clone() {
+            let report = ControllerReport::Addresses { round: u64::MAX, fdb };
+            assert!(serde_json::to_vec(&report).expect("JSON").len() <= FRAME_BYTES_MAX);
+        }
+        let told: Vec<FdbLine> = parts.into_iter().flat_map(|part| part.entries).collect();
+        assert!(told == whole.entries, "none is missing, and all are in order");
+        let (parts, last) = in_parts(FdbReport { entries: Vec::new() });
+        assert!(parts.is_empty() && last.entries.is_empty());
     }
 }

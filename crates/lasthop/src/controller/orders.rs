@@ -31,6 +31,8 @@ pub(crate) enum ControllerOrder {
     Flush { round: u64, flush: Flush },
     /// Tell all addresses, and what happened so far.
     Tell { round: u64 },
+    /// Give a sign of life.
+    Live { round: u64 },
 }
 
 /// From the controller process.
@@ -38,8 +40,15 @@ pub(crate) enum ControllerOrder {
 pub(crate) enum ControllerReport {
     /// The answer to [`ControllerOrder::Flush`]: so many addresses were forgotten.
     Flushed { round: u64, flushed: usize },
-    /// The answer to [`ControllerOrder::Tell`].
+    /// The answer to [`ControllerOrder::Live`].
+    Alive { round: u64 },
+    /// Part of the answer to [`ControllerOrder::Tell`]: addresses that come before others.
+    Addresses { round: u64, fdb: FdbReport },
+    /// The answer to [`ControllerOrder::Tell`], with the last addresses.
     Told { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
+    /// The connections that came with so many orders to connect, this one included, are over: the other side has closed one, or they
+    /// never were. Nothing comes of them any more.
+    Disconnected { connection: u64 },
     /// A sentence for the log.
     Said(String),
     /// What it could give up, before it had any connection.

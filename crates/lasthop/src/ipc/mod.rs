@@ -10,7 +10,7 @@ mod channel;
 mod frames;
 
 pub(crate) use channel::Channel;
-pub(crate) use frames::{FRAME_FDS_MAX, frame};
+pub(crate) use frames::{FRAME_BYTES_MAX, FRAME_FDS_MAX, frame};
 
 use std::os::fd::{AsFd, OwnedFd};
 

@@ -11,6 +11,7 @@ use crate::vnic::change::{self, Change};
 
 use super::Supervisor;
 use super::orders::{Asker, What, switch_down};
+use super::placeholder::mtu_of;
 use super::requests::{check_absolute, to_json};
 use super::store::Key;
 
@@ -68,6 +69,13 @@ impl Supervisor {
         changing: Changing,
         result: Result<Answer, Fault>,
     ) -> Result<Value, Fault> {
+        let (number, asked_bytes) = (changing.port, mtu_of(&changing.to));
+        let result = self.conclude_change(changing, result);
+        self.heed_after_change(number, asked_bytes);
+        result
+    }
+
+    fn conclude_change(&mut self, changing: Changing, result: Result<Answer, Fault>) -> Result<Value, Fault> {
         let Changing { port, to, changes } = changing;
         self.store.is_late(Key::Port(port));
         let Some(port) = self.ports.get_mut(&port) else {
@@ -81,7 +89,8 @@ impl Supervisor {
                 say!("vnic {}: {what}", to.name);
                 let name = to.name.to_string();
                 port.spec = to;
-                port.placeholder.iter().for_each(|placeholder| placeholder.follow(&port.spec));
+                let is_mtu_other = changes.iter().any(|change| change.key == "mtu");
+                port.placeholder.iter().for_each(|placeholder| placeholder.follow(&port.spec, is_mtu_other));
                 let guest_told = if let Answer::Changed { guest_told } = answer { guest_told } else { None };
                 to_json(&SetReport { name, changes, guest_told })
             }

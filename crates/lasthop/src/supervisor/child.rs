@@ -24,6 +24,8 @@ use crate::poller::{Interest, Poller};
 use crate::sandbox::{self, Layer};
 use crate::settings::SwitchSettings;
 
+use super::hurry::unhurried;
+
 /// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -116,7 +118,7 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
             .process_group(0)
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null());
-        let child = command.spawn().map_err(failed)?;
+        let child = unhurried(|| command.spawn()).map_err(failed)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let started = Instant::now();

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use lasthop_controller::LINKS;
@@ -40,6 +41,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// one takes its place.
 const HANG_PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long the controller process goes without connections that it lost, for whatever reason that may come again.
+const RECONNECTION_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long after an upgrade of the switch process, whose flows come back by misses, the controller process is replaced: what talks
 /// has flows by then.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
@@ -52,7 +56,13 @@ pub(super) struct Plane {
     told: Option<Vec<ControlledSwitch>>,
     /// Which processes are connected: how often each was started until then.
     connected: Option<(u64, u64)>,
+    /// Connections that the present controller process was given.
+    connections: u64,
+    /// When it is given others, since it lost the last ones.
+    reconnection: Option<Instant>,
     asking: Asking<PlaneQuestion>,
+    /// Addresses of an answer that comes in parts, and the answer's round.
+    parts: (u64, Vec<FdbLine>),
     /// When it is to be replaced by one of another program, and that.
     renewal: Option<(Instant, PathBuf)>,
     /// The round that it has to answer, and until when.
@@ -60,7 +70,7 @@ pub(super) struct Plane {
 }
 
 /// What the controller process said when it was asked; nothing, if it did not answer.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct PlaneTold {
     fdb: Vec<FdbLine>,
     inside: Vec<SwitchInside>,
@@ -85,9 +95,40 @@ impl Plane {
             lives: Lives::new(Role::controller(settings)),
             told: None,
             connected: None,
+            connections: 0,
+            reconnection: None,
             asking: Asking::new(PATIENCE),
+            parts: (0, Vec::new()),
             renewal: None,
             suspicion: None,
+        }
+    }
+
+    /// Addresses of the answer of this round, behind those that came before; whoever tells them lives.
+    fn take_part(&mut self, round: u64, addresses: Vec<FdbLine>) {
+        if self.parts.0 != round {
+            self.parts = (round, Vec::new());
+        }
+        self.parts.1.extend(addresses);
+        self.suspicion = None;
+    }
+
+    /// It has answered up to this round.
+    fn lives_at(&mut self, round: u64) {
+        self.suspicion.take_if(|(awaited, _)| *awaited <= round);
+    }
+
+    /// The process is no more, and nothing will come of what it was asked.
+    fn forget_process(&mut self) {
+        (self.connected, self.connections, self.reconnection) = (None, 0, None);
+        self.suspicion = None;
+        self.parts = (0, Vec::new());
+    }
+
+    /// These connections are over, while both processes live, or the switch process is about to be found dead.
+    fn lost(&mut self, connection: u64) {
+        if connection == self.connections && self.connected.is_some() {
+            self.reconnection = Some(Instant::now() + RECONNECTION_PAUSE);
         }
     }
 
@@ -95,7 +136,8 @@ impl Plane {
     pub(super) fn due(&self) -> Option<Instant> {
         let suspicion = self.suspicion.map(|(_, until)| until);
         let renewal = self.renewal.as_ref().map(|(at, _)| *at);
-        [self.asking.due(), suspicion, renewal, self.lives.due()].into_iter().flatten().min()
+        let dues = [self.asking.due(), suspicion, renewal, self.reconnection, self.lives.due()];
+        dues.into_iter().flatten().min()
     }
 }
 
@@ -166,6 +208,8 @@ impl Supervisor {
                 }
                 self.plane.lives.send(&ControllerOrder::Connect, ours);
                 self.plane.connected = Some(both);
+                self.plane.connections += 1;
+                self.plane.reconnection = None;
             }
             Err(error) => say!("cannot connect the controller process to the switch process: {error}"),
         }
@@ -183,13 +227,17 @@ impl Supervisor {
     fn on_controller_report(&mut self, report: ControllerReport) {
         match report {
             ControllerReport::Flushed { round, flushed } => {
-                self.plane_told(round, &PlaneTold { flushed, ..PlaneTold::default() });
+                self.plane_told(round, PlaneTold { flushed, ..PlaneTold::default() });
             }
+            ControllerReport::Alive { round } => self.plane.lives_at(round),
+            ControllerReport::Addresses { round, fdb } => self.plane.take_part(round, fdb.entries),
             ControllerReport::Told { round, fdb, moves, switches } => {
-                let told =
-                    PlaneTold { fdb: fdb.entries, inside: switches, moves, has_answered: true, flushed: 0 };
-                self.plane_told(round, &told);
+                self.plane.take_part(round, fdb.entries);
+                let fdb = std::mem::take(&mut self.plane.parts.1);
+                let told = PlaneTold { fdb, inside: switches, moves, has_answered: true, flushed: 0 };
+                self.plane_told(round, told);
             }
+            ControllerReport::Disconnected { connection } => self.plane.lost(connection),
             ControllerReport::Said(words) => say!("controller: {words}"),
             ControllerReport::Sandbox(layers) => self.plane.lives.note_sandbox(layers),
             ControllerReport::Forbidden(call) => self.plane.lives.note_last_words(call.to_string()),
@@ -201,24 +249,23 @@ impl Supervisor {
     fn controller_gone(&mut self) {
         let pid = self.plane.lives.pid().unwrap_or_default();
         let how = self.plane.lives.bury();
-        self.plane.connected = None;
+        self.plane.forget_process();
         if self.plane.lives.is_hasty() {
             // Else the program of an upgrade that is none for it would be started for ever.
             self.plane.lives.use_own_program();
         }
-        self.plane.suspicion = None;
         if !self.stage.is_last() {
             let pause_ms = self.plane.lives.plan().as_millis();
             say!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
         }
         // Nothing will come any more.
-        self.answer_plane(u64::MAX, Instant::now(), &PlaneTold::default());
+        self.answer_plane(u64::MAX, Instant::now(), PlaneTold::default());
     }
 
     /// Goes on with a question when the controller has told what it knows, or does not in time.
     pub(super) fn ask_plane(&mut self, wanted: PlaneQuestion, asker: &Asker) -> Result<Option<Value>, Fault> {
         if !self.plane.lives.is_up() {
-            return self.go_on(wanted, PlaneTold::default(), asker);
+            return self.go_on(wanted, Rc::default(), asker);
         }
         let round = self.plane.asking.next_round();
         let order = match &wanted {
@@ -235,7 +282,7 @@ impl Supervisor {
     fn go_on(
         &mut self,
         wanted: PlaneQuestion,
-        plane: PlaneTold,
+        plane: Rc<PlaneTold>,
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
         match wanted {
@@ -249,21 +296,22 @@ impl Supervisor {
     }
 
     /// The controller has answered: rounds in their order, so this is for whoever is left of this one, and for nobody else.
-    fn plane_told(&mut self, round: u64, told: &PlaneTold) {
+    fn plane_told(&mut self, round: u64, told: PlaneTold) {
         let now = Instant::now();
-        self.plane.suspicion.take_if(|(awaited, _)| *awaited <= round);
+        self.plane.lives_at(round);
         // Who has waited for too long is told what is known without it.
-        self.answer_plane(0, now, &PlaneTold::default());
+        self.answer_plane(0, now, PlaneTold::default());
         self.answer_plane(round, now, told);
     }
 
     /// Goes on with those whose question of up to this round is answered, or who have waited for long enough; whether there was
     /// anybody.
-    fn answer_plane(&mut self, round: u64, now: Instant, told: &PlaneTold) -> bool {
+    fn answer_plane(&mut self, round: u64, now: Instant, told: PlaneTold) -> bool {
+        let told = Rc::new(told);
         let ready = self.plane.asking.take_ready(round, now);
         let is_any = !ready.is_empty();
         for (wanted, asker) in ready {
-            if let Some(answer) = self.go_on(wanted, told.clone(), &asker).transpose() {
+            if let Some(answer) = self.go_on(wanted, Rc::clone(&told), &asker).transpose() {
                 self.answer(asker, answer);
             }
         }
@@ -274,7 +322,7 @@ impl Supervisor {
     pub(super) fn suspect_plane(&mut self) {
         if self.plane.lives.is_up() && self.plane.suspicion.is_none() {
             let round = self.plane.asking.next_round();
-            self.plane.lives.send(&ControllerOrder::Tell { round }, Vec::new());
+            self.plane.lives.send(&ControllerOrder::Live { round }, Vec::new());
             self.plane.suspicion = Some((round, Instant::now() + HANG_PATIENCE));
         }
     }
@@ -282,7 +330,13 @@ impl Supervisor {
     /// The switch process is that of `program` now: the controller process is to be, too, once flows are there again that the
     /// next one learns from.
     pub(super) fn renew_plane(&mut self, program: PathBuf) {
-        self.plane.renewal = self.plane.lives.is_up().then(|| (Instant::now() + RENEWAL_PAUSE, program));
+        if self.plane.lives.is_up() {
+            self.plane.renewal = Some((Instant::now() + RENEWAL_PAUSE, program));
+        } else {
+            // The one that is started next is of it at once.
+            self.plane.renewal = None;
+            self.plane.lives.use_program(program);
+        }
     }
 
     fn renew_plane_on_time(&mut self, now: Instant) {
@@ -290,18 +344,24 @@ impl Supervisor {
         let how = self.plane.lives.bury();
         say!("the controller process {how}, to be replaced by that of {}", program.display());
         self.plane.lives.use_program(program);
-        self.plane.connected = None;
-        self.answer_plane(u64::MAX, now, &PlaneTold::default());
+        self.plane.forget_process();
+        self.answer_plane(u64::MAX, now, PlaneTold::default());
         self.settle_plane();
     }
 
     /// What is due.
     pub(super) fn plane_on_time(&mut self, now: Instant) {
         self.renew_plane_on_time(now);
+        if self.plane.reconnection.take_if(|at| *at <= now).is_some() {
+            self.plane.connected = None;
+            if self.lives.is_up() {
+                say!("the controller process lost its connections to the switch process and is given others");
+            }
+        }
         if self.plane.lives.due().is_some_and(|due| due <= now) {
             self.start_controller();
         }
-        if self.answer_plane(0, now, &PlaneTold::default()) {
+        if self.answer_plane(0, now, PlaneTold::default()) {
             self.suspect_plane();
         }
         if self.plane.suspicion.take_if(|(_, until)| *until <= now).is_some() {

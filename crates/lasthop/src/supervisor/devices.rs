@@ -43,7 +43,7 @@ impl Supervisor {
             self.look_for_device(number);
         }
         self.look_for_placeholders(&heard.names);
-        self.heed_placeholders(&heard.names);
+        self.heed_placeholders(|name| heard.names.contains(name));
         for (request, errno) in heard.done {
             self.on_done(request, errno);
         }

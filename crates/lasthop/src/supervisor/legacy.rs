@@ -307,6 +307,7 @@ mod tests {
     use super::*;
     use crate::settings::{Settings, SwitchSettings};
     use crate::supervisor::access::Access;
+    use crate::supervisor::sleeper::Sleeper;
 
     fn error_of(head: &str, fd: OwnedFd) -> String {
         Legacy::try_read(&Inherited::of_test(head.as_bytes(), fd)).expect_err("refused")
@@ -340,11 +341,11 @@ mod tests {
 
     #[test]
     fn a_process_of_another_version_has_ended_before_anything_begins() {
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("a process");
-        let pid = Pid::from_child(&child);
+        let mut sleeper = Sleeper::start();
+        let pid = Pid::from_child(&sleeper.0);
         let process = pidfd_open(pid, PidfdFlags::empty()).expect("a descriptor");
         assert!(Legacy::read(&Inherited::of_test(b"{}", process)).expect("ended").is_none());
-        let status = child.try_wait().expect("a child").expect("it has ended");
+        let status = sleeper.0.try_wait().expect("a child").expect("it has ended");
         assert!(!status.success());
     }
 

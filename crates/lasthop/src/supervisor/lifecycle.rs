@@ -105,6 +105,8 @@ impl Supervisor {
             say!("the switch process is running again, as process {pid}");
         }
         self.upgraded();
+        // What they were asked for while there was no switch process.
+        self.heed_placeholders(|_| true);
         self.bury_orphans();
     }
 

@@ -32,6 +32,8 @@ mod records;
 mod requested;
 mod requests;
 mod showing;
+#[cfg(test)]
+mod sleeper;
 mod sockets;
 mod source;
 mod status;

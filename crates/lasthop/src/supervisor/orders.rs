@@ -92,6 +92,11 @@ impl Waiting {
     pub(super) fn due(&self) -> Option<Instant> {
         self.asker.is_some().then_some(self.until)
     }
+
+    /// Whether the switch is to come to rest.
+    pub(super) fn is_for_rest(&self) -> bool {
+        matches!(self.what, What::Rested)
+    }
 }
 
 impl Supervisor {
@@ -136,9 +141,10 @@ impl Supervisor {
 
     /// Takes what the switch has to say.
     pub(super) fn hear(&mut self) {
-        let (reports, is_over) = self.lives.hear();
+        let (life, (reports, is_over)) = (self.lives.starts(), self.lives.hear());
         reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
-        if is_over {
+        // Not if another one has taken its place by what it said last.
+        if is_over && self.lives.starts() == life {
             self.switch_gone();
         }
     }

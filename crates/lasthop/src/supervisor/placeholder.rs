@@ -53,10 +53,12 @@ impl Placeholder {
         open::tap_namespace_id(self.tap.as_fd()) == Err(Errno::BADFD)
     }
 
-    /// The guest's address or MTU may be another one.
-    pub(super) fn follow(&self, vnic: &VnicSpec) {
+    /// The guest's address may be another one, and its MTU is if `is_mtu_other`: else the tap's may have been asked for meanwhile.
+    pub(super) fn follow(&self, vnic: &VnicSpec, is_mtu_other: bool) {
         self.set_address(vnic);
-        self.set_mtu(vnic);
+        if is_mtu_other {
+            self.set_mtu(vnic);
+        }
     }
 
     fn set_mtu(&self, vnic: &VnicSpec) {
@@ -90,7 +92,7 @@ impl Placeholder {
 }
 
 /// Bytes; without one of its own a vnic has what devices have.
-fn mtu_of(vnic: &VnicSpec) -> u32 {
+pub(super) fn mtu_of(vnic: &VnicSpec) -> u32 {
     vnic.mtu.unwrap_or(MTU_USUAL).into()
 }
 
@@ -167,11 +169,26 @@ impl Supervisor {
         }
     }
 
-    /// There are news of devices: a placeholder that was given another MTU gives it to its vnic.
-    pub(super) fn heed_placeholders(&mut self, names: &BTreeSet<String>) {
+    /// A change of a vnic is over, which was to have an MTU of `asked_bytes`: whatever else its placeholder was given by then is
+    /// heeded now.
+    pub(super) fn heed_after_change(&mut self, number: u32, asked_bytes: u32) {
+        let Some(port) = self.ports.get(&number) else { return };
+        let mtu = port.placeholder.as_ref().and_then(|placeholder| placeholder.mtu_bytes(&port.spec));
+        if mtu.is_some_and(|mtu| mtu != asked_bytes) {
+            let name = port.spec.name.clone();
+            self.heed_placeholders(|other| other == name.as_str());
+        }
+    }
+
+    /// Placeholders of these names that were given another MTU give it to their vnics. Those of vnics that cannot change now are
+    /// heeded when they can.
+    pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool) {
+        if !self.lives.is_up() {
+            return;
+        }
         let wanted = |port: &Port| {
-            let placeholder =
-                port.placeholder.as_ref().filter(|_| names.contains(port.spec.name.as_str()))?;
+            let may_change = !port.is_changing && is_meant(port.spec.name.as_str());
+            let placeholder = port.placeholder.as_ref().filter(|_| may_change)?;
             let mtu = placeholder.mtu_bytes(&port.spec).filter(|mtu| *mtu != mtu_of(&port.spec))?;
             Some((port.spec.name.clone(), mtu))
         };

@@ -1,5 +1,7 @@
 //! The methods of the control interface (docs/control-api.md).
 
+use std::rc::Rc;
+
 use lasthop_modules::FDB_ENTRIES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -63,13 +65,13 @@ pub(super) enum Question {
     },
     Fdb {
         switch: Option<String>,
-        plane: PlaneTold,
+        plane: Rc<PlaneTold>,
     },
     Flush {
-        plane: PlaneTold,
+        plane: Rc<PlaneTold>,
     },
     Switches {
-        plane: PlaneTold,
+        plane: Rc<PlaneTold>,
     },
     List,
     Show {
@@ -81,7 +83,7 @@ pub(super) enum Question {
     },
     Doctor {
         name: Option<String>,
-        plane: PlaneTold,
+        plane: Rc<PlaneTold>,
     },
 }
 

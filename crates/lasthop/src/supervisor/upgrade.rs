@@ -10,6 +10,7 @@
 //!   old one killed, new one gets all guests ── guests waited for so long ──> answer
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use crate::fdb::StaticEntry;
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION, SwitchPort};
 use crate::poller::Interest;
+use crate::sandbox::Layer;
 use crate::switches::SwitchSpec;
 
 use super::Supervisor;
@@ -32,6 +34,8 @@ use super::source::Source;
 
 /// How long the new program has to answer, and the old switch to rest.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Why a new program that knows other switches and ports than there are is none.
+const CHANGED: &str = "its vnics, ports or switches changed meanwhile; try again";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -48,6 +52,8 @@ pub(super) enum Upgrade {
         program: PathBuf,
         asker: Asker,
         until: Instant,
+        /// The switches when it was started: options of the default one are among its own.
+        born: Vec<SwitchSpec>,
         introduction: Option<Introduction>,
     },
     /// The old one comes to rest.
@@ -64,18 +70,45 @@ pub(super) enum Upgrade {
         asker: Asker,
         since: Instant,
         predecessor: Option<Process<Request, Report>>,
+        refused: Vec<(u32, Fault)>,
     },
 }
 
-/// What the new process is told before guests wait for it. It is out of date if anything of it changes.
-#[derive(Debug, PartialEq)]
+/// What the new process was told before guests wait for it, and the ports that it will not have, which the old one does not have
+/// either.
+#[derive(Debug)]
 pub(super) struct Introduction {
+    told: Told,
+    refused: Vec<(u32, Fault)>,
+}
+
+/// What a new process is told. It is out of date if anything of it changes.
+#[derive(Debug, PartialEq)]
+struct Told {
     switches: Vec<SwitchSpec>,
     ports: Vec<(u32, SwitchPort)>,
     entries: Vec<StaticEntry>,
 }
 
-impl Introduction {
+/// What an order of an introduction is about.
+enum About {
+    Switch,
+    Port(u32),
+    Entry,
+}
+
+impl Told {
+    /// What the order with this number, from 1, is about; none of them has another number.
+    fn about(&self, number: u64) -> Option<About> {
+        let place = usize::try_from(number).ok()?.checked_sub(1)?;
+        let switches = self.switches.iter().filter(|spec| !spec.name.is_default()).count();
+        let Some(place) = place.checked_sub(switches) else { return Some(About::Switch) };
+        match self.ports.get(place) {
+            Some((port, _)) => Some(About::Port(*port)),
+            None => (place - self.ports.len() < self.entries.len()).then_some(About::Entry),
+        }
+    }
+
     /// The orders that tell it, those of a port with its number.
     fn orders(&self) -> impl Iterator<Item = (Order, Option<u32>)> {
         // The default one is among the options of the process.
@@ -119,9 +152,8 @@ impl Supervisor {
         let mut heir = self.lives.stand_by(&program)?;
         self.poller.add(&heir.channel, Source::Heir.into(), Interest::READ)?;
         let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
-        let until = Instant::now() + PATIENCE;
-        self.upgrade =
-            Some(Upgrade::Asking { heir, program, asker: asker.clone(), until, introduction: None });
+        let (until, asker, born) = (Instant::now() + PATIENCE, asker.clone(), self.switches.clone());
+        self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction: None });
         Ok(())
     }
 
@@ -139,8 +171,14 @@ impl Supervisor {
     }
 
     pub(super) fn upgrade_on_time(&mut self, now: Instant) {
-        if self.upgrade_due().is_some_and(|due| due <= now) {
-            self.refuse_upgrade("there was no answer in time");
+        if self.upgrade_due().is_none_or(|due| due > now) {
+            return;
+        }
+        let is_current = matches!(self.upgrade, Some(Upgrade::TakingOver { .. }));
+        self.refuse_upgrade("there was no answer in time");
+        if is_current {
+            // It has the guests and is not what was asked for any more: its end gives them, and all ports, to the next one.
+            self.lives.current().into_iter().for_each(Process::kill);
         }
     }
 
@@ -153,8 +191,9 @@ impl Supervisor {
         for (report, _) in reports {
             match report {
                 Report::Reply { result: Ok(Answer::Knows { version }), .. } => self.heir_knows(version),
-                Report::Reply { result: Err(fault), .. } => self.refuse_upgrade(&fault.message),
+                Report::Reply { id, result: Err(fault) } => self.heir_refuses(id, fault),
                 Report::Failed { why } => self.refuse_upgrade(&why),
+                Report::Sandbox(layers) => self.heir_is_sandboxed(layers),
                 _ => {}
             }
         }
@@ -166,19 +205,28 @@ impl Supervisor {
     }
 
     fn heir_knows(&mut self, version: u64) {
+        if !matches!(self.upgrade, Some(Upgrade::Asking { .. })) {
+            // It was asked nothing more.
+            return;
+        }
         if version != STATE_VERSION {
             let why = format!(
                 "it knows version {version} of what is kept of guests, and this switch has version {STATE_VERSION}"
             );
             return self.refuse_upgrade(&why);
         }
-        let Some(Upgrade::Asking { mut heir, program, asker, until, introduction }) = self.upgrade.take()
+        let Some(Upgrade::Asking { mut heir, program, asker, until, born, introduction }) =
+            self.upgrade.take()
         else {
             return;
         };
         let Some(introduction) = introduction else {
+            let is_other = born != self.switches;
             let introduction = Some(self.introduce(&mut heir));
-            self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, introduction });
+            self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction });
+            if is_other {
+                self.refuse_upgrade(CHANGED);
+            }
             return;
         };
         let heir_pid = heir.pid();
@@ -187,24 +235,41 @@ impl Supervisor {
         self.order(Order::Rest, What::Rested, None);
     }
 
-    /// Tells the new process of switches and ports, while guests do not wait yet.
-    fn introduce(&mut self, heir: &mut Process<Request, Report>) -> Introduction {
-        let introduction = self.introduction();
-        for (order, port) in introduction.orders() {
-            let book = port.and_then(|port| self.next_book(port));
-            let _ = heir.channel.send(&Request { id: 0, order }, book);
+    /// What the new process has given up, which it says but once.
+    fn heir_is_sandboxed(&mut self, layers: Vec<Layer>) {
+        if let Some(Upgrade::Asking { heir, .. } | Upgrade::Resting { heir, .. }) = &mut self.upgrade {
+            heir.sandbox = Some(layers);
         }
-        let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
-        introduction
     }
 
-    fn introduction(&self) -> Introduction {
-        let ports = self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
-        Introduction {
-            switches: self.switches.clone(),
-            ports: ports.collect(),
-            entries: self.static_entries.clone(),
+    /// The new process will not do what it was told. What a switch process that is started again may refuse it may, too.
+    fn heir_refuses(&mut self, order: u64, fault: Fault) {
+        let Some(Upgrade::Asking { introduction: Some(introduction), .. }) = &mut self.upgrade else {
+            return self.refuse_upgrade(&fault.message);
+        };
+        match introduction.told.about(order) {
+            Some(About::Entry) => say!("{fault}"),
+            Some(About::Port(port)) if self.ports.get(&port).is_some_and(|port| !port.is_known()) => {
+                introduction.refused.push((port, fault));
+            }
+            _ => self.refuse_upgrade(&fault.message),
         }
+    }
+
+    /// Tells the new process of switches and ports, while guests do not wait yet.
+    fn introduce(&mut self, heir: &mut Process<Request, Report>) -> Introduction {
+        let told = self.to_be_told();
+        for (id, (order, port)) in (1..).zip(told.orders()) {
+            let book = port.and_then(|port| self.next_book(port));
+            let _ = heir.channel.send(&Request { id, order }, book);
+        }
+        let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
+        Introduction { told, refused: Vec::new() }
+    }
+
+    fn to_be_told(&self) -> Told {
+        let ports = self.ports.iter().map(|(number, port)| (*number, port.as_told(&port.spec)));
+        Told { switches: self.switches.clone(), ports: ports.collect(), entries: self.static_entries.clone() }
     }
 
     /// The old switch has come to rest, or will not.
@@ -214,12 +279,13 @@ impl Supervisor {
         }
         match (result, self.upgrade.take()) {
             (Ok(_), Some(Upgrade::Resting { heir, program, asker, since, introduction })) => {
-                if introduction != self.introduction() {
+                if introduction.told != self.to_be_told() {
                     self.upgrade = Some(Upgrade::Resting { heir, program, asker, since, introduction });
-                    return self.refuse_upgrade("its vnics, ports or switches changed meanwhile; try again");
+                    return self.refuse_upgrade(CHANGED);
                 }
                 let predecessor = self.succeed(heir, program.clone());
-                self.upgrade = Some(Upgrade::TakingOver { program, asker, since, predecessor });
+                let refused = introduction.refused;
+                self.upgrade = Some(Upgrade::TakingOver { program, asker, since, predecessor, refused });
             }
             (Err(fault), upgrade) => {
                 self.upgrade = upgrade;
@@ -265,15 +331,27 @@ impl Supervisor {
         // One that was asked for while a process started is not over with that start.
         let taking_over = self.upgrade.take_if(|upgrade| matches!(upgrade, Upgrade::TakingOver { .. }));
         self.hurry = None;
-        let Some(Upgrade::TakingOver { program, asker, since, predecessor }) = taking_over else { return };
+        let Some(Upgrade::TakingOver { program, asker, since, predecessor, refused }) = taking_over else {
+            return;
+        };
         let pause_us = since.elapsed().as_micros() as u64;
         let pid = self.lives.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
         drop(predecessor);
-        let ports: Vec<u32> = self.ports.keys().copied().collect();
-        ports.into_iter().for_each(|port| drop(self.added(port, false, Ok(()))));
+        self.taken(refused.into_iter().collect());
         self.renew_plane(program.clone());
         self.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));
+    }
+
+    /// The new switch has all ports but those that it refused.
+    fn taken(&mut self, mut refused: BTreeMap<u32, Fault>) {
+        let ports: Vec<u32> = self.ports.keys().copied().collect();
+        for port in ports {
+            let result = refused.remove(&port).map_or(Ok(()), Err);
+            if let Err(fault) = self.added(port, false, result) {
+                say!("{fault}");
+            }
+        }
     }
 
     /// Nothing comes of the upgrade; if the old switch is there, it goes on.
@@ -284,7 +362,11 @@ impl Supervisor {
         self.forget_next_books();
         match &upgrade {
             Upgrade::Asking { .. } => {}
-            Upgrade::Resting { .. } => self.order(Order::Wake, What::Restored, None),
+            Upgrade::Resting { .. } => {
+                // An answer that comes late is not the next upgrade's.
+                self.waiting.retain(|_, waiting| !waiting.is_for_rest());
+                self.order(Order::Wake, What::Restored, None);
+            }
             Upgrade::TakingOver { .. } => self.lives.use_own_program(),
         }
         let (program, asker) = upgrade.into_parts();

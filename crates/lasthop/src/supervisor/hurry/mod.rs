@@ -16,6 +16,8 @@ use crate::procfs;
 const TURN_NS: u64 = 100_000;
 /// Whatever the kernel grants everybody.
 const TURN_NS_DEFAULT: u64 = 0;
+/// As the system calls name the thread that makes them.
+const THIS_THREAD: i32 = 0;
 /// Who has not ended his part by then goes on like everybody else.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -45,13 +47,27 @@ impl Drop for Hurry {
     }
 }
 
+/// Does `work`, such as to start a process, with ordinary turns: children have those of the thread that starts them, for good.
+pub(super) fn unhurried<T>(work: impl FnOnce() -> T) -> T {
+    let is_hurried = |how: &sched_attr| how.sched_runtime == TURN_NS;
+    if !sys::scheduling(THIS_THREAD).as_ref().is_some_and(is_hurried) {
+        return work();
+    }
+    set_turn(THIS_THREAD, TURN_NS_DEFAULT);
+    let result = work();
+    set_turn(THIS_THREAD, TURN_NS);
+    result
+}
+
 /// Gives all threads of a process turns of `turn_ns`.
 fn set_turns(process: u32, turn_ns: u64) {
-    for thread in threads(process) {
-        if let Some(attributes) = sys::scheduling(thread).filter(is_ordinary) {
-            // Where that is refused it waits as others do.
-            sys::set_scheduling(thread, &sched_attr { sched_runtime: turn_ns, ..attributes });
-        }
+    threads(process).into_iter().for_each(|thread| set_turn(thread, turn_ns));
+}
+
+fn set_turn(thread: i32, turn_ns: u64) {
+    if let Some(attributes) = sys::scheduling(thread).filter(is_ordinary) {
+        // Where that is refused it waits as others do.
+        sys::set_scheduling(thread, &sched_attr { sched_runtime: turn_ns, ..attributes });
     }
 }
 
@@ -70,18 +86,32 @@ fn threads(process: u32) -> Vec<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::supervisor::sleeper::Sleeper;
 
     #[test]
     fn turns_are_short_in_a_hurry_and_as_before_after_it() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a process");
-        let turn_ns = || sys::scheduling(child.id().cast_signed()).map(|how| how.sched_runtime);
+        let sleeper = Sleeper::start();
+        let process = sleeper.0.id();
+        let turn_ns = || sys::scheduling(process.cast_signed()).map(|how| how.sched_runtime);
         let before = turn_ns().expect("a thread");
-        let hurry = Hurry { until: Instant::now(), processes: vec![child.id()] };
-        set_turns(child.id(), TURN_NS);
+        let hurry = Hurry { until: Instant::now(), processes: vec![process] };
+        set_turns(process, TURN_NS);
         // A kernel that has no such turns tells 0.
         assert_eq!(turn_ns(), Some(if before == 0 { 0 } else { TURN_NS }));
         drop(hurry);
         assert_eq!(turn_ns(), Some(before));
-        child.kill().and_then(|()| child.wait()).expect("its end");
+    }
+
+    #[test]
+    fn who_is_started_by_a_thread_in_a_hurry_is_in_none() {
+        let turn_ns = || sys::scheduling(THIS_THREAD).map(|how| how.sched_runtime).expect("a thread");
+        let before = turn_ns();
+        set_turn(THIS_THREAD, TURN_NS);
+        let hurried = turn_ns();
+        let start = || std::thread::spawn(turn_ns).join().expect("its turns");
+        assert_eq!(start(), hurried, "as its parent");
+        assert_eq!(unhurried(start), before);
+        assert_eq!(turn_ns(), hurried, "and goes on so");
+        set_turn(THIS_THREAD, TURN_NS_DEFAULT);
     }
 }

@@ -1,0 +1,19 @@
+//! For tests: a process that does nothing, and ends with the test also if that fails.
+
+use std::process::{Child, Command};
+
+pub(super) struct Sleeper(pub(super) Child);
+
+impl Sleeper {
+    pub(super) fn start() -> Self {
+        Self(Command::new("sleep").arg("1000").spawn().expect("a process"))
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // Fails only for one that has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
