@@ -53,7 +53,8 @@ type Put<'a> = &'a mut dyn FnMut(Answer) -> ControlFlow<()>;
 
 fn datapaths(state: &State, datapath: &dyn Datapath, (after, is_all): (i32, bool), put: Put<'_>) -> What {
     let mut last = after;
-    let listed = state.datapaths_after(after).filter(|(_, known)| is_all || !datapath.is_reserved(&known.name));
+    let listed =
+        state.datapaths_after(after).filter(|(_, known)| is_all || !datapath.is_reserved(&known.name));
     for (id, known) in listed {
         if put(Answer::Datapath(known.message(id, datapath))).is_break() {
             return What::Datapaths { after: last, is_all };

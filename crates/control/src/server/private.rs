@@ -45,7 +45,8 @@ impl Server {
     /// Whether it was one.
     pub(super) fn serve_private(&mut self, id: PeerId, message: &Message<'_>) -> bool {
         let kind = message.header.kind;
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL)) else {
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL))
+        else {
             return false;
         };
         let errno = match decode_number(message, kind) {
