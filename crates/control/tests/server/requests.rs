@@ -84,7 +84,7 @@ fn datapaths_of_own_controllers_are_nobody_elses_to_find_and_to_end() {
         answers.datapaths().into_iter().map(|datapath| datapath.name).collect()
     }
     let (default, system) = (Some("default".to_owned()), Some("ovs-system".to_owned()));
-    assert_eq!(listed(&mut wire, other), [system.clone()]);
+    assert_eq!(listed(&mut wire, other), std::slice::from_ref(&system));
     assert_eq!(wire.ask(other, by(GET, "default")).datapaths().len(), 1, "by its name it is found");
     assert_eq!(wire.ask(other, by(DEL, "default")).errors, [EBUSY]);
     wire.server.received(other, number(SEE_ALL, 0, 1), &mut wire.datapath).expect("in turn");

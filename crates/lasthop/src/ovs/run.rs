@@ -1,6 +1,7 @@
 //! `lasthop ovs run`: Open vSwitch's two daemons in the foreground, in a directory of their own.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -46,6 +47,21 @@ impl Places {
 
     fn remote(&self) -> String {
         format!("unix:{}", self.server_socket().display())
+    }
+
+    /// Takes away what is of no use without the daemons, one of which may have been killed amid its work: all but a database.
+    fn clear(&self) {
+        // What cannot be removed is removed by who starts next.
+        if !self.database.starts_with(&self.run) {
+            let _ = fs::remove_dir_all(&self.run);
+            return;
+        }
+        for entry in fs::read_dir(&self.run).into_iter().flatten().flatten() {
+            let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+            if is_socket || entry.path().extension().is_some_and(|extension| extension == "pid") {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     fn pid_file(&self) -> PathBuf {
@@ -126,11 +142,7 @@ impl<'a> Daemons<'a> {
             end_after(&mut self.daemon, PATIENCE);
         }
         end(&mut self.server);
-        if self.places.database.starts_with(&self.places.run) {
-            return;
-        }
-        // Nothing in there is of use without the daemons.
-        let _ = fs::remove_dir_all(&self.places.run);
+        self.places.clear();
     }
 }
 
@@ -251,5 +263,37 @@ fn comes_within(signals: &mut Signals, time: Duration) -> Result<bool, Fault> {
     match poll(&mut [PollFd::new(&*signals, PollFlags::IN)], Some(&time)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(signals.came()),
         Err(error) => Err(Fault::internal("wait for signals", error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_daemons_that_were_killed_leave_goes_and_the_database_stays() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let places = Places::new(dir.path(), None);
+        fs::create_dir(&places.run).expect("writable");
+        for name in ["conf.db", ".conf.db.~lock~", "ovs-vswitchd.pid"] {
+            fs::write(places.run.join(name), "x").expect("writable");
+        }
+        // Files of sockets stay when those who listen are gone.
+        drop(UnixListener::bind(places.run.join("br0.mgmt")).expect("a socket"));
+        places.clear();
+        assert_eq!(names(&places.run), [".conf.db.~lock~", "conf.db"]);
+        let elsewhere = Places::new(dir.path(), Some(dir.path().join("conf.db")));
+        elsewhere.clear();
+        assert_eq!(names(dir.path()), Vec::<String>::new());
     }
 }
