@@ -183,21 +183,23 @@ impl Duty {
             self.busy_since_ns = worked.then_some(now);
             return worked;
         }
-        let (mut worked, mut since) = (false, now);
+        let (mut worked, mut since, mut lost_ns) = (false, now, 0);
         for worker in &mut self.workers {
             if worker.step(now, &mut self.patience) {
                 let until = now_ns(self.started);
-                worker.load.add(until - since);
+                lost_ns += worker.load.add(until - since);
                 (worked, since) = (true, until);
             }
         }
+        self.workers.iter_mut().for_each(|worker| worker.load.lose(lost_ns));
         worked
     }
 
     /// Enters the time that the last round of a worker alone took, and goes by what is known.
     fn count_load(&mut self, now: u64) {
         if let (Some(since), [only]) = (self.busy_since_ns.take(), &mut self.workers[..]) {
-            only.load.add(now - since);
+            let lost_ns = only.load.add(now - since);
+            only.load.lose(lost_ns);
         }
         if self.workers.iter().all(|worker| worker.load.is_over(now)) {
             self.workers.iter_mut().for_each(|worker| worker.load.begin(now));
