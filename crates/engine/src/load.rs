@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn only_time_with_a_core_counts() {
         let mut load = Load::default();
-        let mut round = |load: &mut Load, round_ns| {
+        let round = |load: &mut Load, round_ns| {
             let lost_ns = load.add(round_ns);
             load.lose(lost_ns);
         };
