@@ -24,6 +24,8 @@ pub struct MemoryDatapath {
     tables: BTreeMap<DatapathId, Table>,
     /// Devices and guests that there are; `None` is all that one may think of.
     pub devices: Option<BTreeSet<String>>,
+    /// Names of datapaths that are for a controller of the switch's own.
+    pub reserved: BTreeSet<String>,
     /// Devices that are being made: their ports are not ready yet.
     pub being_made: BTreeSet<String>,
     /// All devices of ports that are to begin are being made until this is false again.
@@ -111,6 +113,10 @@ impl Datapath for MemoryDatapath {
     fn created(&mut self, id: DatapathId, _name: &str) -> Result<(), Refusal> {
         self.tables.insert(id, Table::default());
         Ok(())
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.reserved.contains(name)
     }
 
     fn destroyed(&mut self, id: DatapathId) {

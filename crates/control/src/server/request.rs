@@ -16,13 +16,15 @@ pub(super) struct Request<'a> {
     pub(super) command: u8,
     pub(super) id: DatapathId,
     pub(super) attrs: Attrs<'a>,
+    /// Its client finds datapaths of the switch's own controllers in lists.
+    pub(super) sees_all: bool,
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn decode(message: &Message<'a>) -> Result<Self, Refusal> {
+    pub(super) fn decode(message: &Message<'a>, sees_all: bool) -> Result<Self, Refusal> {
         let generic = message.generic()?;
         let (number, attrs) = generic.datapath()?;
-        Ok(Self { header: message.header, command: generic.command, id: DatapathId(number), attrs })
+        Ok(Self { header: message.header, command: generic.command, id: DatapathId(number), attrs, sees_all })
     }
 
     pub(super) fn is_dump(&self) -> bool {

@@ -168,6 +168,11 @@ impl Datapath {
         self.switches.is_for_outside(name)
     }
 
+    /// Whether a datapath of this name is the controller process's.
+    pub(super) fn has_own_controller(&self, name: &str) -> bool {
+        self.switches.has_own_controller(name)
+    }
+
     /// Whether a switch is to have another controller than it has.
     pub(super) fn has_other_controller(&self, spec: &SwitchSpec) -> bool {
         self.switches.has_other_controller(spec)

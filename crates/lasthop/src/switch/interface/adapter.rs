@@ -144,6 +144,10 @@ impl Interface for Adapter<'_> {
         Ok(())
     }
 
+    fn is_reserved(&self, name: &str) -> bool {
+        self.inside.has_own_controller(name)
+    }
+
     fn asked(&mut self, id: DatapathId, is_asked: bool) {
         if let Some(place) = self.places.get(id) {
             place.module.set_asked(is_asked && self.places.can_ask);
