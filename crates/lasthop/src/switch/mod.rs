@@ -216,7 +216,7 @@ impl Switch {
             Order::ConnectController => self.connect(fds, true).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::SetSwitch(spec) => self.set_switch(&spec).map(|()| Answer::Done),
-            Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
+            Order::RemoveSwitch { name } => self.remove_switch(&name).map(|()| Answer::Done),
             Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
             Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
@@ -281,6 +281,14 @@ impl Switch {
             self.interface.datapath_lost(spec.name.as_str(), &mut self.datapath);
         }
         self.datapath.set_switch(spec)
+    }
+
+    /// Takes a switch away, and its datapath with it: else that would be found by whoever makes another switch of this name, and would
+    /// have the number of one that is not its own.
+    fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
+        self.datapath.remove_switch(name)?;
+        self.interface.datapath_lost(name, &mut self.datapath);
+        Ok(())
     }
 
     /// A client of the control interface, or the supervisor's own controller.

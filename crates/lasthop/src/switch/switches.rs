@@ -109,6 +109,12 @@ impl NamedSwitches {
         self.find(name).is_err() || outside.into_iter().any(|(known, _)| known.as_str() == name)
     }
 
+    /// Whether there is a switch of this name that the controller decides for that comes with the switch.
+    pub(super) fn is_for_own_controller(&self, name: &str) -> bool {
+        let kinds = self.controllers.iter();
+        kinds.filter(|(known, _)| known.as_str() == name).any(|(_, kind)| *kind == ControllerKind::Embedded)
+    }
+
     /// Whether somebody else than before is to be asked about packets of no flow.
     pub(super) fn has_other_controller(&self, spec: &SwitchSpec) -> bool {
         self.controllers.get(&spec.name).is_some_and(|kind| *kind != spec.controller)
@@ -200,7 +206,7 @@ mod tests {
     fn a_switch_is_for_outside_as_long_as_its_controller_is() {
         let spec = |text: &str| text.parse::<SwitchSpec>().expect("a switch");
         let mut switches = NamedSwitches::new(&spec("default"), 1).expect("a switch");
-        assert!(switches.is_for_outside("a"), "there is none yet");
+        assert!(switches.is_for_outside("a") && !switches.is_for_own_controller("a"), "there is none yet");
         switches.add(&spec("a,module=flow")).expect("room");
         for (text, is_outside) in [
             ("a,module=flow", false),
@@ -211,6 +217,7 @@ mod tests {
         ] {
             switches.replace(&spec(text), &[]).expect("it changes");
             assert_eq!(switches.is_for_outside("a"), is_outside, "{text}");
+            assert_eq!(switches.is_for_own_controller("a"), text == "a,module=flow", "{text}");
         }
     }
 }
