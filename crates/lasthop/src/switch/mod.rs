@@ -85,12 +85,13 @@ fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> R
     let keeper = Keeper::prepare();
     let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
     // For ever, since the keeper, which has it, may outlive anything here.
-    let spent = Spent::of(Role::Switch, &layers).map(|spent| &*Box::leak(Box::new(spent)));
+    let spent = Spent::of(Role::Switch, settings.sandbox, &layers)?;
+    let spent = spent.map(|spent| &*Box::leak(Box::new(spent)));
     // Without it guests wait longer when this process dies, and nothing else.
     if let Ok(held) = keeper.and_then(|keeper| keeper.start(spent)) {
         let _ = held.into_raw_fd();
     }
-    spent.into_iter().for_each(Spent::take_away);
+    spent.map_or(Ok(()), Spent::take_away)?;
     let _ = channel.send(&Report::Sandbox(layers), None);
     Datapath::prepare(settings)
 }
