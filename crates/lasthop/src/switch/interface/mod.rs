@@ -206,7 +206,8 @@ impl Interface {
     /// The end of a turn: what waits for workers.
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
-        if !std::mem::take(&mut self.is_served) && self.connections.has_more() {
+        let is_due = self.connections.due().is_some_and(|due| due <= Instant::now());
+        if !std::mem::take(&mut self.is_served) && (is_due || self.connections.has_more()) {
             self.serve(inside);
             self.is_served = false;
         }
@@ -243,7 +244,8 @@ impl Interface {
             return Some(Instant::now());
         }
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
-        earlier(settling, earlier(self.waiting.due(), self.unanswered.due()))
+        let waiting = earlier(self.waiting.due(), self.connections.due());
+        earlier(settling, earlier(waiting, self.unanswered.due()))
     }
 
     /// A port goes away, and out of its datapath.
