@@ -351,11 +351,11 @@ impl Server {
         }
         let family =
             Family::of(message.header.kind).ok_or(Refusal::new(Errno::ENOENT, "there is no such family"))?;
-        let request = Request::decode(message, sees_all)?;
+        let request = Request::decode((id, sees_all), message)?;
         let is_told = self.is_told(request.header.flags);
         let state = &mut self.state;
         let outcome = match family {
-            Family::Datapath => datapaths::serve(state, datapath, &request),
+            Family::Datapath => datapaths::serve((state, &self.port_ids), datapath, &request),
             Family::Vport => vports::serve(state, datapath, &request),
             Family::Flow => flows::serve(state, datapath, &request, is_told),
             Family::Packet => packets::serve(state, datapath, &request),
