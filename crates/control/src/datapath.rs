@@ -8,6 +8,7 @@ use crate::family::{
     Band, DatapathStats, MegaflowStats, MeterStats, VportKind, VportOptions, VportStats, ZoneLimit,
 };
 use crate::refusal::{Errno, Refusal};
+use crate::server::PeerId;
 
 /// A datapath, by the number that clients use (`dp_ifindex`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +32,8 @@ pub struct Port {
 /// A port that is to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedPort<'a> {
+    /// Who wants it.
+    pub client: PeerId,
     /// Its datapath's name; of port 0 of a datapath that is to begin itself, its own.
     pub datapath: &'a str,
     /// Name.

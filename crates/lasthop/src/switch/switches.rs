@@ -105,8 +105,8 @@ impl NamedSwitches {
 
     /// Whether the control interface may look for a device that is named as the switch is, which need not be there yet.
     pub(super) fn is_for_outside(&self, name: &str) -> bool {
-        let outside = self.controllers.iter().filter(|(_, kind)| **kind == ControllerKind::External);
-        self.find(name).is_err() || outside.into_iter().any(|(known, _)| known.as_str() == name)
+        let mut outside = self.controllers.iter().filter(|(_, kind)| **kind == ControllerKind::External);
+        self.find(name).is_err() || outside.any(|(known, _)| known.as_str() == name)
     }
 
     /// Whether a switch has the controller process as its controller.
