@@ -340,7 +340,9 @@ impl Server {
         message: &Message<'_>,
         datapath: &mut dyn Datapath,
     ) -> Result<(), Refusal> {
-        if self.peers.get(&id).is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
+        let peer = self.peers.get(&id);
+        let sees_all = peer.is_some_and(|peer| peer.sees_all);
+        if peer.is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
             let what = netfilter::serve(message.header)?;
             return self.finish(id, message.header, what, datapath);
         }
@@ -349,11 +351,11 @@ impl Server {
         }
         let family =
             Family::of(message.header.kind).ok_or(Refusal::new(Errno::ENOENT, "there is no such family"))?;
-        let request = Request::decode(message)?;
+        let request = Request::decode((id, sees_all), message)?;
         let is_told = self.is_told(request.header.flags);
         let state = &mut self.state;
         let outcome = match family {
-            Family::Datapath => datapaths::serve(state, datapath, &request),
+            Family::Datapath => datapaths::serve((state, &self.port_ids), datapath, &request),
             Family::Vport => vports::serve(state, datapath, &request),
             Family::Flow => flows::serve(state, datapath, &request, is_told),
             Family::Packet => packets::serve(state, datapath, &request),
