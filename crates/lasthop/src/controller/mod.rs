@@ -280,7 +280,9 @@ impl Process {
                         socket.shortage.end();
                         self.controller.sent(link);
                     }
-                    Err(Errno::NOBUFS) => drop(socket.shortage.hit(now)),
+                    Err(Errno::NOBUFS) => {
+                        socket.shortage.hit(now);
+                    }
                     Err(Errno::AGAIN) => break,
                     Err(Errno::INTR) => {}
                     Err(_) => return self.lose_connection(),
