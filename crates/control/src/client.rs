@@ -101,6 +101,8 @@ impl Client {
         let port_id = message.and_then(|message| decode_number(&message, HELLO));
         client.port_id = port_id.ok_or(ClientError::WrongAnswer("connecting"))?;
         client.transact("listening to sentences", &talk::listen())?;
+        // Another version may not know of it: then all are told.
+        client.transact("asking for all datapaths", &talk::see_all())?;
         Ok(client)
     }
 

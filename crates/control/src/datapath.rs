@@ -180,6 +180,12 @@ pub trait Datapath {
     /// # Errors
     /// When there cannot be another one.
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal>;
+    /// Whether the datapath of this name is for a controller of the switch's own: who does not ask for all does not find it in lists,
+    /// and no client ends it.
+    fn is_reserved(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
     /// It ends, and all that is in it.
     fn destroyed(&mut self, id: DatapathId);
     /// Whether somebody takes its packets of no flow from now on; nobody does in the beginning.

@@ -24,6 +24,8 @@ pub struct MemoryDatapath {
     tables: BTreeMap<DatapathId, Table>,
     /// Devices and guests that there are; `None` is all that one may think of.
     pub devices: Option<BTreeSet<String>>,
+    /// Names of datapaths that are for a controller of the switch's own.
+    pub reserved: BTreeSet<String>,
     /// Names that datapaths may have; `None` is all that one may think of.
     pub switches: Option<BTreeSet<String>>,
     /// Devices that are being made: their ports are not ready yet.
@@ -118,6 +120,10 @@ impl Datapath for MemoryDatapath {
         }
         self.tables.insert(id, Table::default());
         Ok(())
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.reserved.contains(name)
     }
 
     fn destroyed(&mut self, id: DatapathId) {

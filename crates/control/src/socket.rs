@@ -311,7 +311,7 @@ impl Connections {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         connection.is_queued = false;
         let has_hung_up = connection.has_hung_up;
-        self.server.proceed(id, datapath);
+        self.server.advance(id, datapath);
         self.write(id, datapath)?;
         for _ in 0..DATAGRAMS_PER_VISIT {
             let may_read = self.server.granted() > 0 && self.server.wants_input(id);

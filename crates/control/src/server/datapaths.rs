@@ -24,7 +24,7 @@ pub(super) fn serve(
     request: &Request<'_>,
 ) -> Result<Outcome, Refusal> {
     if request.is_dump() {
-        return Ok(Outcome::Dump(What::Datapaths { after: 0 }));
+        return Ok(Outcome::Dump(What::Datapaths { after: 0, is_all: request.sees_all }));
     }
     let wanted = DatapathMessage::decode(request.id.0, request.attrs.clone())?;
     match request.command {
@@ -83,6 +83,12 @@ fn destroy(
     wanted: &DatapathMessage,
 ) -> Result<Outcome, Refusal> {
     let id = find(state, wanted)?;
+    if datapath.is_reserved(&state.expect(id)?.name) {
+        return Err(Refusal::new(
+            Errno::EBUSY,
+            "the datapath is that of a switch with controller=embedded, which it goes with",
+        ));
+    }
     let answer = end(state, datapath, id)?;
     Ok(Outcome::Changed { answer, command: command::DEL, family: Family::Datapath })
 }

@@ -19,14 +19,17 @@ pub(super) struct Request<'a> {
     pub(super) command: u8,
     pub(super) id: DatapathId,
     pub(super) attrs: Attrs<'a>,
+    /// Its client finds datapaths of the switch's own controllers in lists.
+    pub(super) sees_all: bool,
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn decode(client: PeerId, message: &Message<'a>) -> Result<Self, Refusal> {
+    /// Of a client, and whether it finds all datapaths.
+    pub(super) fn decode((client, sees_all): (PeerId, bool), message: &Message<'a>) -> Result<Self, Refusal> {
         let generic = message.generic()?;
         let (number, attrs) = generic.datapath()?;
         let (header, command, id) = (message.header, generic.command, DatapathId(number));
-        Ok(Self { client, header, command, id, attrs })
+        Ok(Self { client, header, command, id, attrs, sees_all })
     }
 
     pub(super) fn is_dump(&self) -> bool {

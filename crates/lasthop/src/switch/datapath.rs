@@ -173,9 +173,9 @@ impl Datapath {
         self.switches.is_for_outside(name)
     }
 
-    /// Whether there is a switch of this name that the controller decides for that comes with the switch.
-    pub(super) fn is_for_own_controller(&self, name: &str) -> bool {
-        self.switches.is_for_own_controller(name)
+    /// Whether a datapath of this name is the controller process's.
+    pub(super) fn has_own_controller(&self, name: &str) -> bool {
+        self.switches.has_own_controller(name)
     }
 
     /// Whether a switch is to have another controller than it has.

@@ -95,7 +95,7 @@ impl<'a> Adapter<'a> {
     /// yet of the end of a switch or port.
     fn check_configured(&self, wanted: &WantedPort<'_>) -> Result<Readiness, Refusal> {
         let is_there = match wanted.name == wanted.datapath {
-            true => self.inside.is_for_own_controller(wanted.datapath),
+            true => self.inside.has_own_controller(wanted.datapath),
             false => self.inside.port_named(wanted.name).is_some_and(|port| !port.is_requested()),
         };
         let gone = Refusal::new(Errno::ENODEV, "there is no such switch or port for its own controller");
@@ -153,6 +153,10 @@ impl Interface for Adapter<'_> {
         module.set_origin(origin);
         self.places.insert(id, Place { switch, module, made, members, meters, origin, executed });
         Ok(())
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.inside.has_own_controller(name)
     }
 
     fn asked(&mut self, id: DatapathId, is_asked: bool) {
