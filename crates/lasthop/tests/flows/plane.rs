@@ -183,7 +183,10 @@ impl Plane {
         // A switch whose workers get no CPU for a while refuses more than it can remember.
         let is_taken = |result: Result<_, ClientError>| match result {
             Err(ClientError::Refused { errno, .. }) if errno == Errno::NOMEM.raw_os_error() => None,
-            result => Some(result.expect("sent")),
+            result => {
+                result.expect("sent");
+                Some(())
+            }
         };
         eventually("room for a packet", || is_taken(self.client.execute(&execute)));
         let key = FlowKey { in_port, ethernet: Some(ethernet), ..FlowKey::default() };
