@@ -274,6 +274,12 @@ pub trait Datapath {
     /// EINVAL for what the switch cannot do.
     fn execute(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal>;
 
+    /// A packet that the control plane was asked about comes back with this hash in a request that cannot be understood: it is not sent,
+    /// and nothing need wait for it any more.
+    fn not_executed(&mut self, id: DatapathId, hash: u64) {
+        let _ = (id, hash);
+    }
+
     /// What meters there may be.
     fn meter_features(&self, id: DatapathId) -> MeterFeatures;
     /// Makes a meter, or another one of it. Returns what the one before had counted.

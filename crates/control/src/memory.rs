@@ -36,6 +36,8 @@ pub struct MemoryDatapath {
     pub unwanted: Vec<String>,
     /// Packets that were to be executed, the last ones.
     pub executed: VecDeque<(DatapathId, Execute)>,
+    /// Hashes of packets that came back and could not be read, the last ones.
+    pub not_executed: VecDeque<(DatapathId, u64)>,
     /// Flows that are taken out have packets under way until this is false again.
     pub is_counting: bool,
     removed: BTreeMap<RemovalId, Flow>,
@@ -259,6 +261,11 @@ impl Datapath for MemoryDatapath {
             self.executed.push_front((id, execute));
         }
         Ok(())
+    }
+
+    fn not_executed(&mut self, id: DatapathId, hash: u64) {
+        self.not_executed.truncate(EXECUTED_MAX - 1);
+        self.not_executed.push_front((id, hash));
     }
 
     fn meter_features(&self, _id: DatapathId) -> MeterFeatures {

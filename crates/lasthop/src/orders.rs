@@ -66,7 +66,12 @@ pub(crate) enum Order {
     /// How far all guests have come, or the one of the named port.
     Inspect { name: Option<String> },
     /// The forwarding tables, or that of one switch.
-    Fdb { switch: Option<String> },
+    /// In parts that fit into a message each, if so wanted: a supervisor of before knows none.
+    Fdb {
+        switch: Option<String>,
+        #[serde(default)]
+        in_parts: bool,
+    },
     /// Enter a static address.
     FdbAdd(StaticEntry),
     /// Take it out again.
@@ -145,6 +150,8 @@ pub(crate) enum WantedKind {
 /// From the switch.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
+    /// Part of the answer to a request for addresses: those that come before others.
+    Addresses { id: u64, fdb: FdbReport },
     /// The answer to a request.
     Reply { id: u64, result: Result<Answer, Fault> },
     /// A guest's connection is over; `why` is a sentence without a full stop.

@@ -7,12 +7,16 @@ use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
 use crate::fdb::StaticEntry;
+use crate::ipc::FRAME_BYTES_MAX;
 use crate::port::PortSpec;
 use crate::sandbox::{self, Layer};
 use crate::settings::Settings;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
 use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
+
+/// Addresses told in one message, of at most 512 bytes each: so none is longer than a message may be, whatever a table has room for.
+const ADDRESSES_PER_PART: usize = FRAME_BYTES_MAX / 512;
 
 /// Counters of the whole switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,6 +128,19 @@ pub(crate) struct WorkerReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FdbReport {
     pub(crate) entries: Vec<FdbLine>,
+}
+
+impl FdbReport {
+    /// All addresses in parts that fit into a message each; the last one apart.
+    pub(crate) fn in_parts(self) -> (Vec<Self>, Self) {
+        let mut last = self.entries;
+        let mut parts = Vec::new();
+        while last.len() > ADDRESSES_PER_PART {
+            let rest = last.split_off(ADDRESSES_PER_PART);
+            parts.push(Self { entries: std::mem::replace(&mut last, rest) });
+        }
+        (parts, Self { entries: last })
+    }
 }
 
 /// One address and where it is.
@@ -388,4 +405,40 @@ pub(crate) struct SandboxReport {
     pub(crate) mode: sandbox::Mode,
     /// None at all if it has no sandbox.
     pub(crate) layers: Vec<Layer>,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::controller::ControllerReport;
+    use crate::orders::Report;
+
+    use super::*;
+
+    #[test]
+    fn a_large_table_is_told_whole_in_parts_that_fit() {
+        let line = FdbLine {
+            switch: "s".repeat(32).parse().expect("a name"),
+            mac: "02:00:00:00:00:01".to_owned(),
+            vlan: Some(4094),
+            port: "p".repeat(32),
+            age_ms: u64::MAX,
+            is_static: false,
+        };
+        let count = 150_000;
+        let entries =
+            (0..count).map(|age_ms| FdbLine { age_ms: u64::MAX - age_ms, ..line.clone() }).collect();
+        let whole = FdbReport { entries };
+        let (mut parts, last) = whole.clone().in_parts();
+        parts.push(last);
+        for fdb in parts.clone() {
+            let by_controller = ControllerReport::Addresses { round: u64::MAX, fdb: fdb.clone() };
+            assert!(serde_json::to_vec(&by_controller).expect("JSON").len() <= FRAME_BYTES_MAX);
+            let by_switch = Report::Addresses { id: u64::MAX, fdb };
+            assert!(serde_json::to_vec(&by_switch).expect("JSON").len() <= FRAME_BYTES_MAX);
+        }
+        let told: Vec<FdbLine> = parts.into_iter().flat_map(|part| part.entries).collect();
+        assert!(told == whole.entries, "none is missing, and all are in order");
+        let (parts, last) = FdbReport { entries: Vec::new() }.in_parts();
+        assert!(parts.is_empty() && last.entries.is_empty());
+    }
 }

@@ -66,13 +66,21 @@ pub(crate) fn params<T: DeserializeOwned>(params: Value) -> Result<T, Fault> {
 
 /// An answer as a line.
 pub(crate) fn write_answer(id: &Value, result: &Result<Value, Fault>) -> Vec<u8> {
+    // A table may be long: it is not copied.
+    #[derive(Serialize)]
+    struct Done<'a> {
+        jsonrpc: &'static str,
+        id: &'a Value,
+        result: &'a Value,
+    }
     let answer = match result {
-        Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
-        Err(fault) => {
-            json!({"jsonrpc": "2.0", "id": id, "error": {"code": fault.kind.code(), "message": fault.message}})
-        }
+        Ok(result) => serde_json::to_vec(&Done { jsonrpc: "2.0", id, result }),
+        Err(fault) => serde_json::to_vec(
+            &json!({"jsonrpc": "2.0", "id": id, "error": {"code": fault.kind.code(), "message": fault.message}}),
+        ),
     };
-    let mut line = answer.to_string().into_bytes();
+    // Keys of both are text, and nothing is written to but memory.
+    let mut line = answer.unwrap_or_default();
     line.push(b'\n');
     line
 }
@@ -85,8 +93,8 @@ pub(crate) fn write_call(method: &str, params: &impl Serialize) -> String {
 /// The result in an answer, or the error's message.
 pub(crate) fn read_answer<T: DeserializeOwned>(line: &str) -> Result<T, Fault> {
     #[derive(Deserialize)]
-    struct Answer {
-        result: Option<Value>,
+    struct Answer<T> {
+        result: Option<T>,
         error: Option<Refusal>,
     }
     #[derive(Deserialize)]
@@ -99,7 +107,8 @@ pub(crate) fn read_answer<T: DeserializeOwned>(line: &str) -> Result<T, Fault> {
         Answer { error: Some(Refusal { code, message }), .. } => {
             Err(Fault::new(Kind::of_code(code).unwrap_or(Kind::Refused), message))
         }
-        Answer { result, .. } => serde_json::from_value(result.unwrap_or_default()).map_err(odd),
+        Answer { result: Some(result), .. } => Ok(result),
+        Answer { result: None, .. } => serde_json::from_value(Value::Null).map_err(odd),
     }
 }
 

@@ -61,6 +61,20 @@ impl PacketMessage {
         Ok(message)
     }
 
+    /// The packet's hash in a message that cannot be read otherwise. None of one that only asks whether it could be done.
+    #[must_use]
+    pub fn hash_in(attrs: Attrs<'_>) -> Option<u64> {
+        let mut hash = None;
+        for attr in attrs.map_while(Result::ok) {
+            match attr.kind {
+                uapi::PROBE => return None,
+                uapi::HASH => hash = attr.u64().ok(),
+                _ => {}
+            }
+        }
+        hash
+    }
+
     /// Its attributes; the packet comes last, as it does in the kernel's.
     pub fn encode(&self, writer: &mut Writer) {
         writer.nest(uapi::KEY, |nested| key::encode(nested, &self.key));

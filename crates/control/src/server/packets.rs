@@ -15,17 +15,25 @@ pub(super) fn serve(
     if request.command != packet::EXECUTE {
         return Err(unknown_command());
     }
+    state.expect(request.id)?;
+    let execute = read(request).inspect_err(|_| {
+        if let Some(hash) = PacketMessage::hash_in(request.attrs.clone()) {
+            datapath.not_executed(request.id, hash);
+        }
+    })?;
+    datapath.execute(request.id, execute)?;
+    Ok(Outcome::Done)
+}
+
+fn read(request: &Request<'_>) -> Result<Execute, Refusal> {
     let wanted = PacketMessage::decode(request.id.0, request.attrs.clone())?;
     let actions = wanted.actions.ok_or(Refusal::invalid("there are no actions for the packet"))?;
-    state.expect(request.id)?;
-    let execute = Execute {
+    Ok(Execute {
         packet: wanted.packet,
         metadata: wanted.key,
         actions,
         is_probe: wanted.is_probe,
         mru_bytes: wanted.mru_bytes,
         hash: wanted.hash,
-    };
-    datapath.execute(request.id, execute)?;
-    Ok(Outcome::Done)
+    })
 }

@@ -1,5 +1,6 @@
 //! Requests as OVS sends them, and what it wants to hear.
 
+use lasthop_control::datapath::DatapathId;
 use lasthop_control::family::{
     Band, DatapathMessage, FamilyMessage, FlowMessage, MeterMessage, PacketMessage, VportMessage,
 };
@@ -415,4 +416,29 @@ fn what_was_there_is_there_again_but_for_ports_without_a_device() {
     let answers = after.ask(id, request(Family::Vport, GET, DUMP, 1, |_| {}));
     let names: Vec<_> = answers.ports().into_iter().map(|port| port.name.expect("told")).collect();
     assert_eq!(names, ["ovs-system", "vm2"]);
+}
+
+#[test]
+fn a_packet_that_cannot_be_read_is_told_of_by_its_hash() {
+    /// `OVS_PACKET_CMD_EXECUTE`, `OVS_PACKET_ATTR_ACTIONS`.
+    const EXECUTE: u8 = 3;
+    const ACTIONS: u16 = 3;
+    let mut wire = Wire::new();
+    let id = wire.client();
+    wire.ask(id, new_datapath("dp0", 0));
+    let execute = |number, is_probe, actions: &[u8]| {
+        let packet =
+            PacketMessage { packet: vec![0; 60], hash: Some(7), is_probe, ..PacketMessage::default() };
+        request(Family::Packet, EXECUTE, ACK, number, |writer| {
+            packet.encode(writer);
+            writer.put(ACTIONS, actions);
+        })
+    };
+    for (number, is_probe, actions) in [(9, false, &[0xff; 9]), (1, true, &[0xff; 9])] {
+        assert!(wire.ask(id, execute(number, is_probe, actions)).errors[0] != 0);
+    }
+    assert!(wire.datapath.not_executed.is_empty(), "a packet of no datapath, and none");
+    assert_eq!(wire.ask(id, execute(1, false, &[0xff; 9])).errors, [EINVAL]);
+    assert_eq!(wire.datapath.not_executed, [(DatapathId(1), 7)]);
+    assert!(wire.datapath.executed.is_empty());
 }

@@ -100,9 +100,15 @@ impl World {
             Event::RemovePort(number) => self.remove_port(&format!("p{number}")),
             Event::Obey => self.obey(),
             Event::Tell => self.tell(),
-            Event::Send(link) => drop(self.send(link)),
-            Event::Answer(link) => drop(self.answer(link)),
-            Event::Turn => drop(self.controller.turn(self.now_ns)),
+            Event::Send(link) => {
+                self.send(link);
+            }
+            Event::Answer(link) => {
+                self.answer(link);
+            }
+            Event::Turn => {
+                self.controller.turn(self.now_ns);
+            }
             Event::Wait(millis) => self.now_ns += millis * MILLI_NS,
             Event::Reconnect => self.reconnect(),
         }

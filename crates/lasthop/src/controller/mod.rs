@@ -22,7 +22,7 @@ use crate::clock::{earlier, now_ns};
 use crate::doctor::facts::MoveFacts;
 use crate::fault::Fault;
 use crate::fdb::Flush;
-use crate::ipc::{Channel, FRAME_BYTES_MAX, take_channel};
+use crate::ipc::{Channel, take_channel};
 use crate::orders::SwitchPort;
 use crate::poller::{Interest, Poller};
 use crate::report::{FdbLine, FdbReport, SwitchInside};
@@ -34,9 +34,6 @@ use crate::switches::SwitchName;
 const CHANNEL: u64 = 0;
 /// Datagrams taken from one connection in a row: then what was decided goes out.
 const DATAGRAMS_PER_TURN: usize = 64;
-
-/// Addresses told in one message, of at most 512 bytes each: so none is longer than a message may be, whatever a table has room for.
-const ADDRESSES_PER_PART: usize = FRAME_BYTES_MAX / 512;
 
 /// Runs until the supervisor is gone.
 pub(crate) fn run(mode: sandbox::Mode) -> Result<(), Fault> {
@@ -153,7 +150,7 @@ impl Process {
 
     fn tell_all(&mut self, round: u64) {
         let (fdb, switches) = self.describe();
-        let (parts, fdb) = in_parts(fdb);
+        let (parts, fdb) = fdb.in_parts();
         parts.into_iter().for_each(|fdb| self.tell(&ControllerReport::Addresses { round, fdb }));
         let moves = self.moves();
         self.tell(&ControllerReport::Told { round, fdb, moves, switches });
@@ -283,7 +280,9 @@ impl Process {
                         socket.shortage.end();
                         self.controller.sent(link);
                     }
-                    Err(Errno::NOBUFS) => drop(socket.shortage.hit(now)),
+                    Err(Errno::NOBUFS) => {
+                        socket.shortage.hit(now);
+                    }
                     Err(Errno::AGAIN) => break,
                     Err(Errno::INTR) => {}
                     Err(_) => return self.lose_connection(),
@@ -309,17 +308,6 @@ impl Process {
         }
         Ok(())
     }
-}
-
-/// All addresses in parts that fit into a message each; the last one apart.
-fn in_parts(fdb: FdbReport) -> (Vec<FdbReport>, FdbReport) {
-    let mut last = fdb.entries;
-    let mut parts = Vec::new();
-    while last.len() > ADDRESSES_PER_PART {
-        let rest = last.split_off(ADDRESSES_PER_PART);
-        parts.push(FdbReport { entries: std::mem::replace(&mut last, rest) });
-    }
-    (parts, FdbReport { entries: last })
 }
 
 /// Tells the controller what is other than before about one switch.
@@ -412,31 +400,5 @@ mod tests {
         }
         assert!((0..LINKS).all(|link| process.controller.output(link).is_none()), "all is sent");
         drop(far);
-    }
-
-    #[test]
-    fn a_large_table_is_told_whole_in_parts_that_fit() {
-        let line = FdbLine {
-            switch: "s".repeat(32).parse().expect("a name"),
-            mac: "02:00:00:00:00:01".to_owned(),
-            vlan: Some(4094),
-            port: "p".repeat(32),
-            age_ms: u64::MAX,
-            is_static: false,
-        };
-        let count = 150_000;
-        let entries =
-            (0..count).map(|age_ms| FdbLine { age_ms: u64::MAX - age_ms, ..line.clone() }).collect();
-        let whole = FdbReport { entries };
-        let (mut parts, last) = in_parts(whole.clone());
-        parts.push(last);
-        for fdb in parts.clone() {
-            let report = ControllerReport::Addresses { round: u64::MAX, fdb };
-            assert!(serde_json::to_vec(&report).expect("JSON").len() <= FRAME_BYTES_MAX);
-        }
-        let told: Vec<FdbLine> = parts.into_iter().flat_map(|part| part.entries).collect();
-        assert!(told == whole.entries, "none is missing, and all are in order");
-        let (parts, last) = in_parts(FdbReport { entries: Vec::new() });
-        assert!(parts.is_empty() && last.entries.is_empty());
     }
 }

@@ -9,6 +9,7 @@ use crate::fault::{Fault, Kind};
 use crate::fdb::StaticEntry;
 use crate::log::say;
 use crate::orders::{Answer, Order, Report, Request};
+use crate::report::{FdbLine, FdbReport};
 use crate::switches::{SwitchName, SwitchSpec};
 
 use super::Supervisor;
@@ -85,9 +86,26 @@ pub(super) struct Waiting {
     what: What,
     asker: Option<Asker>,
     until: Instant,
+    /// Addresses of an answer that comes in parts.
+    addresses: Vec<FdbLine>,
 }
 
 impl Waiting {
+    fn new(what: What, asker: Option<Asker>) -> Self {
+        Self { what, asker, until: Instant::now() + ANSWER_PATIENCE, addresses: Vec::new() }
+    }
+
+    /// The whole answer, of which this is the last part.
+    fn whole(&mut self, answer: Answer) -> Answer {
+        match answer {
+            Answer::Fdb(FdbReport { entries }) => {
+                self.addresses.extend(entries);
+                Answer::Fdb(FdbReport { entries: std::mem::take(&mut self.addresses) })
+            }
+            answer => answer,
+        }
+    }
+
     /// When the asker has waited for long enough.
     pub(super) fn due(&self) -> Option<Instant> {
         self.asker.is_some().then_some(self.until)
@@ -114,7 +132,7 @@ impl Supervisor {
     pub(super) fn order_with(&mut self, order: Order, fds: Vec<OwnedFd>, what: What, asker: Option<Asker>) {
         self.next_request += 1;
         let id = self.next_request;
-        self.waiting.insert(id, Waiting { what, asker, until: Instant::now() + ANSWER_PATIENCE });
+        self.waiting.insert(id, Waiting::new(what, asker));
         self.send(Request { id, order }, fds);
     }
 
@@ -172,8 +190,14 @@ impl Supervisor {
             Report::Unanswered => self.suspect_plane(),
             Report::Sandbox(layers) => self.sandboxed(layers),
             Report::Forbidden(call) => self.lives.note_last_words(call.to_string()),
+            Report::Addresses { id, fdb } => {
+                if let Some(waiting) = self.waiting.get_mut(&id) {
+                    waiting.addresses.extend(fdb.entries);
+                }
+            }
             Report::Reply { id, result } => {
-                if let Some(waiting) = self.waiting.remove(&id) {
+                if let Some(mut waiting) = self.waiting.remove(&id) {
+                    let result = result.map(|answer| waiting.whole(answer));
                     self.on_reply(waiting, result);
                 }
             }
@@ -256,4 +280,29 @@ pub(super) fn switch_down() -> Fault {
         Kind::SwitchDown,
         "the switch process is being started again; try again in a moment, or see its log",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_came_in_parts_are_one_answer_in_order() {
+        let line = |age_ms| FdbLine {
+            switch: SwitchName::default(),
+            mac: "02:00:00:00:00:01".to_owned(),
+            vlan: None,
+            port: "vm1".to_owned(),
+            age_ms,
+            is_static: false,
+        };
+        let mut waiting = Waiting::new(What::Restored, None);
+        waiting.addresses.extend([line(1), line(2)]);
+        waiting.addresses.extend([line(3)]);
+        let Answer::Fdb(whole) = waiting.whole(Answer::Fdb(FdbReport { entries: vec![line(4)] })) else {
+            panic!("an answer to the same question")
+        };
+        assert_eq!(whole.entries, [1, 2, 3, 4].map(line));
+        assert!(matches!(waiting.whole(Answer::Done), Answer::Done));
+    }
 }

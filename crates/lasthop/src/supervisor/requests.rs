@@ -312,7 +312,7 @@ impl Supervisor {
             return Err(switch_down());
         }
         let order = match question {
-            Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone() },
+            Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone(), in_parts: true },
             Question::Doctor { ref name, .. } => Order::Inspect { name: name.clone() },
             Question::Switches { .. } => Order::Switches,
             // A flush comes with an order of its own.

@@ -25,6 +25,7 @@ use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
+use crate::report::FdbReport;
 use crate::sandbox::{self, Kept, Role, Spent};
 use crate::settings::SwitchSettings;
 use crate::signals;
@@ -225,7 +226,7 @@ impl Switch {
             Order::Inspect { name } => {
                 inspection::inspect(&self.datapath, &self.sessions, name.as_deref()).map(Answer::Inspection)
             }
-            Order::Fdb { switch } => Ok(Answer::Fdb(self.datapath.fdb(switch.as_deref()))),
+            Order::Fdb { switch, in_parts } => Ok(Answer::Fdb(self.fdb(id, switch.as_deref(), in_parts))),
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
@@ -241,6 +242,17 @@ impl Switch {
             }
         };
         self.reply(id, result);
+    }
+
+    /// All addresses; if they are wanted in parts, the last ones.
+    fn fdb(&mut self, id: u64, switch: Option<&str>, in_parts: bool) -> FdbReport {
+        let whole = self.datapath.fdb(switch);
+        if !in_parts {
+            return whole;
+        }
+        let (parts, last) = whole.in_parts();
+        parts.into_iter().for_each(|fdb| self.report(&Report::Addresses { id, fdb }));
+        last
     }
 
     /// From here on packets pass.

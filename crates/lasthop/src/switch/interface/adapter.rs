@@ -302,6 +302,10 @@ impl Interface for Adapter<'_> {
         self.send(id, execute)
     }
 
+    fn not_executed(&mut self, id: DatapathId, hash: u64) {
+        self.give_up(id, hash);
+    }
+
     fn meter_features(&self, _: DatapathId) -> MeterFeatures {
         meters::FEATURES
     }
@@ -323,11 +327,61 @@ impl Interface for Adapter<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use lasthop_control::server::PeerId;
+    use lasthop_flow::Match;
+    use lasthop_flowtable::{FlowModule, describe};
+    use lasthop_verdict::{Batch, Hashes, Header, Module as _, PortSettings, Verdicts};
+    use lasthop_wire::{Metadata, Offload};
 
     use crate::settings::{Settings, SwitchSettings};
 
     use super::*;
+
+    fn frame() -> Vec<u8> {
+        [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 46]].concat()
+    }
+
+    /// The ticket of a frame from port 1 that goes up; none of one that does not.
+    fn decide(module: &FlowModule) -> Option<u32> {
+        let frame = frame();
+        let header = Header::new(&frame, frame.len() as u32, Offload::default());
+        let mut verdicts = Verdicts::default();
+        let batch = Batch { port: PortId(1), headers: &[header], hashes: &Hashes::NONE };
+        module.decide(&batch, 1, &mut verdicts);
+        verdicts.upcalls().first().map(|upcall| upcall.ticket)
+    }
+
+    #[test]
+    fn nothing_waits_for_a_packet_that_comes_back_and_cannot_be_read() {
+        let settings = SwitchSettings::new(Settings::default()).expect("settings");
+        let mut inside = Datapath::prepare(&settings).expect("an engine");
+        inside.add_switch(&"late,module=flow".parse().expect("a switch")).expect("room");
+        let (mut places, mut wishes) = (Places::default(), Wishes::default());
+        places.can_ask = true;
+        let mut adapter = Adapter::new(&mut inside, &mut places, &mut wishes);
+        let id = DatapathId(1);
+        adapter.created(id, "late").expect("its switch is there");
+        let module = Arc::clone(&adapter.place(id).expect("it is").module);
+        module.port_added(PortId(1), &PortSettings::default()).expect("room");
+        module.set_number(PortId(1), Some(1));
+        adapter.asked(id, true);
+        let tickets = [decide(&module), decide(&module)].map(|ticket| ticket.expect("it goes up"));
+        let key = describe(&frame(), &Metadata { in_port: 1, ..Metadata::default() });
+        let flow = lasthop_flowtable::Flow {
+            ufid: None,
+            matching: Match { key, mask: None },
+            actions: vec![Action::drop_for(DropReason::NoFlow)],
+            is_probe: false,
+        };
+        module.table().install(flow).expect("room");
+        let behind = decide(&module).expect("it goes up behind the others");
+        for ticket in tickets.into_iter().chain([behind]) {
+            adapter.not_executed(id, u64::from(ticket) << 32 | 5);
+        }
+        assert_eq!(decide(&module), None, "it meets the flow");
+    }
 
     #[test]
     fn nothing_is_made_for_the_own_controller() {

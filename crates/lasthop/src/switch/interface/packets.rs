@@ -168,6 +168,13 @@ impl Adapter<'_> {
         Ok(())
     }
 
+    /// A packet that came back and cannot be read is not sent, and nothing waits for it.
+    pub(super) fn give_up(&self, id: DatapathId, hash: u64) {
+        if let Ok(place) = self.place(id) {
+            place.module.settle(ticket_in(hash));
+        }
+    }
+
     /// What is done with a packet of so many bytes, if it may be sent.
     fn execution(
         &mut self,
