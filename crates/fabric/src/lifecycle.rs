@@ -272,7 +272,8 @@ impl Fabric {
         self.take_returns();
         let Some(queue) = self.senders.queue_mut(ring) else { return Stopping::Done(None) };
         queue.closed = true;
-        if queue.taken() > 0 {
+        self.senders.recall_postponed(ring);
+        if self.senders.queue_mut(ring).is_some_and(|queue| queue.taken() > 0) {
             self.recall(ring);
             self.take_returns();
         }
