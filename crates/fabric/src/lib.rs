@@ -53,6 +53,7 @@ mod service;
 mod side_table;
 mod tally;
 mod tap;
+mod tx_queue;
 mod upcall;
 mod upcall_line;
 

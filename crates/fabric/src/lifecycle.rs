@@ -18,8 +18,9 @@ use lasthop_verdict::{DropReason, Module, PortId};
 use crate::bounds::WORKERS_MAX;
 use crate::place::ReceiveRing;
 use crate::receiver::Receiver;
-use crate::sender::{Sender, TxQueue};
+use crate::sender::Sender;
 use crate::side_table::Chains;
+use crate::tx_queue::TxQueue;
 use crate::{Board, Capabilities, Fabric, InternalPort, PortCounters, RingId, Segment, Tools, tools};
 
 /// A port's ring as seen from outside.

@@ -15,8 +15,12 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, PortId};
 
 use crate::bounds::VISIT_BYTES_MAX;
 use crate::reference::{Outcome, PacketRef};
-use crate::sender::{Fetched, Sender, Senders, TxQueue, read_chain};
+use crate::sender::{Fetched, Sender, Senders, read_chain};
+use crate::tx_queue::TxQueue;
 use crate::{Fabric, RingId, Tools, tools};
+
+/// No rank: some segments of the frame were delivered.
+const RULED_OUT: u64 = u64::MAX;
 
 /// The chains of one transmit ring that are postponed, or can be.
 #[derive(Debug)]
@@ -54,12 +58,20 @@ impl Postponement {
     /// Of the chain at `head`, taken after all others that were ranked, there is one copy.
     fn rank(&mut self, head: u16) {
         self.last_rank += 1;
-        self.ranks[usize::from(head)] = self.last_rank;
+        let rank = &mut self.ranks[usize::from(head)];
+        if *rank != RULED_OUT {
+            *rank = self.last_rank;
+        }
+    }
+
+    /// Some of the chain at `head`, which waits, was delivered.
+    fn rule_out(&mut self, head: u16) {
+        self.ranks[usize::from(head)] = RULED_OUT;
     }
 
     /// Whether the chain at `head`, which waits, can be postponed.
     pub(crate) fn is_possible(&self, head: u16) -> bool {
-        self.ranks[usize::from(head)] > 0
+        !matches!(self.ranks[usize::from(head)], 0 | RULED_OUT)
     }
 
     /// The chain at `head` does not wait any more.
@@ -143,6 +155,14 @@ impl Sender {
 }
 
 impl Senders {
+    /// Some segments of a frame that waits were delivered.
+    #[cold]
+    pub(crate) fn rule_out(&mut self, packet: PacketRef) {
+        if let Some(queue) = self.queue_mut(RingId { port: packet.port(), queue: packet.queue }) {
+            queue.postponement.rule_out(packet.head);
+        }
+    }
+
     /// What becomes of a copy of this worker's, of which somebody else knows only what became of it there.
     pub(crate) fn judge(&self, packet: PacketRef, outcome: Outcome) -> Outcome {
         let queue = || self.get(packet.port())?.queues.get(usize::from(packet.queue))?.as_ref();

@@ -296,6 +296,9 @@ impl<'a, 't> Service<'a, 't> {
         if !self.tools.senders.begin_waiting(copy.packet) {
             return Err(DropReason::RxShare);
         }
+        if next_segment > 0 {
+            self.tools.senders.rule_out(copy.packet);
+        }
         let waiting = copy.waiting(next_segment, now_ns);
         if may_wait {
             self.claim.push(waiting);
@@ -378,6 +381,9 @@ impl<'a, 't> Service<'a, 't> {
         }
         waiting.next_segment = attempts.next_segment;
         if self.tools.senders.owns(waiting.packet) {
+            if waiting.next_segment > 0 {
+                self.tools.senders.rule_out(waiting.packet);
+            }
             let delivered = std::mem::take(&mut waiting.delivered);
             self.received.delivered.add(&delivered);
             let so_far = Attempt { outcome, delivered: delivered.packets as u32 };

@@ -75,7 +75,7 @@ pub(crate) enum Order {
     FdbFlush(Flush),
     /// Which version of what is kept is known.
     Know,
-    /// Take nothing more from any guest, and finish what was taken: another process will go on.
+    /// Take nothing more from any guest, and finish or postpone what was taken: another process will go on.
     Rest,
     /// Take nothing from any guest before `Wake`: all are to be there first.
     Hold,

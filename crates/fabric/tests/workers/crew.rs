@@ -224,7 +224,7 @@ impl Crew {
         self.workers.iter_mut().flatten().for_each(Fabric::postpone);
         self.check();
         assert_eq!(self.waiting(), 0);
-        if how / 4 % 2 == 0 && self.pairs.iter().all(|pair| !pair.stopping.contains(&true)) {
+        if (how / 4).is_multiple_of(2) && self.pairs.iter().all(|pair| !pair.stopping.contains(&true)) {
             let (taken_in, delivered) = self.sums();
             self.past = (self.past.0 + taken_in, self.past.1 + delivered);
             self.succeed();
