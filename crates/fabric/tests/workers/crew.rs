@@ -211,9 +211,10 @@ impl Crew {
 
     /// All come to rest. Then they go on, or others do, and nothing is lost but what was done in part.
     fn rest(&mut self, how: u16) {
-        if self.workers.iter().any(Option::is_none) || self.visits.iter().any(Option::is_some) {
-            return; // somebody is amid a visit
+        if self.workers.iter().any(Option::is_none) {
+            return; // those are on the stack
         }
+        (0..self.workers.len()).for_each(|worker| self.end_visit(worker));
         self.is_mixed &= self.waiting() > 0;
         if self.is_mixed {
             return;
@@ -354,6 +355,12 @@ impl Crew {
         };
     }
 
+    fn end_visit(&mut self, worker: usize) {
+        while self.visits[worker].is_some() {
+            self.go_on(worker);
+        }
+    }
+
     /// A worker serves a ring and loses its core amid it; others go on meanwhile.
     fn lose_core(&mut self, pair: usize, how: u16) {
         let worker = usize::from(how) % self.workers.len();
@@ -377,7 +384,7 @@ impl Crew {
             return; // all have to hear of it
         }
         self.pairs[pair].stopped[usize::from(index)] = None;
-        self.is_mixed |= index == 0;
+        self.is_mixed |= index == 0 && self.waiting() > 0;
         let ring = self.pairs[pair].ring(index, Some(position));
         self.begin(pair, index, ring);
     }
@@ -425,7 +432,7 @@ impl Crew {
     fn enable(&mut self, pair: usize, index: u16, enabled: bool) {
         let Pair { guest, home, .. } = &self.pairs[pair];
         let (port, index, home) = (guest.port, 2 * guest.queue + index, *home);
-        self.is_mixed |= enabled && index.is_multiple_of(2);
+        self.is_mixed |= enabled && index.is_multiple_of(2) && self.waiting() > 0;
         self.on(home, |fabric, _| fabric.set_ring_enabled(port, index, enabled));
     }
 
@@ -494,11 +501,7 @@ impl Crew {
 
     /// Everybody finishes what was begun, by what they look after themselves: nothing stays behind.
     pub(crate) fn settle(&mut self) {
-        for worker in 0..self.workers.len() {
-            while self.visits[worker].is_some() {
-                self.go_on(worker);
-            }
-        }
+        (0..self.workers.len()).for_each(|worker| self.end_visit(worker));
         self.check();
         for (pair, index) in (0..self.pairs.len()).flat_map(|pair| [(pair, 0), (pair, 1)]) {
             if self.pairs[pair].stopping[usize::from(index)] {
