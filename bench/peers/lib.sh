@@ -96,15 +96,7 @@ enter_namespace() {
     LASTHOP_BENCH_NAMESPACE=1 exec unshare $options "$here/$peer"
 }
 
-# Where Open vSwitch's programs keep everything.
-keep_files_below() {
-    mkdir -p "$1"
-    export OVS_RUNDIR="$1" OVS_LOGDIR="$1" OVS_DBDIR="$1" OVS_SYSCONFDIR="$1"
-}
-
 ask() { "$@" >"$dir/answer.log" 2>&1 || fail 1 "'$*' failed: $(tail -n 2 "$dir/answer.log")"; }
-vsctl() { ask ovs-vsctl --timeout=30 "$@"; }
-ofctl() { ask ovs-ofctl "$@"; }
 
 pids=
 # start NAME COMMAND...: a child whose output goes to DIR/NAME.log and whose input never

@@ -4,6 +4,7 @@
 #
 # Sourced after lib.sh by ovs-normal and ovs-flow, which give the bridge its flows.
 # shellcheck shell=sh
+. "$here/ovs-bridge.sh"
 
 # Not the alternative of that name, which may be the build without DPDK.
 vswitchd=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
@@ -24,7 +25,7 @@ start_database() {
     start ovsdb ovsdb-server "$dir/conf.db" --remote="punix:$OVS_RUNDIR/db.sock" \
         --pidfile --unixctl="$OVS_RUNDIR/ovsdb.ctl" --no-chdir
     wait_for "its database answers" test -S "$OVS_RUNDIR/db.sock"
-    ask ovs-vsctl --no-wait --timeout=30 init
+    vsctl --no-wait init
 }
 
 # A pool for each port (20500 mbufs; memory.rst in its documentation has the sum) instead of
@@ -37,18 +38,13 @@ size_memory() {
     memory_mb=$((64 + ports * port_mb))
 }
 
-# Most of these are read only when ovs-vswitchd starts.  max-idle is there because flows
-# that were frozen for longer than the usual 10 s would have to be set up again.
-configure() {
+# Most of these are read only when ovs-vswitchd starts.
+configure_dpdk() {
     extra="--no-pci --no-telemetry"
     [ "$huge" = 1 ] || extra="$extra --no-huge --legacy-mem --no-shconf -m $memory_mb"
-    set -- dpdk-init=true "dpdk-extra=\"$extra\"" "pmd-cpu-mask=$(cpu_mask "$cpu")" \
-        per-port-memory=true flow-limit=250000 "max-idle=${MAX_IDLE_MS:-3600000}"
+    set -- dpdk-init=true "dpdk-extra=\"$extra\"" "pmd-cpu-mask=$(cpu_mask "$cpu")" per-port-memory=true
     [ "$frame_bytes" -le "$JUMBO_FRAME_BYTES" ] || set -- "$@" userspace-tso-enable=true
-    for option in "$@"; do
-        ask ovs-vsctl --no-wait --timeout=30 set Open_vSwitch . "other_config:$option"
-    done
-    setting "other_config: $*"
+    configure "$@"
 }
 
 start_switch() {
@@ -62,23 +58,8 @@ dpdk_is_up() {
     [ "$(ovs-vsctl --timeout=5 get Open_vSwitch . dpdk_initialized 2>/dev/null)" = true ]
 }
 
-# add_bridge OPTION...: bridge br0 with port N of the bench as port0, port1 ... and the
-# OpenFlow numbers 1, 2 ...
-add_bridge() {
-    set -- add-br br0 -- set bridge br0 datapath_type=netdev \
-        other_config:mac-aging-time=3600 other_config:mac-table-size=$((macs * 8 > 8192 ? macs * 8 : 8192)) "$@"
-    number=0
-    while [ "$number" -lt "$ports" ]; do
-        set -- "$@" -- add-port br0 "port$number" -- set Interface "port$number" type=dpdkvhostuserclient \
-            "options:vhost-server-path=$(socket "$number")" "ofport_request=$((number + 1))" "mtu_request=$mtu"
-        number=$((number + 1))
-    done
-    vsctl "$@"
-    setting "ports: dpdkvhostuserclient, mtu_request=$mtu"
-    for name in $(ovs-vsctl --timeout=30 list-ports br0); do
-        error=$(ovs-vsctl --timeout=30 get Interface "$name" error)
-        [ "$error" = "[]" ] || fail 1 "$name: $error"
-    done
+interface() {
+    echo "type=dpdkvhostuserclient options:vhost-server-path=$(socket "$1") mtu_request=$mtu"
 }
 
 start_ovs() {
@@ -90,7 +71,8 @@ start_ovs() {
     keep_files_below "$dir/ovs"
     setting "$("$vswitchd" --version | paste -sd ' ')"
     start_database
-    configure
+    configure_dpdk
     start_switch
-    add_bridge "$@"
+    add_bridge datapath_type=netdev "$@"
+    setting "ports: dpdkvhostuserclient, mtu_request=$mtu"
 }

@@ -252,7 +252,8 @@ class Dpdk(Process):
 
     def __exit__(self, *_):
         if self.alive():
-            with contextlib.suppress(OSError):
+            # One that has no CPU for long, or waits for a switch that is gone, is ended by force.
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 self.say("quit")
                 self.child.wait(5)
         super().__exit__()

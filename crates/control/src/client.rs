@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -12,11 +13,27 @@ use crate::message::{self, Header, Message, Messages};
 use crate::private::{END, HELLO, decode_number};
 use crate::refusal::Errno;
 use crate::server::Family;
+use crate::shortage::Shortage;
 use crate::talk;
 use crate::uapi::{command, nlm};
 
 /// Bytes of the largest datagram taken: a packet of 64 KiB and its key.
 const DATAGRAM_BYTES_MAX: usize = 128 * 1024;
+
+/// How often a request is tried while the system has no memory for it: for half a second and more.
+const TRIES_MAX: usize = 12;
+
+/// Tries again while the system has no memory, after pauses that grow.
+fn insist(mut send: impl FnMut() -> rustix::io::Result<usize>) -> rustix::io::Result<usize> {
+    let mut shortage = Shortage::default();
+    for _ in 1..TRIES_MAX {
+        match send() {
+            Err(rustix::io::Errno::NOBUFS) => std::thread::sleep(shortage.hit(Instant::now())),
+            result => return result,
+        }
+    }
+    send()
+}
 
 /// Why a call to the switch failed.
 #[derive(Debug, thiserror::Error)]
@@ -84,6 +101,8 @@ impl Client {
         let port_id = message.and_then(|message| decode_number(&message, HELLO));
         client.port_id = port_id.ok_or(ClientError::WrongAnswer("connecting"))?;
         client.transact("listening to sentences", &talk::listen())?;
+        // Another version may not know of it: then all are told.
+        client.transact("asking for all datapaths", &talk::see_all())?;
         Ok(client)
     }
 
@@ -100,7 +119,7 @@ impl Client {
     }
 
     fn send(&self, datagram: &[u8]) -> Result<(), ClientError> {
-        rustix::net::send(&self.socket, datagram, SendFlags::NOSIGNAL)?;
+        insist(|| rustix::net::send(&self.socket, datagram, SendFlags::NOSIGNAL))?;
         Ok(())
     }
 
@@ -287,5 +306,28 @@ impl Client {
     /// When the switch refuses, and when the connection ends.
     pub fn watch_ports(&mut self) -> Result<(), ClientError> {
         self.transact("watching ports", &talk::watch(Family::Vport)).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_request_that_there_is_no_memory_for_is_tried_again_and_not_for_ever() {
+        let mut tries = 0;
+        let mut short_of = |count| {
+            tries = 0;
+            insist(|| {
+                tries += 1;
+                if tries > count { Ok(5) } else { Err(Errno::NOBUFS) }
+            })
+        };
+        assert_eq!(short_of(3), Ok(5));
+        assert_eq!(short_of(usize::MAX), Err(Errno::NOBUFS));
+        assert_eq!(tries, TRIES_MAX);
+        assert_eq!(insist(|| Err(Errno::PIPE)), Err(Errno::PIPE));
     }
 }

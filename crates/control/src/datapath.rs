@@ -8,6 +8,7 @@ use crate::family::{
     Band, DatapathStats, MegaflowStats, MeterStats, VportKind, VportOptions, VportStats, ZoneLimit,
 };
 use crate::refusal::{Errno, Refusal};
+use crate::server::PeerId;
 
 /// A datapath, by the number that clients use (`dp_ifindex`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +32,8 @@ pub struct Port {
 /// A port that is to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedPort<'a> {
+    /// Who wants it.
+    pub client: PeerId,
     /// Its datapath's name; of port 0 of a datapath that is to begin itself, its own.
     pub datapath: &'a str,
     /// Name.
@@ -177,6 +180,12 @@ pub trait Datapath {
     /// # Errors
     /// When there cannot be another one.
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal>;
+    /// Whether the datapath of this name is for a controller of the switch's own: who does not ask for all does not find it in lists,
+    /// and no client ends it.
+    fn is_reserved(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
     /// It ends, and all that is in it.
     fn destroyed(&mut self, id: DatapathId);
     /// Whether somebody takes its packets of no flow from now on; nobody does in the beginning.

@@ -46,6 +46,7 @@ pub mod private;
 mod refusal;
 mod rewrite;
 pub mod server;
+pub mod shortage;
 pub mod socket;
 mod sys;
 pub mod talk;

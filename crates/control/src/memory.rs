@@ -24,6 +24,10 @@ pub struct MemoryDatapath {
     tables: BTreeMap<DatapathId, Table>,
     /// Devices and guests that there are; `None` is all that one may think of.
     pub devices: Option<BTreeSet<String>>,
+    /// Names of datapaths that are for a controller of the switch's own.
+    pub reserved: BTreeSet<String>,
+    /// Names that datapaths may have; `None` is all that one may think of.
+    pub switches: Option<BTreeSet<String>>,
     /// Devices that are being made: their ports are not ready yet.
     pub being_made: BTreeSet<String>,
     /// All devices of ports that are to begin are being made until this is false again.
@@ -108,9 +112,16 @@ fn no_flow() -> Refusal {
 }
 
 impl Datapath for MemoryDatapath {
-    fn created(&mut self, id: DatapathId, _name: &str) -> Result<(), Refusal> {
+    fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal> {
+        if self.switches.as_ref().is_some_and(|switches| !switches.contains(name)) {
+            return Err(Refusal::new(Errno::ENODEV, "there is no switch of that name"));
+        }
         self.tables.insert(id, Table::default());
         Ok(())
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.reserved.contains(name)
     }
 
     fn destroyed(&mut self, id: DatapathId) {

@@ -7,6 +7,7 @@
 //!                                            <──   HELLO port id
 //!   JOIN group, LEAVE group, LISTEN on/off   ──>            as setsockopt(2)
 //!                                            <──   the same, with an error number
+//!   SEE_ALL on/off                           ──>            likewise
 //!   request, request, ... in one datagram    ──>
 //!                                            <──   answer  (one datagram each)
 //!                                            <──   answer
@@ -26,6 +27,9 @@ pub const LEAVE: u16 = 0xff03;
 pub const END: u16 = 0xff04;
 /// Wants sentences in acknowledgements (NETLINK_EXT_ACK), if the number is not 0.
 pub const LISTEN: u16 = 0xff05;
+/// Wants to find the datapaths of the switch's own controllers in lists, if the number is not 0. Open vSwitch says nothing of the kind:
+/// it deletes whatever datapath it finds beside its own.
+pub const SEE_ALL: u16 = 0xff06;
 
 /// The first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

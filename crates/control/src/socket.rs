@@ -27,6 +27,7 @@ use crate::bounds::{
 };
 use crate::datapath::Datapath;
 use crate::server::{PeerId, Server, Upcall, Upcalled};
+use crate::shortage::Shortage;
 use crate::sys::peer_user;
 
 /// Which users may connect.
@@ -91,6 +92,8 @@ struct Connection {
     interest: EventFlags,
     /// The socket took no more; it is written to when it says so.
     is_full: bool,
+    /// The system had no memory for what was sent last.
+    shortage: Shortage,
     /// The other end is closed.
     has_hung_up: bool,
     /// Its turn will come.
@@ -108,6 +111,14 @@ pub struct Connections {
     last: u64,
     access: Access,
     buffer: Vec<u8>,
+    /// As the system does it, but in tests.
+    send: Send,
+}
+
+type Send = fn(BorrowedFd<'_>, &[u8]) -> rustix::io::Result<usize>;
+
+fn send(socket: BorrowedFd<'_>, datagram: &[u8]) -> rustix::io::Result<usize> {
+    rustix::net::send(socket, datagram, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
 impl Connections {
@@ -124,6 +135,7 @@ impl Connections {
             last: 0,
             access,
             buffer: vec![0; DATAGRAM_BYTES_MAX],
+            send,
         })
     }
 
@@ -157,8 +169,9 @@ impl Connections {
         self.last += 1;
         let (id, interest) = (PeerId(self.last), EventFlags::IN);
         epoll::add(&self.epoll, &socket, EventData::new_u64(id.0), interest)?;
-        let (is_full, has_hung_up, is_queued) = Default::default();
-        self.connections.insert(id, Connection { socket, interest, is_full, has_hung_up, is_queued });
+        let (is_full, shortage, has_hung_up, is_queued) = Default::default();
+        let connection = Connection { socket, interest, is_full, shortage, has_hung_up, is_queued };
+        self.connections.insert(id, connection);
         Ok(id)
     }
 
@@ -169,6 +182,7 @@ impl Connections {
     /// When the set cannot be waited for.
     pub fn turn(&mut self, datapath: &mut dyn Datapath) -> io::Result<Vec<(PeerId, Closed)>> {
         self.listen()?;
+        self.end_shortages(Instant::now());
         let (mut closed, mut left) = (Vec::new(), MESSAGES_PER_TURN);
         // Whoever is not done is behind the others, and has no second turn in this one.
         for _ in 0..self.turns.len() {
@@ -192,6 +206,23 @@ impl Connections {
         !self.turns.is_empty()
     }
 
+    /// When [`Connections::turn`] has something to do without that anything is heard: the system had no memory for what was to be sent.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.connections.values().filter_map(|connection| connection.shortage.due()).min()
+    }
+
+    /// Queues those for whose datagrams there may be memory again.
+    fn end_shortages(&mut self, now: Instant) {
+        let over = self.connections.iter_mut().filter_map(|(id, connection)| {
+            let is_over = connection.shortage.take_over(now);
+            connection.is_full &= !is_over;
+            is_over.then_some(*id)
+        });
+        let over: Vec<PeerId> = over.collect();
+        over.into_iter().for_each(|id| self.queue(id));
+    }
+
     /// Queues those who have something to say, or room again.
     fn listen(&mut self) -> io::Result<()> {
         let mut events =
@@ -206,7 +237,7 @@ impl Connections {
             // The kernel's structure has no alignment.
             let flags = event.flags;
             if let Some(connection) = self.connections.get_mut(&id) {
-                connection.is_full = false;
+                connection.is_full &= connection.shortage.due().is_some();
                 connection.has_hung_up |= flags.contains(EventFlags::HUP);
                 self.queue(id);
             }
@@ -280,7 +311,7 @@ impl Connections {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         connection.is_queued = false;
         let has_hung_up = connection.has_hung_up;
-        self.server.proceed(id, datapath);
+        self.server.advance(id, datapath);
         self.write(id, datapath)?;
         for _ in 0..DATAGRAMS_PER_VISIT {
             let may_read = self.server.granted() > 0 && self.server.wants_input(id);
@@ -317,11 +348,16 @@ impl Connections {
         while !connection.is_full
             && let Some(datagram) = self.server.output(id)
         {
-            match rustix::net::send(&connection.socket, datagram, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                Err(SystemErrno::AGAIN | SystemErrno::NOBUFS) => connection.is_full = true,
+            match (self.send)(connection.socket.as_fd(), datagram) {
+                Err(SystemErrno::AGAIN) => connection.is_full = true,
+                Err(SystemErrno::NOBUFS) => {
+                    connection.is_full = true;
+                    connection.shortage.hit(Instant::now());
+                }
                 Err(SystemErrno::INTR) => {}
                 result => {
                     result?;
+                    connection.shortage.end();
                     self.server.sent(id, datapath);
                 }
             }
@@ -338,11 +374,53 @@ impl Connections {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let mut interest = EventFlags::empty();
         interest.set(EventFlags::IN, self.server.wants_input(id));
-        interest.set(EventFlags::OUT, self.server.output(id).is_some());
+        // Without memory there is room all the time.
+        let is_short = connection.shortage.due().is_some();
+        interest.set(EventFlags::OUT, self.server.output(id).is_some() && !is_short);
         if interest != connection.interest {
             epoll::modify(&self.epoll, &connection.socket, EventData::new_u64(id.0), interest)?;
             connection.interest = interest;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+    use crate::memory::MemoryDatapath;
+    use crate::talk;
+
+    fn is_readable(fd: BorrowedFd<'_>) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).expect("polled") > 0
+    }
+
+    #[test]
+    fn a_socket_without_memory_is_left_alone_for_a_while_and_then_tried_again() {
+        let mut datapath = MemoryDatapath::new();
+        let mut connections = Connections::new(Server::new(), Access::Asked).expect("a set");
+        let flags = SocketFlags::CLOEXEC;
+        let (near, far) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        connections.add(near).expect("a client");
+        connections.send = |_, _| Err(SystemErrno::NOBUFS);
+        rustix::net::send(&far, &talk::hello(7), SendFlags::NOSIGNAL).expect("sent");
+        assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        for _ in 0..20 {
+            let due = connections.due().expect("another try");
+            assert!(!connections.has_more() && !is_readable(connections.fd()), "nobody is called before");
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        }
+        connections.send = send;
+        while let Some(due) = connections.due() {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            assert!(connections.turn(&mut datapath).expect("a turn").is_empty());
+        }
+        assert!(is_readable(far.as_fd()), "it is answered");
     }
 }

@@ -7,7 +7,7 @@
 use crate::attr::{Attrs, Writer};
 use crate::family::{DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportMessage};
 use crate::message::{self, Header, Message, Messages};
-use crate::private::{self, END, HELLO, Hello, JOIN, LISTEN, decode_number};
+use crate::private::{self, END, HELLO, Hello, JOIN, LISTEN, SEE_ALL, decode_number};
 use crate::refusal::Refusal;
 use crate::server::Family;
 use crate::uapi::{command, flow, meter, nlm, packet, protocol};
@@ -90,6 +90,12 @@ pub fn hello(port_id: u32) -> Vec<u8> {
 #[must_use]
 pub fn listen() -> Vec<u8> {
     private::number(LISTEN, 0, 1)
+}
+
+/// The one of who is no Open vSwitch: datapaths of the switch's own controllers are wanted in lists, too.
+#[must_use]
+pub fn see_all() -> Vec<u8> {
+    private::number(SEE_ALL, 0, 1)
 }
 
 /// Asks to be told what others change of this family.

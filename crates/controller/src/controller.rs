@@ -14,15 +14,16 @@ use lasthop_control::family::{
     Band, DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportKind, VportMessage,
 };
 use lasthop_control::talk::{Ask, Told};
-use lasthop_flow::{Action, FlowKey, Match, Ufid};
+use lasthop_flow::{Action, FlowKey, Match};
 use lasthop_verdict::{DropReason, Mac, NO_VID, PortSettings, Vid};
 
 use crate::bounds::{AGAIN_NS, COUNTING_NS, GIVEN_BACK_MAX, PORTS_NS, WAITING_MAX};
 use crate::config::{Address, Moved, StaticEntry, SwitchConfig};
+use crate::errand::{Errand, Sent};
 use crate::link::{Heard, Link};
-use crate::look::Look;
+use crate::served::{Served, Stage};
 use crate::stats::Stats;
-use crate::switch::{Change, Switch};
+use crate::switch::Change;
 
 /// Connections to the switch.
 pub const LINKS: usize = 2;
@@ -32,115 +33,18 @@ const LISTS: usize = 1;
 /// `OVS_DP_F_UNALIGNED | OVS_DP_F_VPORT_PIDS`: each port says where its misses go.
 const FEATURES: u32 = 0b11;
 const EEXIST: i32 = 17;
+const ENODEV: i32 = 19;
 /// `OVS_METER_BAND_TYPE_DROP`.
 const BAND_DROP: u32 = 1;
-
-/// What a request is for.
-#[derive(Clone, Debug, PartialEq)]
-enum Errand {
-    Make(String),
-    Find(String),
-    Features,
-    Ports(String),
-    Port(String, String),
-    PortGone,
-    /// Where a port's misses go.
-    Subscribe(String),
-    Adopt(String),
-    Count(String),
-    Flow(String, Ufid),
-    FlowGone,
-    Meter(String),
-    Execute,
-}
-
-/// How far it is with a switch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// Its datapath is to be made, or was asked for.
-    Absent,
-    /// Its ports and flows are looked at.
-    Adopting,
-    Serving,
-}
-
-#[derive(Debug)]
-struct Served {
-    switch: Switch,
-    stage: Stage,
-    datapath: i32,
-    /// When the next step is due; while a list is on its way it is not.
-    ports: Look,
-    counters: Look,
-    /// Packets have passed since the counters were read for the last time but one.
-    is_busy: bool,
-    again_due_ns: Option<u64>,
-    /// Ports that the list on its way has.
-    listed: BTreeMap<String, u32>,
-    /// Ports whose misses come here.
-    subscribed: BTreeMap<String, u32>,
-}
-
-impl Served {
-    fn new(config: &SwitchConfig) -> Self {
-        Self {
-            switch: Switch::new(config),
-            stage: Stage::Absent,
-            datapath: 0,
-            ports: Look::default(),
-            counters: Look::default(),
-            is_busy: false,
-            again_due_ns: Some(0),
-            listed: BTreeMap::new(),
-            subscribed: BTreeMap::new(),
-        }
-    }
-
-    fn disconnected(&mut self) {
-        self.switch.disconnected();
-        self.stage = Stage::Absent;
-        (self.ports, self.counters, self.again_due_ns) = (Look::default(), Look::default(), Some(0));
-        self.is_busy = false;
-        self.subscribed.clear();
-    }
-
-    fn stats(&self) -> Stats {
-        Stats { ports: self.subscribed.len() as u64, ..Stats::of(&self.switch) }
-    }
-
-    fn due_ns(&self) -> Option<u64> {
-        let late_ns = self.switch.late_ns();
-        [self.ports.due_ns(), self.counters.due_ns(), self.again_due_ns, late_ns].into_iter().flatten().min()
-    }
-
-    /// Packets pass, so there is something to count and a reason to see that all ports are as they are thought to be.
-    fn is_used(&mut self, now_ns: u64) {
-        self.counters.want(now_ns + COUNTING_NS);
-        if !std::mem::replace(&mut self.is_busy, true) {
-            self.ports.want(now_ns + PORTS_NS);
-        }
-    }
-
-    /// All counters were told. While nothing passes they are read when something may have to be forgotten.
-    fn counted(&mut self, now_ns: u64) {
-        self.switch.end_round(now_ns);
-        self.switch.sweep(now_ns);
-        self.counters.end();
-        self.is_busy = false;
-        if self.switch.take_use() {
-            self.is_used(now_ns);
-        } else if let Some(due_ns) = self.switch.forgetting_due_ns() {
-            self.counters.want(due_ns.max(now_ns + COUNTING_NS));
-        }
-    }
-}
 
 /// The control plane of all switches of module flow.
 #[derive(Debug)]
 pub struct Controller {
     switches: BTreeMap<String, Served>,
     names: BTreeMap<i32, String>,
-    links: [Link<Errand>; LINKS],
+    /// Lives of switches so far.
+    lives: u64,
+    links: [Link<Sent>; LINKS],
     /// Packets of datapaths that are not served.
     strays: u64,
     /// Sentences for the log.
@@ -154,14 +58,18 @@ impl Controller {
     #[must_use]
     pub fn new(nonce: u32) -> Self {
         let links = links(nonce);
-        Self { switches: BTreeMap::new(), names: BTreeMap::new(), links, strays: 0, words: Vec::new() }
+        let (switches, names, words) = Default::default();
+        Self { switches, names, lives: 0, links, strays: 0, words }
     }
 
     /// There are other connections, maybe to another process: everything is asked for again. Addresses stay.
     pub fn reconnected(&mut self, nonce: u32) {
         self.links = links(nonce);
         self.names.clear();
-        self.switches.values_mut().for_each(Served::disconnected);
+        for served in self.switches.values_mut() {
+            self.lives += 1;
+            served.disconnected(self.lives);
+        }
     }
 
     /// The next datagram for connection `link`.
@@ -184,13 +92,21 @@ impl Controller {
 
     /// Serves a switch. One that is served already goes on.
     pub fn set_switch(&mut self, config: &SwitchConfig) {
-        self.switches.entry(config.name.clone()).or_insert_with(|| Served::new(config));
+        self.lives += 1;
+        self.switches.entry(config.name.clone()).or_insert_with(|| Served::new(config, self.lives));
     }
 
     /// Serves a switch no more. Its datapath is left as it is: it goes with the switch.
     pub fn remove_switch(&mut self, name: &str) {
         if let Some(served) = self.switches.remove(name) {
-            self.names.remove(&served.datapath);
+            self.forget_name(name, served.datapath);
+        }
+    }
+
+    /// A switch has this datapath no more, which may be another one's by now.
+    fn forget_name(&mut self, name: &str, datapath: i32) {
+        if self.names.get(&datapath).is_some_and(|known| known == name) {
+            self.names.remove(&datapath);
         }
     }
 
@@ -212,7 +128,7 @@ impl Controller {
         served.subscribed.remove(name);
         let gone = VportMessage { datapath: served.datapath, number, ..VportMessage::default() };
         if number.is_some() && served.stage == Stage::Serving {
-            self.links[MAIN].ask(&Ask::PortDel(gone), Errand::PortGone);
+            self.links[MAIN].ask(&Ask::PortDel(gone), Sent::for_all(Errand::PortGone));
         }
     }
 
@@ -232,32 +148,42 @@ impl Controller {
         heard.into_iter().for_each(|heard| self.hear(heard, now_ns));
     }
 
-    fn hear(&mut self, heard: Heard<Errand>, now_ns: u64) {
+    /// Whether what was asked is asked of a switch as it is.
+    fn is_current(&self, Sent { errand, life }: &Sent) -> bool {
+        errand.switch().is_none_or(|name| self.switches.get(name).is_some_and(|served| served.life == *life))
+    }
+
+    fn hear(&mut self, heard: Heard<Sent>, now_ns: u64) {
         match heard {
-            Heard::Told(_, Told::Miss(packet)) => self.miss(*packet, now_ns),
-            Heard::Told(_, Told::BadMiss(datapath)) => {
+            Heard::Told(Some(sent), _) | Heard::Done(sent, _) if !self.is_current(&sent) => {}
+            Heard::Told(sent, told) => self.told(sent.map(|sent| sent.errand), told, now_ns),
+            Heard::Done(sent, refusal) => self.done(sent.errand, refusal, now_ns),
+        }
+    }
+
+    fn told(&mut self, errand: Option<Errand>, told: Told, now_ns: u64) {
+        match (errand, told) {
+            (_, Told::Miss(packet)) => self.miss(*packet, now_ns),
+            (_, Told::BadMiss(datapath)) => {
                 let served = self.names.get(&datapath).and_then(|name| self.switches.get_mut(name));
                 served.into_iter().for_each(|served| served.switch.counts.strange += 1);
             }
-            Heard::Told(Some(Errand::Make(switch) | Errand::Find(switch)), Told::Datapath(_, made)) => {
+            (Some(Errand::Make(switch) | Errand::Find(switch)), Told::Datapath(_, made)) => {
                 self.found(&switch, made.datapath);
             }
-            Heard::Told(Some(Errand::Ports(switch)), Told::Port(_, port)) => self.listed(&switch, port),
-            Heard::Told(Some(Errand::Port(switch, _)), Told::Port(_, port)) => self.numbered(&switch, port),
-            Heard::Told(Some(Errand::Adopt(switch)), Told::Flow(_, flow)) => {
-                self.adopt(&switch, *flow, now_ns)
-            }
-            Heard::Told(Some(Errand::Count(switch)), Told::Flow(_, flow)) => {
+            (Some(Errand::Ports(switch)), Told::Port(_, port)) => self.listed(&switch, port),
+            (Some(Errand::Port(switch, _)), Told::Port(_, port)) => self.numbered(&switch, port),
+            (Some(Errand::Adopt(switch)), Told::Flow(_, flow)) => self.adopt(&switch, *flow, now_ns),
+            (Some(Errand::Count(switch)), Told::Flow(_, flow)) => {
                 let flow = flow.ufid.map(|ufid| (ufid, flow.stats.unwrap_or_default()));
                 if let Some((served, (ufid, stats))) = self.switches.get_mut(&switch).zip(flow) {
                     served.switch.counted(ufid, stats, now_ns);
                 }
             }
-            Heard::Told(None, Told::Port(_, port)) => self.changed(port.datapath, now_ns + AGAIN_NS),
+            (None, Told::Port(_, port)) => self.changed(port.datapath, now_ns + AGAIN_NS),
             // Whose switch is to be another's is served no more in a moment, and must not get a datapath again.
-            Heard::Told(None, Told::Datapath(_, gone)) => self.changed(gone.datapath, now_ns + COUNTING_NS),
-            Heard::Told(..) => {}
-            Heard::Done(errand, refusal) => self.done(errand, refusal, now_ns),
+            (None, Told::Datapath(_, gone)) => self.changed(gone.datapath, now_ns + COUNTING_NS),
+            _ => {}
         }
     }
 
@@ -272,13 +198,16 @@ impl Controller {
         match (errand, refusal) {
             (Errand::Make(switch), Some((EEXIST, _))) => {
                 let wanted = DatapathMessage { name: Some(switch.clone()), ..DatapathMessage::default() };
-                self.links[MAIN].ask(&Ask::Datapath(wanted), Errand::Find(switch));
+                self.ask(MAIN, &Ask::Datapath(wanted), Errand::Find(switch));
             }
+            // The switch is being taken away, which is heard of in a moment, or is to be another's.
+            (Errand::Make(switch) | Errand::Find(switch), Some((ENODEV, _))) => self.wait(&switch, now_ns),
             (Errand::Make(switch) | Errand::Find(switch), Some(refusal)) => {
                 self.fail(&switch, format!("cannot have the datapath of switch {switch}"), refusal, now_ns);
             }
             (Errand::Ports(switch), refusal) => self.ports_listed(&switch, refusal.is_none(), now_ns),
-            (Errand::Adopt(switch), _) => self.adopted(&switch, now_ns),
+            (Errand::Adopt(switch), Some(_)) => self.start_over(&switch),
+            (Errand::Adopt(switch), None) => self.adopted(&switch, now_ns),
             (Errand::Count(switch), _) => {
                 if let Some(served) = self.switches.get_mut(&switch) {
                     served.counted(now_ns);
@@ -290,6 +219,10 @@ impl Controller {
                 }
             }
             (Errand::Port(switch, port), Some(refusal)) => {
+                if let Some(served) = self.switches.get_mut(&switch).filter(|_| refusal.0 == ENODEV) {
+                    // Or there is no such datapath.
+                    served.ports.want(now_ns + AGAIN_NS);
+                }
                 self.fail(&switch, format!("cannot have port {port} in switch {switch}"), refusal, now_ns);
             }
             (Errand::Flow(switch, ufid), Some(_)) => {
@@ -310,17 +243,30 @@ impl Controller {
         }
     }
 
+    /// Tries again after a pause.
+    fn wait(&mut self, switch: &str, now_ns: u64) {
+        if let Some(served) = self.switches.get_mut(switch) {
+            served.again_due_ns.get_or_insert(now_ns + AGAIN_NS);
+        }
+    }
+
     /// Says so once, and tries again.
     fn fail(&mut self, switch: &str, what: String, (errno, why): (i32, Option<String>), now_ns: u64) {
-        let Some(served) = self.switches.get_mut(switch) else { return };
-        if served.again_due_ns.is_none() {
-            served.again_due_ns = Some(now_ns + AGAIN_NS);
+        if !self.switches.contains_key(switch) {
+            return;
         }
+        self.wait(switch, now_ns);
         let why = why.unwrap_or_else(|| format!("error {errno}"));
         let sentence = format!("{what}: {why}; trying again");
         if !self.words.contains(&sentence) {
             self.words.push(sentence);
         }
+    }
+
+    fn ask(&mut self, link: usize, ask: &Ask, errand: Errand) {
+        let served = errand.switch().and_then(|name| self.switches.get(name));
+        let life = served.map_or(0, |served| served.life);
+        self.links[link].ask(ask, Sent { errand, life });
     }
 
     /// Does what is due, and sends what was asked for; whether there is more to be done at once.
@@ -363,11 +309,12 @@ impl Controller {
         let Some(served) = self.switches.get_mut(name) else { return };
         if served.ports.begin(now_ns) {
             served.listed.clear();
-            self.links[LISTS].ask(&Ask::Ports(datapath), Errand::Ports(name.to_owned()));
+            self.links[LISTS].ask(&Ask::Ports(datapath), served.sent(Errand::Ports(name.to_owned())));
         }
         if served.counters.begin(now_ns) {
             served.switch.begin_round(now_ns);
-            self.links[LISTS].ask(&Ask::Flows { datapath, is_brief: true }, Errand::Count(name.to_owned()));
+            let sent = served.sent(Errand::Count(name.to_owned()));
+            self.links[LISTS].ask(&Ask::Flows { datapath, is_brief: true }, sent);
         }
     }
 
@@ -378,7 +325,7 @@ impl Controller {
             user_features: Some(FEATURES),
             ..DatapathMessage::default()
         };
-        self.links[MAIN].ask(&Ask::DatapathNew(wanted), Errand::Make(name.to_owned()));
+        self.ask(MAIN, &Ask::DatapathNew(wanted), Errand::Make(name.to_owned()));
     }
 
     /// There is a datapath, new or old.
@@ -391,7 +338,7 @@ impl Controller {
         self.names.insert(datapath, name.to_owned());
         let wanted =
             DatapathMessage { datapath, user_features: Some(FEATURES), ..DatapathMessage::default() };
-        self.links[MAIN].ask(&Ask::DatapathSet(wanted), Errand::Features);
+        self.links[MAIN].ask(&Ask::DatapathSet(wanted), Sent::for_all(Errand::Features));
     }
 
     fn listed(&mut self, switch: &str, port: VportMessage) {
@@ -425,8 +372,8 @@ impl Controller {
             Stage::Absent => {}
             Stage::Adopting => {
                 let datapath = served.datapath;
-                self.links[LISTS]
-                    .ask(&Ask::Flows { datapath, is_brief: false }, Errand::Adopt(name.to_owned()));
+                let sent = served.sent(Errand::Adopt(name.to_owned()));
+                self.links[LISTS].ask(&Ask::Flows { datapath, is_brief: false }, sent);
             }
             Stage::Serving => served.again_due_ns = Some(now_ns),
         }
@@ -434,9 +381,11 @@ impl Controller {
 
     /// The datapath is not there any more.
     fn start_over(&mut self, name: &str) {
+        self.lives += 1;
         if let Some(served) = self.switches.get_mut(name) {
-            self.names.remove(&served.datapath);
-            served.disconnected();
+            let datapath = served.datapath;
+            served.disconnected(self.lives);
+            self.forget_name(name, datapath);
         }
     }
 
@@ -467,8 +416,9 @@ impl Controller {
         let Some(served) = self.switches.get_mut(name) else { return };
         let datapath = served.datapath;
         let missing: Vec<String> = served.switch.unnumbered().map(str::to_owned).collect();
-        missing.iter().for_each(|port| self.ask_for_port(name, datapath, port));
+        // First those that have a number: with the first port whose misses come here, those of all others have to.
         self.subscribe(name);
+        missing.iter().for_each(|port| self.ask_for_port(name, datapath, port));
     }
 
     fn ask_for_port(&mut self, switch: &str, datapath: i32, port: &str) {
@@ -480,7 +430,7 @@ impl Controller {
             ..VportMessage::default()
         };
         let errand = Errand::Port(switch.to_owned(), port.to_owned());
-        self.links[MAIN].ask(&Ask::PortNew(wanted), errand);
+        self.ask(MAIN, &Ask::PortNew(wanted), errand);
     }
 
     /// A port has a number, and its misses come here.
@@ -488,25 +438,34 @@ impl Controller {
         let Some(served) = self.switches.get_mut(switch) else { return };
         if let (Some(name), Some(number)) = (port.name, port.number) {
             served.switch.set_number(&name, number);
-            served.subscribed.insert(name, number);
+            if served.switch.has_port(&name) {
+                served.subscribed.insert(name, number);
+            }
         }
     }
 
-    /// Has the misses of all ports come here.
+    /// Has the misses of all ports come here. In one request, so that there is no moment in which some do and others go nowhere; then
+    /// of each, should somebody else still have them.
     fn subscribe(&mut self, name: &str) {
         let Some(served) = self.switches.get_mut(name) else { return };
-        let upcall_port_ids = self.links[MAIN].port_id().map(|id| vec![id]);
-        for (port, number) in served.switch.numbers() {
-            if served.subscribed.insert(port.clone(), *number) == Some(*number) {
-                continue;
-            }
+        let (datapath, life, port_id) = (served.datapath, served.life, self.links[MAIN].port_id());
+        let is_fresh = |(port, number): &(&String, &u32)| served.subscribed.get(*port) != Some(number);
+        let fresh = served.switch.numbers().iter().filter(is_fresh);
+        let fresh: Vec<(String, u32)> = fresh.map(|(port, number)| (port.clone(), *number)).collect();
+        if fresh.len() > 1 {
+            let wanted = DatapathMessage { datapath, upcall_port_id: port_id, ..DatapathMessage::default() };
+            self.links[MAIN].ask(&Ask::DatapathSet(wanted), Sent::for_all(Errand::Features));
+        }
+        for (port, number) in fresh {
             let wanted = VportMessage {
-                datapath: served.datapath,
-                number: Some(*number),
-                upcall_port_ids: upcall_port_ids.clone(),
+                datapath,
+                number: Some(number),
+                upcall_port_ids: port_id.map(|id| vec![id]),
                 ..VportMessage::default()
             };
-            self.links[MAIN].ask(&Ask::PortSet(wanted), Errand::Subscribe(name.to_owned()));
+            served.subscribed.insert(port, number);
+            let sent = Sent { errand: Errand::Subscribe(name.to_owned()), life };
+            self.links[MAIN].ask(&Ask::PortSet(wanted), sent);
         }
     }
 
@@ -539,7 +498,7 @@ impl Controller {
     fn execute(&mut self, packet: PacketMessage, actions: Vec<Action>) {
         let metadata = FlowKey { in_port: packet.key.in_port, ..FlowKey::default() };
         let execute = PacketMessage { key: metadata, actions: Some(actions), user_data: None, ..packet };
-        self.links[MAIN].ask(&Ask::Execute(execute), Errand::Execute);
+        self.links[MAIN].ask(&Ask::Execute(execute), Sent::for_all(Errand::Execute));
     }
 
     fn apply_changes(&mut self, name: &str) {
@@ -547,10 +506,10 @@ impl Controller {
         if served.stage != Stage::Serving {
             return;
         }
-        let datapath = served.datapath;
+        let (datapath, life) = (served.datapath, served.life);
         while let Some(change) = served.switch.take_change() {
             let (ask, errand) = request(name, datapath, change);
-            self.links[MAIN].ask(&ask, errand);
+            self.links[MAIN].ask(&ask, Sent { errand, life });
         }
     }
 
@@ -627,7 +586,7 @@ impl Controller {
 }
 
 /// Port ids are not 0, and those of one time differ.
-fn links(nonce: u32) -> [Link<Errand>; LINKS] {
+fn links(nonce: u32) -> [Link<Sent>; LINKS] {
     std::array::from_fn(|at| Link::new((nonce & !0xf | 0x10).wrapping_add(at as u32)))
 }
 

@@ -27,12 +27,14 @@ pub mod bounds;
 mod config;
 mod controller;
 mod decide;
+mod errand;
 mod flows;
 mod frame;
 mod link;
 mod look;
 mod ports;
 mod restless;
+mod served;
 mod stats;
 mod switch;
 

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use crate::addresses::Place;
 use crate::bounds::MOVED_NS;
 
+/// When an address's flows were looked at for the last time.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct LastLook {
     at_ns: u64,
     /// The address has moved since.
     is_late: bool,
@@ -15,7 +16,7 @@ struct Look {
 /// By address: the last look at its flows. Only addresses with many flows are here, so there are few.
 #[derive(Debug, Default)]
 pub(crate) struct Restless {
-    looks: HashMap<Place, Look>,
+    looks: HashMap<Place, LastLook>,
 }
 
 impl Restless {
@@ -27,7 +28,7 @@ impl Restless {
 
     /// The many flows of an address are looked at now.
     pub(crate) fn looked(&mut self, place: Place, now_ns: u64) {
-        self.looks.insert(place, Look { at_ns: now_ns, is_late: false });
+        self.looks.insert(place, LastLook { at_ns: now_ns, is_late: false });
     }
 
     /// Addresses whose flows are to be looked at now. Those that came to rest are forgotten.

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lasthop_ring::Patience;
+use lasthop_ring::{Courtesy, Patience};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -17,10 +17,6 @@ use crate::{DriverError, DriverEvent, DriverSettings, QueueError, ThreadStats};
 const POLL_NS: u64 = 20_000;
 /// The same of one that has looked around in vain for so long, if it waits for other lanes.
 const IDLE_POLL_NS: u64 = 2_000;
-/// How long a thread without work looks around before it offers its core to others.
-const BLIND_NS: u64 = 20_000;
-/// A core that comes back later than this was wanted by somebody else.
-const WANTED_NS: u64 = 10_000;
 /// How long a control call waits for a thread: far more than a visit takes.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -94,7 +90,7 @@ pub(crate) struct Io {
     started: Instant,
     polled_ns: u64,
     worked_ns: u64,
-    yielded_ns: u64,
+    courtesy: Courtesy,
     is_stopping: bool,
 }
 
@@ -117,13 +113,13 @@ impl Io {
             started: Instant::now(),
             polled_ns: 0,
             worked_ns: 0,
-            yielded_ns: 0,
+            courtesy: Courtesy::default(),
             is_stopping: false,
         })
     }
 
     fn now_ns(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
+        ns_since(self.started)
     }
 
     /// Serves until told to stop.
@@ -197,13 +193,7 @@ impl Io {
 
     /// Offers the core now and then; whether somebody took it.
     fn is_crowded(&mut self, now: u64) -> bool {
-        if now - self.yielded_ns < BLIND_NS {
-            return false;
-        }
-        let offered_ns = self.now_ns();
-        std::thread::yield_now();
-        self.yielded_ns = self.now_ns();
-        let is_wanted = self.yielded_ns - offered_ns > WANTED_NS;
+        let is_wanted = self.courtesy.is_wanted(now, || ns_since(self.started), std::thread::yield_now);
         self.stats.crowded += u64::from(is_wanted);
         is_wanted
     }
@@ -291,6 +281,10 @@ impl Io {
         let thread_id = rustix::thread::gettid().as_raw_nonzero().get();
         ThreadStats { thread_id, cpu_ns, lanes: self.lanes.len(), ..self.stats }
     }
+}
+
+fn ns_since(start: Instant) -> u64 {
+    start.elapsed().as_nanos() as u64
 }
 
 /// Whether a lane that moved frames, or woke, at `worked_ns` was visited since and has had none for `look_ns`, in a round that

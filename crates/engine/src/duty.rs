@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use lasthop_ring::Patience;
+use lasthop_ring::{Courtesy, Patience};
 
 use crate::EngineSettings;
 use crate::crew::Crew;
@@ -31,10 +31,6 @@ use crate::worker::{Worker, now_ns};
 const POLL_NS: u64 = 20_000;
 /// The same of one whose thread has looked around in vain for so long: the answer to what it delivered may come from an armed ring.
 const IDLE_POLL_NS: u64 = 2_000;
-/// How long a thread without work looks around before it offers its core to others.
-const BLIND_NS: u64 = 20_000;
-/// A core that comes back later than this was wanted by somebody else.
-const WANTED_NS: u64 = 10_000;
 
 /// A thread and the workers that it serves.
 pub(crate) struct Duty {
@@ -51,7 +47,7 @@ pub(crate) struct Duty {
     /// When the last round began, if it found packets.
     busy_since_ns: Option<u64>,
     worked_ns: u64,
-    yielded_ns: u64,
+    courtesy: Courtesy,
 }
 
 /// What a thread is among the others.
@@ -102,7 +98,7 @@ pub(crate) fn duties(
         patience: Patience::new(u64::from(settings.hysteresis_us) * 1000),
         busy_since_ns: None,
         worked_ns: 0,
-        yielded_ns: 0,
+        courtesy: Courtesy::default(),
     };
     Ok(workers.into_iter().zip(arrivals).zip(roles).map(duty).collect())
 }
@@ -183,21 +179,23 @@ impl Duty {
             self.busy_since_ns = worked.then_some(now);
             return worked;
         }
-        let (mut worked, mut since) = (false, now);
+        let (mut worked, mut since, mut lost_ns) = (false, now, 0);
         for worker in &mut self.workers {
             if worker.step(now, &mut self.patience) {
                 let until = now_ns(self.started);
-                worker.load.add(until - since);
+                lost_ns += worker.load.add(until - since);
                 (worked, since) = (true, until);
             }
         }
+        self.workers.iter_mut().for_each(|worker| worker.load.lose(lost_ns));
         worked
     }
 
     /// Enters the time that the last round of a worker alone took, and goes by what is known.
     fn count_load(&mut self, now: u64) {
         if let (Some(since), [only]) = (self.busy_since_ns.take(), &mut self.workers[..]) {
-            only.load.add(now - since);
+            let lost_ns = only.load.add(now - since);
+            only.load.lose(lost_ns);
         }
         if self.workers.iter().all(|worker| worker.load.is_over(now)) {
             self.workers.iter_mut().for_each(|worker| worker.load.begin(now));
@@ -254,13 +252,7 @@ impl Duty {
 
     /// Offers the core now and then; whether somebody took it.
     fn is_crowded(&mut self, now: u64) -> bool {
-        if now - self.yielded_ns < BLIND_NS {
-            return false;
-        }
-        let offered_ns = now_ns(self.started);
-        std::thread::yield_now();
-        self.yielded_ns = now_ns(self.started);
-        let is_wanted = self.yielded_ns - offered_ns > WANTED_NS;
+        let is_wanted = self.courtesy.is_wanted(now, || now_ns(self.started), std::thread::yield_now);
         if is_wanted {
             self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
         }

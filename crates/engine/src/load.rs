@@ -29,17 +29,31 @@ pub enum Gathering {
     Restless,
 }
 
-/// How much of the time work takes, by the last window that is over.
+/// How much of the time that a worker's thread had a core work took, by the last window that is over.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     since_ns: u64,
     busy_ns: u64,
+    lost_ns: u64,
     percent: u64,
 }
 
 impl Load {
-    pub(crate) fn add(&mut self, busy_ns: u64) {
-        self.busy_ns += busy_ns.min(ROUND_NS_MAX);
+    /// Enters a round that took so long; returned is how much of that the thread cannot have had a core.
+    pub(crate) fn add(&mut self, round_ns: u64) -> u64 {
+        let busy_ns = round_ns.min(ROUND_NS_MAX);
+        self.busy_ns += busy_ns;
+        round_ns - busy_ns
+    }
+
+    /// Its thread had no core for so long: a worker that shares its core with others can be busy all the time that it has it.
+    pub(crate) fn lose(&mut self, lost_ns: u64) {
+        self.lost_ns += lost_ns;
+    }
+
+    /// For how long its thread may have had a core since the window began.
+    fn had_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(self.since_ns + self.lost_ns)
     }
 
     pub(crate) fn percent(&self) -> u64 {
@@ -48,15 +62,15 @@ impl Load {
 
     /// Whether a window is over.
     pub(crate) fn is_over(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.since_ns) >= WINDOW_NS
+        self.had_ns(now_ns) >= WINDOW_NS
     }
 
     /// Ends a window, if it is over, and begins another one.
     pub(crate) fn begin(&mut self, now_ns: u64) {
         if self.is_over(now_ns) {
-            self.percent = 100 * self.busy_ns / (now_ns - self.since_ns);
+            self.percent = 100 * self.busy_ns / self.had_ns(now_ns);
         }
-        (self.since_ns, self.busy_ns) = (now_ns, 0);
+        (self.since_ns, self.busy_ns, self.lost_ns) = (now_ns, 0, 0);
     }
 }
 
@@ -142,9 +156,23 @@ mod tests {
         assert_eq!(load.percent(), 10, "sleep counts");
         load.begin(100 * MS);
         assert_eq!(load.percent(), 0);
-        load.add(5 * MS);
-        load.begin(105 * MS);
-        assert_eq!(load.percent(), 20, "it had no core for most of the time");
+    }
+
+    #[test]
+    fn only_time_with_a_core_counts() {
+        let mut load = Load::default();
+        let round = |load: &mut Load, round_ns| {
+            let lost_ns = load.add(round_ns);
+            load.lose(lost_ns);
+        };
+        load.begin(MS);
+        round(&mut load, 6 * MS);
+        assert!(!load.is_over(9 * MS), "one round that was interrupted does not make a load");
+        load.begin(10 * MS);
+        assert_eq!(load.percent(), 25);
+        (0..5).for_each(|_| round(&mut load, 4 * MS));
+        load.begin(30 * MS);
+        assert_eq!(load.percent(), 100, "it was busy whenever it had the core");
     }
 
     #[test]

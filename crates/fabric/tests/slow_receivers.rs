@@ -4,28 +4,21 @@ mod support;
 
 use std::sync::Arc;
 
-use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::WAITING_NS_MAX;
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_ring::{DeviceRing, DriverRing, RingError, write_table};
 use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use support::{
-    RX_BUFFERS, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, flooding_fabric, frame, ring_at,
+    RX_BUFFERS, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, flooding_fabric, flooding_pair,
+    frame, ring_at,
 };
 
 const PORTS: [PortId; 2] = [PortId(1), PortId(2)];
 
-fn pair(rx_entries: u32) -> (Fabric, TestGuest, TestGuest) {
-    let mut fabric = flooding_fabric(2);
-    let sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
-    let receiver = TestGuest::attach(&mut fabric, 2, everything(), rx_entries, 2048);
-    (fabric, sender, receiver)
-}
-
 #[test]
 fn an_index_that_moves_back_does_not_keep_the_worker_awake() {
-    let (mut fabric, mut sender, mut receiver) = pair(16);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(16);
     receiver.post(2);
     assert!(sender.queue(&frame(2, 1, 9000), Offload::default()));
     fabric.visit(sender.tx_ring(), 0);
@@ -44,7 +37,7 @@ fn an_index_that_moves_back_does_not_keep_the_worker_awake() {
 
 #[test]
 fn waiting_packets_are_not_retried_until_their_receiver_moves() {
-    let (mut fabric, mut sender, mut receiver) = pair(16);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(16);
     assert!(sender.queue(&frame(2, 1, 60), Offload::default()));
     fabric.visit(sender.tx_ring(), 0);
     assert!(!fabric.drain_waiting());
@@ -54,7 +47,7 @@ fn waiting_packets_are_not_retried_until_their_receiver_moves() {
 
 #[test]
 fn a_small_packet_behind_an_expired_large_one_is_delivered() {
-    let (mut fabric, mut sender, mut receiver) = pair(16);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(16);
     receiver.post(2);
     assert!(sender.queue(&frame(2, 1, 9000), Offload::default()));
     assert!(sender.queue(&frame(2, 7, 60), Offload::default()));
@@ -83,7 +76,7 @@ fn a_small_packet_behind_a_recalled_large_one_is_delivered() {
 
 #[test]
 fn a_frame_larger_than_the_whole_ring_does_not_block_it() {
-    let (mut fabric, mut sender, mut receiver) = pair(16);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(16);
     receiver.post(16);
     assert!(sender.queue(&frame(2, 1, 60_000), Offload::default()));
     assert!(sender.queue(&frame(2, 7, 60), Offload::default()));
@@ -95,7 +88,7 @@ fn a_frame_larger_than_the_whole_ring_does_not_block_it() {
 
 #[test]
 fn a_chain_of_gigabytes_is_too_long_and_no_more() {
-    let (mut fabric, mut sender, _receiver) = pair(16);
+    let (mut fabric, mut sender, _receiver) = flooding_pair(16);
     let mapping = Arc::new(Mapping::anonymous(1 << 30).unwrap());
     let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
     fabric.set_memory(PortId(1), &map);
@@ -110,7 +103,7 @@ fn a_chain_of_gigabytes_is_too_long_and_no_more() {
 
 #[test]
 fn receive_kicks_are_wanted_only_while_something_waits() {
-    let (mut fabric, mut sender, mut receiver) = pair(16);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(16);
     fabric.stop_ring(PortId(2), 0);
     receiver.rx = DriverRing::new(ring_at(&receiver.map, 16, RX_RINGS), false);
     fabric.start_ring(PortId(2), 0, DeviceRing::new(ring_at(&receiver.map, 16, RX_RINGS), 0, false), true);
@@ -132,7 +125,7 @@ fn receive_kicks_are_wanted_only_while_something_waits() {
 
 #[test]
 fn kicks_can_be_suppressed_again_after_a_look_that_found_work() {
-    let (mut fabric, mut sender, _receiver) = pair(16);
+    let (mut fabric, mut sender, _receiver) = flooding_pair(16);
     fabric.stop_ring(PortId(1), 1);
     sender.tx = DriverRing::new(ring_at(&sender.map, 64, TX_RINGS), false);
     fabric.start_ring(PortId(1), 1, DeviceRing::new(ring_at(&sender.map, 64, TX_RINGS), 0, false), true);
@@ -146,7 +139,7 @@ fn kicks_can_be_suppressed_again_after_a_look_that_found_work() {
 
 #[test]
 fn a_receive_chain_of_empty_buffers_stops_its_ring() {
-    let (mut fabric, mut sender, receiver) = pair(64);
+    let (mut fabric, mut sender, receiver) = flooding_pair(64);
     let table = receiver.map.translate(RX_BUFFERS, 1024 * 16, &mut 0).unwrap();
     let mut parts = vec![(RX_BUFFERS + (1 << 20), 0_u32); 1023];
     parts.push((RX_BUFFERS + (1 << 20), 1));
@@ -164,7 +157,7 @@ fn a_receive_chain_of_empty_buffers_stops_its_ring() {
 
 #[test]
 fn a_head_that_is_made_available_twice_stops_its_ring() {
-    let (mut fabric, mut sender, _receiver) = pair(64);
+    let (mut fabric, mut sender, _receiver) = flooding_pair(64);
     let head = sender.tx.next_head().unwrap();
     assert!(sender.queue(&frame(2, 1, 60), Offload::default()));
     assert_eq!(fabric.visit(sender.tx_ring(), 0), 1);

@@ -9,7 +9,7 @@ use lasthop_fabric::bounds::{TAP_BYTES, WAITING_NS_MAX};
 use lasthop_fabric::{Direction, Fabric, Sight, TapClock, TapReader, Watch, tap};
 use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
-use support::{TestGuest, assert_conserved, everything, flooding_fabric, frame};
+use support::{TestGuest, assert_conserved, everything, flooding_pair, frame};
 
 const PORTS: [PortId; 2] = [PortId(1), PortId(2)];
 
@@ -37,13 +37,6 @@ fn tapped(fabric: &mut Fabric, watch: &Watch) -> TapReader {
     reader
 }
 
-fn pair(rx_entries: u32) -> (Fabric, TestGuest, TestGuest) {
-    let mut fabric = flooding_fabric(2);
-    let sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
-    let receiver = TestGuest::attach(&mut fabric, 2, everything(), rx_entries, 2048);
-    (fabric, sender, receiver)
-}
-
 fn seen(reader: &mut TapReader) -> Vec<(Sight, Vec<u8>)> {
     let mut frame = Vec::new();
     std::iter::from_fn(|| reader.pop(&mut frame).map(|sight| (sight, frame.clone()))).collect()
@@ -58,7 +51,7 @@ use Direction::{Inbound, Outbound};
 
 #[test]
 fn a_frame_is_seen_coming_in_and_going_out_whatever_its_pieces() {
-    let (mut fabric, mut sender, mut receiver) = pair(64);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(64);
     let mut reader = tapped(&mut fabric, &watch(&[1, 2]));
     receiver.post(64);
     let frames: Vec<_> = [60, 128, 129, 1514, 9000].map(|len| frame(2, 1, len)).into();
@@ -84,7 +77,7 @@ fn a_frame_is_seen_coming_in_and_going_out_whatever_its_pieces() {
 
 #[test]
 fn only_what_was_asked_for_is_seen_and_no_more_of_it() {
-    let (mut fabric, mut sender, mut receiver) = pair(64);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(64);
     receiver.post(8);
     let mut inbound = tapped(&mut fabric, &Watch { outbound: false, drops: false, ..watch(&[1, 2]) });
     let mut outbound =
@@ -102,7 +95,7 @@ fn only_what_was_asked_for_is_seen_and_no_more_of_it() {
 
 #[test]
 fn drops_are_seen_with_their_reason_on_both_sides() {
-    let (mut fabric, mut sender, _receiver) = pair(16);
+    let (mut fabric, mut sender, _receiver) = flooding_pair(16);
     let mut reader = tapped(&mut fabric, &Watch { inbound: false, outbound: false, ..watch(&[1, 2]) });
     assert!(sender.queue(&[1, 2, 3], Offload::default()));
     assert!(sender.queue(&frame(2, 1, 500), Offload::default()));
@@ -142,7 +135,7 @@ fn what_the_module_drops_is_seen() {
 
 #[test]
 fn a_packet_that_waits_is_seen_going_out_when_it_does() {
-    let (mut fabric, mut sender, mut receiver) = pair(16);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(16);
     let mut reader = tapped(&mut fabric, &Watch { inbound: false, ..watch(&[2]) });
     assert!(sender.queue(&frame(2, 1, 300), Offload::default()));
     fabric.visit(sender.tx_ring(), 0);
@@ -155,7 +148,7 @@ fn a_packet_that_waits_is_seen_going_out_when_it_does() {
 
 #[test]
 fn a_reader_that_does_not_read_loses_frames_and_nobody_else_does() {
-    let (mut fabric, mut sender, mut receiver) = pair(64);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(64);
     let mut reader = tapped(&mut fabric, &Watch { outbound: false, ..watch(&[1]) });
     let long = frame(2, 1, 60_000);
     let sent = 200;
@@ -178,7 +171,7 @@ fn a_reader_that_does_not_read_loses_frames_and_nobody_else_does() {
 
 #[test]
 fn a_port_that_goes_and_a_tap_that_goes_are_seen_no_more() {
-    let (mut fabric, mut sender, mut receiver) = pair(64);
+    let (mut fabric, mut sender, mut receiver) = flooding_pair(64);
     receiver.post(64);
     let mut reader = tapped(&mut fabric, &watch(&[1, 2]));
     assert_eq!(reader.ports(), 2);

@@ -35,8 +35,8 @@ pub(crate) struct Executor<'a> {
     pub(crate) origin: u16,
     /// Where packets come in.
     pub(crate) port: PortId,
-    /// Whose packets wait in their ring behind a crowd of their flow, if they may.
-    pub(crate) holds: Option<PortId>,
+    /// Whether packets may wait in their ring behind a crowd of their flow.
+    pub(crate) may_hold: bool,
 }
 
 /// What is done with a packet.
@@ -106,27 +106,28 @@ impl Executor<'_> {
     /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
     #[inline]
     pub(crate) fn look_up(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
-        match self.turn(digest) {
-            Turn::Now => self.lane.look_up(self.shared, digest, key),
-            Turn::Behind => None,
-            Turn::Overdue => self.overtake(digest, key),
-        }
+        self.in_turn(digest, key, |lane, shared| lane.look_up(shared, digest, key))
     }
 
     /// As [`Self::look_up`], of a packet that was looked up together with the others.
     #[inline]
     pub(crate) fn look_up_foreseen(&mut self, packet: usize, digest: Digest, key: &Key) -> Option<Hit> {
-        match self.turn(digest) {
-            Turn::Now => self.lane.look_up_foreseen(self.shared, packet, digest, key),
+        self.in_turn(digest, key, |lane, shared| lane.look_up_foreseen(shared, packet, digest, key))
+    }
+
+    /// The flow that `find` finds for a packet, unless the packet has to go to the control plane behind others of its flow.
+    #[inline]
+    fn in_turn(
+        &mut self,
+        digest: Digest,
+        key: &Key,
+        find: impl FnOnce(&mut Lane, &Shared) -> Option<Hit>,
+    ) -> Option<Hit> {
+        match self.lane.pending.turn(&self.shared.tickets, digest.hash, self.now_ns) {
+            Turn::Now => find(self.lane, self.shared),
             Turn::Behind => None,
             Turn::Overdue => self.overtake(digest, key),
         }
-    }
-
-    /// Whether the packet has to go to the control plane behind others of its flow.
-    #[inline]
-    fn turn(&mut self, digest: Digest) -> Turn {
-        self.lane.pending.turn(&self.shared.tickets, digest.hash, self.now_ns)
     }
 
     /// The flow of a packet that need not wait for others any more. None also while one of those is being sent: then it goes
@@ -194,7 +195,7 @@ impl Executor<'_> {
     fn ask(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, hash: u64) {
         match self.lane.pending.enter(&self.shared.tickets, (self.port, hash), self.now_ns) {
             Some(ticket) => {
-                if self.holds.is_some_and(|port| self.lane.pending.is_crowded(port, hash)) {
+                if self.may_hold && self.lane.pending.is_crowded(self.port, hash) {
                     self.verdicts.hold();
                 }
                 self.upcall(fate, parcel, UpcallReason::Miss, ticket);

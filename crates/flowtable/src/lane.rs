@@ -212,20 +212,13 @@ impl Lane {
     /// The flow of a packet.
     #[inline]
     pub(crate) fn look_up(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
-        self.counts[LOOKUPS] += 1;
-        self.sought[0] += 1;
-        match self.cache.find(digest, key) {
-            // One without an entry for statistics asks again.
-            Some((_, hit)) if hit.version == self.version && hit.stats != 0 => {
-                self.counts[HITS] += 1;
-                Some(hit)
-            }
-            _ => self.look_further(shared, digest, key),
-        }
+        self.cached(digest, key).or_else(|| self.look_further(shared, digest, key))
     }
 
     #[inline(never)]
     fn look_further(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
+        self.counts[LOOKUPS] += 1;
+        self.sought[0] += 1;
         if let Some((place, hit)) = self.cache.find(digest, key) {
             let slot = shared.flows.get(hit.flow as usize)?;
             if slot.identity().generation() == hit.generation {

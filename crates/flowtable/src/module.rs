@@ -190,8 +190,8 @@ impl FlowModule {
         let (shared, lane) = (&*self.table.shared, &mut own.lane);
         lane.begin(shared);
         let (meters, origin) = (&self.table.meters, self.origin.load(Ordering::Relaxed));
-        let (port, holds) = (PortId::INTERNAL, None);
-        Executor { shared, meters, lane, verdicts, now_ns, origin, port, holds }
+        let (port, may_hold) = (PortId::INTERNAL, false);
+        Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold }
             .obey(packet, header, &execution);
         lane.borrows.give_back(meters);
         lane.end(shared);
@@ -222,9 +222,8 @@ impl FlowModule {
         }
         let (is_asked, origin) = (self.is_asked.load(Ordering::Relaxed), self.origin.load(Ordering::Relaxed));
         let port = batch.port;
-        let holds = Some(port).filter(|port| !self.is_uplink(*port));
-        let meters = &self.table.meters;
-        let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, holds };
+        let (meters, may_hold) = (&self.table.meters, !self.is_uplink(port));
+        let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold };
         for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
             let (digest, key) = (digests[packet], &keys[packet]);
             if is_warm && executor.act_at_once(packet, header, (digest, key), &metadata) {

@@ -61,6 +61,11 @@ fn round_in(word: u64) -> u64 {
     word >> ROUND_SHIFT
 }
 
+/// Whether packets of a place with this word are on the way.
+fn is_on_the_way(word: u64) -> bool {
+    word & (SENDING | COUNT_MASK) != 0
+}
+
 /// One packet fewer, if there is any.
 fn settled(word: u64) -> u64 {
     word - u64::from(word & COUNT_MASK > 0)
@@ -215,7 +220,7 @@ impl Pending {
     }
 
     fn is_any_on_the_way(&self, tickets: &Tickets, at: usize) -> bool {
-        self.word(tickets, at).load(Ordering::Acquire) & (SENDING | COUNT_MASK) != 0
+        is_on_the_way(self.word(tickets, at).load(Ordering::Acquire))
     }
 
     /// Whether others of a packet's flow are on the way.
@@ -301,7 +306,7 @@ impl Pending {
         crowds.retain(|crowd| {
             let place = &places[crowd.at];
             let word = tickets.0[*worker][crowd.at].load(Ordering::Acquire);
-            let is_pending = place.is_taken && word & (SENDING | COUNT_MASK) != 0;
+            let is_pending = place.is_taken && is_on_the_way(word);
             is_pending && place.round == crowd.round && now_ns < place.deadline_ns
         });
         crowds.iter().any(|crowd| crowd.port == port)

@@ -1,11 +1,21 @@
 //! What proc(5) tells of processes.
 
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// All processes that are there now.
 pub(crate) fn pids() -> impl Iterator<Item = i32> {
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    numbers(Path::new("/proc"))
+}
+
+/// The threads of a process; none if it is no more.
+pub(crate) fn threads(pid: impl Display) -> impl Iterator<Item = i32> {
+    numbers(&dir(pid).join("task"))
+}
+
+/// The entries of a directory whose names are numbers.
+fn numbers(dir: &Path) -> impl Iterator<Item = i32> + use<> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 

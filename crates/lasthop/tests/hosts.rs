@@ -4,6 +4,7 @@ mod support;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -15,21 +16,26 @@ use support::{Switch, eventually, signal};
 const HOST: &str = "192.0.2.1:4000";
 const OUTSIDE: &str = "192.0.2.9:4000";
 
+/// What XDP sockets share with the kernel counts by user, and where nobody may raise RLIMIT_MEMLOCK there is room for two.
+static LOCKED_MEMORY: Mutex<()> = Mutex::new(());
+
 /// A switch in a namespace with `wire`, which leads to another namespace; both have an address on it.
 struct Lab {
     switch: Switch,
     host: Namespace,
     outside: Namespace,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Lab {
     fn new(uplink: &str) -> Self {
+        let alone = LOCKED_MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
         let (host, outside) = (Namespace::new(), Namespace::new());
         host.wire("wire", &outside, "eth0");
         host.ip("addr add 192.0.2.1/24 dev wire");
         outside.ip("addr add 192.0.2.9/24 dev eth0");
         let switch = Switch::start_in(host.name(), &["--vnic", "vm1", "--uplink", uplink]);
-        Self { switch, host, outside }
+        Self { switch, host, outside, _alone: alone }
     }
 
     fn show(&self, port: &str) -> Value {

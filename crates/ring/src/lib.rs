@@ -27,6 +27,7 @@
 
 mod carousel;
 mod chain;
+mod courtesy;
 #[doc(hidden)]
 pub mod death;
 mod device;
@@ -41,6 +42,7 @@ mod tests;
 
 pub use carousel::{Carousel, Returned};
 pub use chain::{Direction, walk, walk_from};
+pub use courtesy::Courtesy;
 pub use device::DeviceRing;
 pub use driver::*;
 pub use inflight::InflightLog;

@@ -1,8 +1,11 @@
 //! Requests of family `ovs_datapath`.
 
+use std::collections::BTreeMap;
+
 use super::answer::Answer;
 use super::dump::What;
 use super::families::Family;
+use super::peer::PeerId;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::{DatapathRecord, State};
 use crate::bounds::MASKS_CACHE_SIZE_MAX;
@@ -16,18 +19,18 @@ const FEATURES: u32 =
     dp::F_UNALIGNED | dp::F_VPORT_PIDS | dp::F_TC_RECIRC_SHARING | dp::F_DISPATCH_UPCALL_PER_CPU;
 
 pub(super) fn serve(
-    state: &mut State,
+    (state, readers): (&mut State, &BTreeMap<u32, PeerId>),
     datapath: &mut dyn Datapath,
     request: &Request<'_>,
 ) -> Result<Outcome, Refusal> {
     if request.is_dump() {
-        return Ok(Outcome::Dump(What::Datapaths { after: 0 }));
+        return Ok(Outcome::Dump(What::Datapaths { after: 0, is_all: request.sees_all }));
     }
     let wanted = DatapathMessage::decode(request.id.0, request.attrs.clone())?;
     match request.command {
-        command::NEW => create(state, datapath, wanted),
+        command::NEW => create(state, datapath, wanted, request.client),
         command::DEL => destroy(state, datapath, &wanted),
-        command::SET => change(state, datapath, &wanted),
+        command::SET => change((state, readers), datapath, &wanted),
         command::GET => {
             let id = find(state, &wanted)?;
             let answer = Answer::Datapath(state.expect(id)?.message(id, datapath));
@@ -45,6 +48,7 @@ fn create(
     state: &mut State,
     datapath: &mut dyn Datapath,
     wanted: DatapathMessage,
+    client: PeerId,
 ) -> Result<Outcome, Refusal> {
     let upcall_port_id = wanted.upcall_port_id;
     let named = wanted.name.clone().zip(upcall_port_id);
@@ -57,7 +61,8 @@ fn create(
     apply(&mut known, &wanted)?;
     let id = state.free_id()?;
     let kind = VportKind::Internal;
-    if datapath.port_wanted(WantedPort { datapath: &name, name: &name, kind })? == Readiness::NotYet {
+    let to_begin = WantedPort { client, datapath: &name, name: &name, kind };
+    if datapath.port_wanted(to_begin)? == Readiness::NotYet {
         return Ok(Outcome::NotYet { name });
     }
     datapath.created(id, &name)?;
@@ -78,6 +83,12 @@ fn destroy(
     wanted: &DatapathMessage,
 ) -> Result<Outcome, Refusal> {
     let id = find(state, wanted)?;
+    if datapath.is_reserved(&state.expect(id)?.name) {
+        return Err(Refusal::new(
+            Errno::EBUSY,
+            "the datapath is that of a switch with controller=embedded, which it goes with",
+        ));
+    }
     let answer = end(state, datapath, id)?;
     Ok(Outcome::Changed { answer, command: command::DEL, family: Family::Datapath })
 }
@@ -95,14 +106,18 @@ fn end(state: &mut State, datapath: &mut dyn Datapath, id: DatapathId) -> Result
     Ok(answer)
 }
 
+/// With a port id, which OVS tells when it makes a datapath only: misses of ports that nobody takes go there from now on, of all at once.
 fn change(
-    state: &mut State,
+    (state, readers): (&mut State, &BTreeMap<u32, PeerId>),
     datapath: &mut dyn Datapath,
     wanted: &DatapathMessage,
 ) -> Result<Outcome, Refusal> {
     let id = find(state, wanted)?;
     let known = state.expect_mut(id)?;
     apply(known, wanted)?;
+    if let Some(port_id) = wanted.upcall_port_id.filter(|port_id| *port_id != 0) {
+        known.direct_unheard(port_id, |port_id| readers.contains_key(&port_id));
+    }
     let answer = Answer::Datapath(known.message(id, datapath));
     Ok(Outcome::Changed { answer, command: command::SET, family: Family::Datapath })
 }

@@ -19,8 +19,8 @@ pub(super) struct Dump {
 /// What is dumped, and from where on.
 #[derive(Clone, Debug)]
 pub(super) enum What {
-    /// Datapaths behind this one.
-    Datapaths { after: i32 },
+    /// Datapaths behind this one, with those of the switch's own controllers or without.
+    Datapaths { after: i32, is_all: bool },
     /// Ports from this one on.
     Ports { id: DatapathId, from: u32 },
     /// Flows from this place on, without what is omitted.
@@ -35,7 +35,7 @@ impl Dump {
         let mut bytes = Vec::with_capacity(DUMP_BYTES);
         let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
         self.what = match self.what {
-            What::Datapaths { after } => datapaths(state, datapath, after, &mut put),
+            What::Datapaths { after, is_all } => datapaths(state, datapath, (after, is_all), &mut put),
             What::Ports { id, from } => ports(state, datapath, id, from, &mut put),
             What::Flows { id, cursor, omitted } => flows(datapath, id, cursor, omitted, &mut put),
             What::Nothing => What::Nothing,
@@ -51,11 +51,13 @@ impl Dump {
 /// Adds to the datagram; breaks when it has no room, and the answer was not added.
 type Put<'a> = &'a mut dyn FnMut(Answer) -> ControlFlow<()>;
 
-fn datapaths(state: &State, datapath: &dyn Datapath, after: i32, put: Put<'_>) -> What {
+fn datapaths(state: &State, datapath: &dyn Datapath, (after, is_all): (i32, bool), put: Put<'_>) -> What {
     let mut last = after;
-    for (id, known) in state.datapaths_after(after) {
+    let listed =
+        state.datapaths_after(after).filter(|(_, known)| is_all || !datapath.is_reserved(&known.name));
+    for (id, known) in listed {
         if put(Answer::Datapath(known.message(id, datapath))).is_break() {
-            return What::Datapaths { after: last };
+            return What::Datapaths { after: last, is_all };
         }
         last = id.0;
     }

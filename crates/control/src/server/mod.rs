@@ -160,11 +160,6 @@ impl Server {
         })
     }
 
-    /// Goes on with a client's request.
-    pub fn proceed(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
-        self.advance(id, datapath);
-    }
-
     /// Says of each datapath whether somebody takes its misses, if that may be news: before whoever changed it is answered.
     pub fn tell_who_is_asked(&mut self, datapath: &mut dyn Datapath) {
         let now = (self.changes, self.peer_changes);
@@ -284,7 +279,7 @@ impl Server {
     }
 
     /// Goes on with a client's dump and request as long as there is room for answers, and messages are granted.
-    fn advance(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
+    pub(crate) fn advance(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
         while self.granted() > 0
             && let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_room())
         {
@@ -345,7 +340,9 @@ impl Server {
         message: &Message<'_>,
         datapath: &mut dyn Datapath,
     ) -> Result<(), Refusal> {
-        if self.peers.get(&id).is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
+        let peer = self.peers.get(&id);
+        let sees_all = peer.is_some_and(|peer| peer.sees_all);
+        if peer.is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
             let what = netfilter::serve(message.header)?;
             return self.finish(id, message.header, what, datapath);
         }
@@ -354,11 +351,11 @@ impl Server {
         }
         let family =
             Family::of(message.header.kind).ok_or(Refusal::new(Errno::ENOENT, "there is no such family"))?;
-        let request = Request::decode(message)?;
+        let request = Request::decode((id, sees_all), message)?;
         let is_told = self.is_told(request.header.flags);
         let state = &mut self.state;
         let outcome = match family {
-            Family::Datapath => datapaths::serve(state, datapath, &request),
+            Family::Datapath => datapaths::serve((state, &self.port_ids), datapath, &request),
             Family::Vport => vports::serve(state, datapath, &request),
             Family::Flow => flows::serve(state, datapath, &request, is_told),
             Family::Packet => packets::serve(state, datapath, &request),

@@ -46,6 +46,8 @@ pub(super) struct Peer {
     pub(super) protocol: u32,
     /// Wants sentences in acknowledgements.
     pub(super) is_extended: bool,
+    /// Finds datapaths of the switch's own controllers in lists.
+    pub(super) sees_all: bool,
     pub(super) groups: ArrayVec<u32, GROUPS_MAX>,
     /// What is left of a request datagram while a dump of it goes on.
     pub(super) request: Option<Vec<u8>>,
@@ -65,6 +67,7 @@ impl Peer {
             port_id,
             protocol,
             is_extended: false,
+            sees_all: false,
             groups: ArrayVec::new(),
             request: None,
             dump: None,

@@ -4,7 +4,7 @@ use super::peer::Peer;
 use super::{Goodbye, PeerId, Server};
 use crate::bounds::PEERS_MAX;
 use crate::message::{Message, Messages};
-use crate::private::{HELLO, Hello, JOIN, LEAVE, LISTEN, decode_number, number};
+use crate::private::{HELLO, Hello, JOIN, LEAVE, LISTEN, SEE_ALL, decode_number, number};
 use crate::refusal::Errno;
 
 /// Port ids that are given begin behind those of processes, which name their sockets by their own number.
@@ -45,7 +45,8 @@ impl Server {
     /// Whether it was one.
     pub(super) fn serve_private(&mut self, id: PeerId, message: &Message<'_>) -> bool {
         let kind = message.header.kind;
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| matches!(kind, JOIN | LEAVE | LISTEN)) else {
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL))
+        else {
             return false;
         };
         let errno = match decode_number(message, kind) {
@@ -65,6 +66,10 @@ fn change(peer: &mut Peer, kind: u16, argument: u32) -> i32 {
         JOIN => peer.groups.try_push(argument).map_or(Errno::ENOSPC.0, |()| 0),
         LEAVE => {
             peer.groups.retain(|group| *group != argument);
+            0
+        }
+        SEE_ALL => {
+            peer.sees_all = argument != 0;
             0
         }
         _ => {

@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::dump::What;
 use super::families::Family;
+use super::peer::PeerId;
 use crate::attr::Attrs;
 use crate::datapath::{DatapathId, RemovalId};
 use crate::message::{Header, Message};
@@ -12,17 +13,23 @@ use crate::uapi::{command, nlm};
 /// A message of a datapath family.
 #[derive(Clone, Debug)]
 pub(super) struct Request<'a> {
+    /// Whose it is.
+    pub(super) client: PeerId,
     pub(super) header: Header,
     pub(super) command: u8,
     pub(super) id: DatapathId,
     pub(super) attrs: Attrs<'a>,
+    /// Its client finds datapaths of the switch's own controllers in lists.
+    pub(super) sees_all: bool,
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn decode(message: &Message<'a>) -> Result<Self, Refusal> {
+    /// Of a client, and whether it finds all datapaths.
+    pub(super) fn decode((client, sees_all): (PeerId, bool), message: &Message<'a>) -> Result<Self, Refusal> {
         let generic = message.generic()?;
         let (number, attrs) = generic.datapath()?;
-        Ok(Self { header: message.header, command: generic.command, id: DatapathId(number), attrs })
+        let (header, command, id) = (message.header, generic.command, DatapathId(number));
+        Ok(Self { client, header, command, id, attrs, sees_all })
     }
 
     pub(super) fn is_dump(&self) -> bool {

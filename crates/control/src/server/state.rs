@@ -93,6 +93,14 @@ impl DatapathRecord {
         pick(list, u64::from(hash as u32))
     }
 
+    /// Has misses of ports that nobody takes go to `port_id`. Port 0 is none that packets come from, unless who made it says so.
+    pub(super) fn direct_unheard(&mut self, port_id: u32, is_heard: impl Fn(u32) -> bool) {
+        let ports = self.ports.range_mut(1..).map(|(_, port)| &mut port.upcall_port_ids);
+        for ids in ports.filter(|ids| !ids.iter().any(|id| is_heard(*id))) {
+            *ids = vec![port_id];
+        }
+    }
+
     /// Wherever misses go.
     pub(super) fn upcall_port_ids(&self) -> Vec<u32> {
         if self.is_per_cpu() {
@@ -115,6 +123,8 @@ fn pick(list: &[u32], at: u64) -> Option<u32> {
 #[derive(Debug, Default)]
 pub(super) struct State {
     datapaths: BTreeMap<DatapathId, DatapathRecord>,
+    /// The highest number that one had so far.
+    last_id: i32,
 }
 
 impl State {
@@ -157,16 +167,18 @@ impl State {
         ports.into_iter().find(|(_, port)| port.name == name).map(|(id, port)| (id, port.number))
     }
 
-    /// A number for another datapath.
+    /// A number for another datapath, which none had before: who has not heard yet of the end of one must not take another for it.
     pub(super) fn free_id(&self) -> Result<DatapathId, Refusal> {
         if self.datapaths.len() >= DATAPATHS_MAX {
             return Err(Refusal::new(Errno::ENOSPC, "there are as many datapaths as there may be"));
         }
-        let last = self.datapaths.last_key_value().map_or(0, |(id, _)| id.0);
-        Ok(DatapathId(last + 1))
+        let fresh = self.last_id.checked_add(1);
+        let lowest = || (1..).find(|id| !self.datapaths.contains_key(&DatapathId(*id)));
+        fresh.or_else(lowest).map(DatapathId).ok_or(no_datapath())
     }
 
     pub(super) fn insert(&mut self, id: DatapathId, known: DatapathRecord) {
+        self.last_id = self.last_id.max(id.0);
         self.datapaths.insert(id, known);
     }
 

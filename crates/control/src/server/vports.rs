@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::dump::What;
 use super::families::Family;
+use super::peer::PeerId;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::State;
 use crate::bounds::PORTS_MAX;
@@ -22,7 +23,7 @@ pub(super) fn serve(
     }
     let wanted = VportMessage::decode(request.id.0, request.attrs.clone())?;
     match request.command {
-        command::NEW => add(state, datapath, wanted),
+        command::NEW => add(state, datapath, wanted, request.client),
         command::DEL => remove(state, datapath, &wanted),
         command::SET => change(state, datapath, &wanted),
         command::GET => {
@@ -68,7 +69,12 @@ fn changed(answer: Answer, command: u8) -> Outcome {
     Outcome::Changed { answer, command, family: Family::Vport }
 }
 
-fn add(state: &mut State, datapath: &mut dyn Datapath, wanted: VportMessage) -> Result<Outcome, Refusal> {
+fn add(
+    state: &mut State,
+    datapath: &mut dyn Datapath,
+    wanted: VportMessage,
+    client: PeerId,
+) -> Result<Outcome, Refusal> {
     let id = DatapathId(wanted.datapath);
     let (Some(name), Some(kind), Some(upcall_port_ids)) = (wanted.name, wanted.kind, wanted.upcall_port_ids)
     else {
@@ -78,7 +84,7 @@ fn add(state: &mut State, datapath: &mut dyn Datapath, wanted: VportMessage) -> 
     if state.port_named(&name).is_some() {
         return Err(Refusal::new(Errno::EEXIST, "there is a port of that name"));
     }
-    let to_begin = WantedPort { datapath: &state.expect(id)?.name, name: &name, kind };
+    let to_begin = WantedPort { client, datapath: &state.expect(id)?.name, name: &name, kind };
     if datapath.port_wanted(to_begin)? == Readiness::NotYet {
         return Ok(Outcome::NotYet { name });
     }

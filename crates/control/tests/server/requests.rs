@@ -4,7 +4,7 @@ use lasthop_control::family::{
     Band, DatapathMessage, FamilyMessage, FlowMessage, MeterMessage, PacketMessage, VportMessage,
 };
 use lasthop_control::message::{self, Header, Messages};
-use lasthop_control::private::{JOIN, LISTEN, number};
+use lasthop_control::private::{JOIN, LISTEN, SEE_ALL, number};
 use lasthop_control::server::Family;
 use lasthop_flow::{Action, FlowStats};
 
@@ -64,6 +64,34 @@ fn features_that_are_not_granted_are_told_so_and_port_ids_stay() {
     assert_eq!(wire.ask(id, set(13, Some(vec![7, 8]))).datapaths()[0].user_features, Some(9));
     let told = wire.ask(id, set(9, None)).datapaths();
     assert_eq!(told[0].per_cpu_port_ids, Some(vec![7, 8]), "ovs-dpctl sets features without them");
+}
+
+#[test]
+fn datapaths_of_own_controllers_are_nobody_elses_to_find_and_to_end() {
+    let mut wire = Wire::new();
+    let (own, other) = (wire.client(), wire.client());
+    wire.datapath.reserved.insert("default".to_owned());
+    for name in ["default", "ovs-system"] {
+        assert_eq!(wire.ask(own, new_datapath(name, 9)).errors, [0]);
+    }
+    let by = |command, name: &str| {
+        let wanted = DatapathMessage { name: Some(name.to_owned()), ..DatapathMessage::default() };
+        request(Family::Datapath, command, ACK, 0, |writer| wanted.encode(writer))
+    };
+    fn listed(wire: &mut Wire, id: lasthop_control::server::PeerId) -> Vec<Option<String>> {
+        let answers = wire.ask(id, request(Family::Datapath, GET, DUMP, 0, |_| {}));
+        assert!(answers.has_done);
+        answers.datapaths().into_iter().map(|datapath| datapath.name).collect()
+    }
+    let (default, system) = (Some("default".to_owned()), Some("ovs-system".to_owned()));
+    assert_eq!(listed(&mut wire, other), [system.clone()]);
+    assert_eq!(wire.ask(other, by(GET, "default")).datapaths().len(), 1, "by its name it is found");
+    assert_eq!(wire.ask(other, by(DEL, "default")).errors, [EBUSY]);
+    wire.server.received(other, number(SEE_ALL, 0, 1), &mut wire.datapath).expect("in turn");
+    while wire.next(other).is_some() {}
+    assert_eq!(listed(&mut wire, other), [default.clone(), system]);
+    assert_eq!(wire.ask(other, by(DEL, "ovs-system")).errors, [0]);
+    assert_eq!(listed(&mut wire, other), [default]);
 }
 
 #[test]

@@ -131,3 +131,26 @@ fn packets_too_long_for_an_attribute_are_lost() {
     long.message.packet.truncate(65_531);
     assert_eq!(wire.server.upcall(long), Upcalled::Queued);
 }
+
+#[test]
+fn misses_that_nobody_takes_go_to_one_client_all_at_once() {
+    let mut wire = Wire::new();
+    let readers = readers(&mut wire, 2);
+    let [(first, first_id), (second, second_id)] = readers[..] else { panic!("two") };
+    let id = wire.client();
+    wire.ask(id, new_datapath("dp0", 1));
+    for (name, ids) in [("vm1", vec![first_id]), ("vm2", vec![0x7777]), ("vm3", vec![0])] {
+        wire.ask(id, new_port(name, None, ids));
+    }
+    let direct = |port_id| {
+        let wanted = DatapathMessage { upcall_port_id: Some(port_id), ..DatapathMessage::default() };
+        request(Family::Datapath, SET, 0, 1, |writer| wanted.encode(writer))
+    };
+    let reader = |wire: &Wire, port| wire.server.reader_of(&miss(port, 0, 0)).map(|reader| reader.client);
+    wire.ask(id, direct(0));
+    assert_eq!([1, 2, 3].map(|port| reader(&wire, port)), [Some(first), None, None], "as OVS says it");
+    let changes = wire.server.changes();
+    wire.ask(id, direct(second_id));
+    assert_eq!([0, 1, 2, 3].map(|port| reader(&wire, port)), [None, Some(first), Some(second), Some(second)]);
+    assert!(wire.server.changes() > changes, "to be kept for the next process");
+}

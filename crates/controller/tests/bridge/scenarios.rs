@@ -402,3 +402,20 @@ fn many_flows_of_an_address_that_moves_to_and_fro_are_looked_at_once_in_a_while(
         "one more move after a pause is followed at once"
     );
 }
+
+#[test]
+fn the_next_switch_process_has_packets_of_all_ports_asked_about_or_of_none() {
+    const PORTS: u16 = 200;
+    let mut rig = rig(PORTS);
+    assert_eq!(rig.heard_ports(), usize::from(PORTS));
+    rig.replace_tables();
+    rig.replace_controller(controller(PORTS));
+    while rig.heard_ports() < usize::from(PORTS) {
+        assert_eq!(rig.heard_ports(), 0);
+        rig.controller.turn(rig.now_ns);
+        rig.list();
+        rig.obey_one();
+    }
+    rig.settle();
+    assert!(rig.controller.is_settled());
+}

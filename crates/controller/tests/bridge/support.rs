@@ -274,6 +274,23 @@ impl Rig {
         true
     }
 
+    /// Lists that were asked for are told.
+    pub(crate) fn list(&mut self) {
+        while self.exchange(1) {}
+    }
+
+    /// Ports whose packets of no flow somebody takes.
+    pub(crate) fn heard_ports(&self) -> usize {
+        let miss = |port| Upcall {
+            kind: UpcallKind::Miss,
+            port,
+            worker: 0,
+            message: PacketMessage { datapath: 1, ..PacketMessage::default() },
+        };
+        let ports = self.server.records().values().flat_map(|known| known.ports.keys());
+        ports.filter(|port| self.server.reader_of(&miss(**port)).is_some()).count()
+    }
+
     fn update_asked(&mut self) {
         let is_asked = self.server.records().keys().any(|id| self.server.takes_misses(*id));
         self.tables.module.set_asked(is_asked);

@@ -8,10 +8,10 @@ use lasthop_driver::open::{
     self, Gate, Host, TapOptions, Uplink, UplinkOptions, XdpDevice, XdpError, host_tap,
 };
 
+use crate::attached;
 use crate::bench::Bench;
 use crate::frames::{self, number, payload};
 use crate::lab::{FAR_ADDRESS, GUEST_ADDRESS, HOST_ADDRESS, HOST_IP, HOST_MAC, Lab, UPLINK};
-use crate::support::eventually;
 
 /// Datagrams of each kind.
 const COUNT: u32 = 100;
@@ -101,12 +101,7 @@ fn check(backend: Backend, host: Host) {
     let lab = Lab::new();
     let mut bench = Bench::new();
     let _uplink = uplink(&lab, &mut bench, backend, host);
-    let far = lab.far_socket();
-    let mut bytes = [0; 2048];
-    eventually("the uplink is attached", || {
-        bench.send(&frames::to_far_end(&payload(u32::MAX, 10)));
-        far.recv(&mut bytes).is_ok()
-    });
+    let far = attached(&mut bench, &lab);
     drop(arrivals(&far));
     drop(far);
     count(&lab, &mut bench, host);

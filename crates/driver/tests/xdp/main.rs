@@ -9,6 +9,8 @@ mod lab;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::net::UdpSocket;
+
 use bench::Bench;
 use frames::payload;
 use lab::{GUEST_ADDRESS, Lab, UPLINK};
@@ -24,14 +26,20 @@ fn some_len(number: u32) -> usize {
     18 + number as usize % 1400
 }
 
-/// Datagrams between the guest and the far end, both ways, each once and in order.
-pub(crate) fn talk(bench: &mut Bench, lab: &Lab, windows: u32) {
+/// The far end's socket, once the guest's frames arrive there.
+pub(crate) fn attached(bench: &mut Bench, lab: &Lab) -> UdpSocket {
     let far = lab.far_socket();
-    let mut bytes = [0; 2048];
     eventually("the uplink is attached", || {
         bench.send(&frames::to_far_end(&payload(u32::MAX, 10)));
-        far.recv(&mut bytes).is_ok()
+        far.recv(&mut [0; 2048]).is_ok()
     });
+    far
+}
+
+/// Datagrams between the guest and the far end, both ways, each once and in order.
+pub(crate) fn talk(bench: &mut Bench, lab: &Lab, windows: u32) {
+    let far = attached(bench, lab);
+    let mut bytes = [0; 2048];
     while far.recv(&mut bytes).is_ok() {}
     far.set_read_timeout(Some(PATIENCE)).unwrap();
     for first in (0..windows * WINDOW).step_by(WINDOW as usize) {

@@ -272,3 +272,11 @@ impl Module for Everywhere {
 pub fn flooding_fabric(ports: u16) -> Fabric {
     Fabric::new(Arc::new(Everywhere((1..=ports).map(PortId).collect()))).unwrap()
 }
+
+/// A sender at port 1 and a receiver at port 2 with so many receive buffers.
+pub fn flooding_pair(rx_entries: u32) -> (Fabric, TestGuest, TestGuest) {
+    let mut fabric = flooding_fabric(2);
+    let sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let receiver = TestGuest::attach(&mut fabric, 2, everything(), rx_entries, 2048);
+    (fabric, sender, receiver)
+}

@@ -4,11 +4,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use serde_json::json;
 
 use super::ask::Asking;
+use super::client::ask;
 use crate::fault::Fault;
 use crate::output::print;
 use crate::ovs::{self, Places, Status, Unit};
+use crate::report::VnicList;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OvsCommand {
@@ -48,6 +51,12 @@ pub(super) enum OvsCommand {
 }
 
 impl Asking {
+    /// None if nobody answers.
+    fn vnic_names(&self) -> Vec<String> {
+        let list: Option<VnicList> = ask(&self.dir, "vnic.list", &json!({})).ok();
+        list.into_iter().flat_map(|list| list.vnics).map(|vnic| vnic.name).collect()
+    }
+
     pub(super) fn ovs(&self, command: OvsCommand) -> Result<ExitCode, Fault> {
         match command {
             OvsCommand::Run { database } => {
@@ -65,7 +74,7 @@ impl Asking {
                 self.show(&Unit::new(units.as_deref()).uninstall()?, ovs::UnitChange::text)
             }
             OvsCommand::Status { ovs_rundir } => {
-                let status = Status::look(&self.dir, ovs_rundir);
+                let status = Status::look(&self.dir, ovs_rundir, &self.vnic_names());
                 self.show(&status, Status::text)?;
                 Ok(ExitCode::from(u8::from(!status.is_ok())))
             }

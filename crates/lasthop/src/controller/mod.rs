@@ -12,12 +12,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use lasthop_control::bounds::DATAGRAM_BYTES_MAX;
+use lasthop_control::shortage::Shortage;
 use lasthop_controller::{Controller, LINKS, StaticEntry, SwitchConfig};
 use lasthop_verdict::{PortSettings, SwitchId};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::clock::now_ns;
+use crate::clock::{earlier, now_ns};
 use crate::doctor::facts::MoveFacts;
 use crate::fault::Fault;
 use crate::fdb::Flush;
@@ -63,6 +64,8 @@ struct Socket {
     fd: OwnedFd,
     /// It takes no more, and is watched for room as well.
     is_full: bool,
+    /// The system had no memory for what was sent last.
+    shortage: Shortage,
 }
 
 struct Process {
@@ -115,14 +118,15 @@ impl Process {
                 .take_words()
                 .into_iter()
                 .for_each(|words| self.tell(&ControllerReport::Said(words)));
-            self.send_all();
+            self.send_all(|fd, datagram| send(fd, datagram, SendFlags::NOSIGNAL));
             self.watch()?;
         }
     }
 
     fn due(&self) -> Option<Instant> {
-        let due_ns = self.controller.due_ns().filter(|_| !self.sockets.is_empty())?;
-        Some(Instant::now() + Duration::from_nanos(due_ns.saturating_sub(now_ns())))
+        let due_ns = self.controller.due_ns().filter(|_| !self.sockets.is_empty());
+        let due = due_ns.map(|due_ns| Instant::now() + Duration::from_nanos(due_ns.saturating_sub(now_ns())));
+        self.sockets.iter().map(|socket| socket.shortage.due()).fold(due, earlier)
     }
 
     /// Does what the supervisor says. False when it is gone.
@@ -175,7 +179,7 @@ impl Process {
             if self.poller.add(&fd, number, Interest::READ).is_err() {
                 return self.lose_connection();
             }
-            self.sockets.push(Socket { fd, is_full: false });
+            self.sockets.push(Socket { fd, is_full: false, shortage: Shortage::default() });
         }
     }
 
@@ -265,13 +269,22 @@ impl Process {
     }
 
     /// Sends what the switch process takes.
-    fn send_all(&mut self) {
+    fn send_all(&mut self, send: impl Fn(&OwnedFd, &[u8]) -> rustix::io::Result<usize>) {
+        let now = Instant::now();
         for link in 0..self.sockets.len() {
             while let Some((socket, datagram)) = self.sockets.get_mut(link).zip(self.controller.output(link))
             {
-                match send(&socket.fd, datagram, SendFlags::NOSIGNAL) {
-                    Ok(_) => self.controller.sent(link),
-                    Err(Errno::AGAIN | Errno::NOBUFS) => break,
+                socket.shortage.take_over(now);
+                if socket.shortage.due().is_some() {
+                    break;
+                }
+                match send(&socket.fd, datagram) {
+                    Ok(_) => {
+                        socket.shortage.end();
+                        self.controller.sent(link);
+                    }
+                    Err(Errno::NOBUFS) => drop(socket.shortage.hit(now)),
+                    Err(Errno::AGAIN) => break,
                     Err(Errno::INTR) => {}
                     Err(_) => return self.lose_connection(),
                 }
@@ -282,7 +295,8 @@ impl Process {
     /// Watches for room where something waits for it.
     fn watch(&mut self) -> Result<(), Fault> {
         for (link, socket) in self.sockets.iter_mut().enumerate() {
-            let write = self.controller.output(link).is_some();
+            // Without memory there is room all the time.
+            let write = self.controller.output(link).is_some() && socket.shortage.due().is_none();
             if write != socket.is_full {
                 self.poller.modify(&socket.fd, link as u64 + 1, Interest { read: true, write })?;
                 socket.is_full = write;
@@ -374,6 +388,30 @@ mod tests {
             _ => None,
         });
         assert_eq!(lost.collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn a_connection_without_memory_is_left_alone_for_a_while_and_then_tried_again() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let channel = Channel::new(ours.into()).expect("a channel");
+        let mut process = Process::new(channel, Poller::new().expect("a poller"));
+        let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
+        let (near, far): (Vec<OwnedFd>, Vec<UnixStream>) =
+            pairs.map(|(near, far)| (near.into(), far)).unzip();
+        process.obey(ControllerOrder::Connect, near);
+        for _ in 0..20 {
+            process.send_all(|_, _| Err(Errno::NOBUFS));
+            process.watch().expect("watched");
+            assert!(process.sockets.iter().all(|socket| socket.shortage.due().is_some() && !socket.is_full));
+            let due = process.due().expect("another try");
+            assert!(process.poller.wait(Some(due)).expect("waited").is_empty(), "nobody calls before");
+        }
+        while process.sockets.iter().any(|socket| socket.shortage.due().is_some()) {
+            process.poller.wait(process.due()).expect("waited");
+            process.send_all(|fd, datagram| send(fd, datagram, SendFlags::NOSIGNAL));
+        }
+        assert!((0..LINKS).all(|link| process.controller.output(link).is_none()), "all is sent");
+        drop(far);
     }
 
     #[test]

@@ -2,20 +2,17 @@
 
 use super::facts::ControllerFacts;
 use super::finding::Verdict;
-use super::words::{count, time};
-
-/// A controller process younger than this, after one that died, may die again.
-const YOUNG_MS: u64 = 60_000;
+use super::restarts::{Restarts, YOUNG_MS};
+use super::words::time;
 
 pub(super) fn controller(facts: &ControllerFacts) -> Verdict {
-    let again = count(usize::try_from(facts.restarts).unwrap_or(usize::MAX), "restart");
-    let died = facts.last_end.as_ref();
-    let died = died.map(|end| format!(": the last one {} {} ago", end.why, time(end.ago_ms)));
-    let died = died.unwrap_or_default();
-    let log = "see the log of lasthop run, and report it as a bug; known flows go on meanwhile";
-    let Some((pid, up_ms)) = facts.pid.zip(facts.up_ms) else {
-        return Verdict::broken(format!("the controller process does not stay up ({again}){died}"), log);
+    let restarts = Restarts {
+        process: "controller",
+        number: facts.restarts,
+        last_end: facts.last_end.as_ref(),
+        remedy: "see the log of lasthop run, and report it as a bug; known flows go on meanwhile",
     };
+    let Some((pid, up_ms)) = facts.pid.zip(facts.up_ms) else { return restarts.down() };
     if !facts.has_answered {
         return Verdict::broken(
             format!("the controller process {pid} does not answer: packets of new flows are lost or late"),
@@ -25,14 +22,11 @@ pub(super) fn controller(facts: &ControllerFacts) -> Verdict {
         );
     }
     if facts.restarts > 0 && up_ms < YOUNG_MS {
-        return Verdict::warning(
-            format!("the controller process ended and was started again ({again}){died}"),
-            log,
-        );
+        return restarts.young("ended");
     }
     let of = |name: &str| facts.counters.get(name).copied().unwrap_or(0);
     let (held, dropped) = (of("flows_held"), of("misses_dropped"));
-    let text = format!("controller process {pid} for {}, {held} flows, {again}", time(up_ms));
+    let text = format!("controller process {pid} for {}, {held} flows, {}", time(up_ms), restarts.text());
     if of("flow_limit_hit") > 0 {
         return Verdict::warning(
             format!(

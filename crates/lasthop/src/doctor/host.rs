@@ -15,10 +15,9 @@ use super::controller;
 use super::facts::{Facts, SwitchFacts};
 use super::finding::{Finding, Link, Verdict};
 use super::processes::Process;
+use super::restarts::{Restarts, YOUNG_MS};
 use super::words::{count, time};
 
-/// A switch process younger than this, after one that died, may die again.
-const YOUNG_MS: u64 = 60_000;
 /// Other switches that are named where there is none.
 const SWITCHES_SHOWN_MAX: usize = 3;
 /// Descriptors that a guest takes: connection, memory, kicks and calls of a few queue pairs.
@@ -118,19 +117,15 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 
 fn process(switch: &SwitchFacts) -> Verdict {
     let own = env!("CARGO_PKG_VERSION");
-    let died =
-        switch.last_end.as_ref().map(|end| format!("the last one {} {} ago", end.why, time(end.ago_ms)));
-    let died = died.unwrap_or_default();
-    let again = count(switch.restarts as usize, "restart");
-    let log = "see the log of lasthop run; if a guest causes it, `lasthop vnic del` that one, and report it as a bug";
-    let Some((pid, up_ms)) = switch.switch_pid.zip(switch.up_ms) else {
-        return Verdict::broken(format!("the switch process does not stay up ({again}): {died}"), log);
+    let restarts = Restarts {
+        process: "switch",
+        number: switch.restarts,
+        last_end: switch.last_end.as_ref(),
+        remedy: "see the log of lasthop run; if a guest causes it, `lasthop vnic del` that one, and report it as a bug",
     };
+    let Some((pid, up_ms)) = switch.switch_pid.zip(switch.up_ms) else { return restarts.down() };
     if switch.restarts > 0 && up_ms < YOUNG_MS {
-        return Verdict::warning(
-            format!("the switch process crashed and was started again ({again}): {died}"),
-            log,
-        );
+        return restarts.young("crashed");
     }
     if switch.version != own {
         return Verdict::warning(
@@ -139,11 +134,12 @@ fn process(switch: &SwitchFacts) -> Verdict {
         );
     }
     Verdict::ok(format!(
-        "lasthop {}, module {}, {}, process {pid} for {}, {again}",
+        "lasthop {}, module {}, {}, process {pid} for {}, {}",
         switch.version,
         switch.module,
         count(switch.workers, "worker"),
-        time(up_ms)
+        time(up_ms),
+        restarts.text()
     ))
 }
 

@@ -16,6 +16,7 @@ mod host;
 mod link;
 mod ports;
 mod processes;
+mod restarts;
 mod show;
 mod words;
 

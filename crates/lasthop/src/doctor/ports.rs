@@ -3,10 +3,7 @@
 use crate::port::{DevicePortReport, DriverFacts};
 
 use super::finding::{Finding, Link, Verdict};
-use super::words::{count, time};
-
-/// A driver process younger than this, after one that died, may die again.
-const YOUNG_MS: u64 = 60_000;
+use super::restarts::{Restarts, YOUNG_MS};
 
 /// Losses of the driver process: name in the counters, what it means, remedy.
 const LOSSES: &[(&str, &str, &str)] = &[
@@ -46,17 +43,16 @@ pub(super) fn chain(port: &DevicePortReport) -> Vec<Finding> {
 }
 
 fn driver(driver: &DriverFacts) -> Verdict {
-    let again = count(usize::try_from(driver.restarts).unwrap_or(usize::MAX), "restart");
-    let ended = driver.last_end.as_ref();
-    let died =
-        ended.map_or_else(String::new, |end| format!(": the last one {} {} ago", end.why, time(end.ago_ms)));
-    let log = "see the log of lasthop run; if a device causes it, `lasthop port del` that one, and report it as a bug";
+    let restarts = Restarts {
+        process: "driver",
+        number: driver.restarts,
+        last_end: driver.last_end.as_ref(),
+        remedy: "see the log of lasthop run; if a device causes it, `lasthop port del` that one, and report it as a bug",
+    };
     match driver.pid {
-        None => Verdict::broken(format!("the driver process does not stay up ({again}){died}"), log),
-        Some(_) if ended.is_some_and(|end| end.ago_ms < YOUNG_MS) => {
-            Verdict::warning(format!("the driver process ended and was started again ({again}){died}"), log)
-        }
-        Some(pid) => Verdict::ok(format!("process {pid}, {again}")),
+        None => restarts.down(),
+        Some(_) if restarts.last_end.is_some_and(|end| end.ago_ms < YOUNG_MS) => restarts.young("ended"),
+        Some(pid) => Verdict::ok(format!("process {pid}, {}", restarts.text())),
     }
 }
 

@@ -15,6 +15,8 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
+const RTM_NEWQDISC: u16 = 36;
+const RTM_DELQDISC: u16 = 37;
 
 const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
@@ -26,6 +28,10 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+
+/// Family, index, handle, parent, info (linux/rtnetlink.h, `struct tcmsg`).
+const QUEUE_BYTES: usize = 20;
+const TCA_KIND: u16 = 1;
 
 /// Administratively up (linux/if.h).
 const IFF_UP: u32 = 1;
@@ -49,6 +55,35 @@ pub(crate) struct Device {
     pub(crate) mtu_bytes: u32,
 }
 
+/// What limits how much passes a device (tc(8)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Of what it receives.
+    Policing,
+    /// Of what it sends.
+    Qos,
+}
+
+impl Limit {
+    /// A queueing discipline's; none for those that only order what they hold.
+    fn of_kind(kind: &[u8]) -> Option<Self> {
+        match kind {
+            b"ingress" => Some(Self::Policing),
+            b"htb" | b"hfsc" => Some(Self::Qos),
+            _ => None,
+        }
+    }
+}
+
+/// A limit that was set on a device, or taken away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limited {
+    /// The device's index.
+    pub(crate) index: u32,
+    pub(crate) limit: Limit,
+    pub(crate) is_set: bool,
+}
+
 /// What the kernel tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
@@ -56,6 +91,8 @@ pub(crate) enum News {
     Device(Device),
     /// The device with this index is gone, or in another network namespace.
     Gone(u32),
+    /// Somebody limits a device, or does so no more.
+    Limited(Limited),
     /// The request with this number is done, or was refused with this error number.
     Done { number: u32, errno: Option<i32> },
     /// All devices were told.
@@ -81,6 +118,8 @@ fn news(kind: u16, number: u32, payload: &[u8]) -> Option<News> {
     match kind {
         RTM_NEWLINK => device(payload).map(News::Device),
         RTM_DELLINK => Some(News::Gone(word(payload, 4)?)),
+        RTM_NEWQDISC => limited(payload, true).map(News::Limited),
+        RTM_DELQDISC => limited(payload, false).map(News::Limited),
         NLMSG_DONE => Some(News::AllTold),
         NLMSG_ERROR => {
             let errno = -(word(payload, 0)? as i32);
@@ -105,6 +144,11 @@ fn device(payload: &[u8]) -> Option<Device> {
         has_link: flags & IFF_UP != 0 && flags & IFF_LOWER_UP != 0,
         mtu_bytes: find(attributes, IFLA_MTU).and_then(|value| word(value, 0)).unwrap_or(0),
     })
+}
+
+fn limited(payload: &[u8], is_set: bool) -> Option<Limited> {
+    let kind = find(payload.get(QUEUE_BYTES..)?, TCA_KIND)?.split(|byte| *byte == 0).next()?;
+    Some(Limited { index: word(payload, 4)?, limit: Limit::of_kind(kind)?, is_set })
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -194,6 +238,31 @@ mod tests {
             News::Done { number: 8, errno: Some(19) },
             News::Done { number: 9, errno: None },
             News::AllTold,
+        ];
+        assert_eq!(read(&bytes).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn limits_are_told_and_other_disciplines_are_not() {
+        let told = |kind: u16, index: u32, discipline: &str| {
+            let mut payload = [0, index, 0, 0, 0].map(u32::to_ne_bytes).concat();
+            push(&mut payload, TCA_KIND, format!("{discipline}\0").as_bytes());
+            finish(kind, 0, 0, &payload)
+        };
+        let bytes = [
+            told(RTM_NEWQDISC, 3, "ingress"),
+            told(RTM_NEWQDISC, 4, "fq_codel"),
+            told(RTM_NEWQDISC, 4, "clsact"),
+            told(RTM_NEWQDISC, 4, "htb"),
+            told(RTM_DELQDISC, 3, "ingress"),
+            finish(RTM_NEWQDISC, 0, 0, &[0; 8]),
+        ]
+        .concat();
+        let limited = |index, limit, is_set| News::Limited(Limited { index, limit, is_set });
+        let expected = [
+            limited(3, Limit::Policing, true),
+            limited(4, Limit::Qos, true),
+            limited(3, Limit::Policing, false),
         ];
         assert_eq!(read(&bytes).collect::<Vec<_>>(), expected);
     }

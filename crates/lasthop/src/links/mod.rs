@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!   kernel ──RTM_NEWLINK, RTM_DELLINK──> News      of all devices of this network namespace
+//!          ──RTM_NEWQDISC, RTM_DELQDISC─>          of limits that somebody sets on one of them
 //!          <──RTM_GETLINK (dump)───────            at the start, and after ENOBUFS
 //!          <──RTM_NEWADDR──────────────            an address
 //!          ──NLMSG_ERROR──> Done                   to those, by number
@@ -15,5 +16,5 @@ mod message;
 mod socket;
 mod table;
 
-pub(crate) use message::Device;
+pub(crate) use message::{Device, Limit, Limited};
 pub(crate) use socket::Links;

@@ -12,11 +12,13 @@ use rustix::net::{
 
 use crate::fault::Fault;
 
-use super::message::{self, Device, News};
+use super::message::{self, Device, Limited, News};
 use super::table::Table;
 
 /// Changes of devices (linux/rtnetlink.h, `RTMGRP_LINK`).
 const GROUP_LINK: u32 = 1;
+/// Changes of queueing disciplines (`RTMGRP_TC`).
+const GROUP_TC: u32 = 8;
 /// Longest datagram of the kernel, in bytes (linux/netlink.h, `NLMSG_GOODSIZE`, and dumps of up to 32 KiB).
 const DATAGRAM_BYTES_MAX: usize = 32 << 10;
 /// Datagrams that are read at a time; the rest after the caller has looked at other things.
@@ -40,6 +42,8 @@ pub(crate) struct Heard {
     pub(crate) names: BTreeSet<String>,
     /// Requests that are done, by number, with the error number of those that were refused.
     pub(crate) done: Vec<(u32, Option<i32>)>,
+    /// Limits that somebody set on devices or took away, in order.
+    pub(crate) limited: Vec<Limited>,
 }
 
 impl Links {
@@ -50,7 +54,7 @@ impl Links {
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).map_err(failed)?;
         // Without it fewer news fit, and all devices are asked for more often.
         let _ = sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES);
-        bind(&socket, &SocketAddrNetlink::new(0, GROUP_LINK)).map_err(failed)?;
+        bind(&socket, &SocketAddrNetlink::new(0, GROUP_LINK | GROUP_TC)).map_err(failed)?;
         let mut links =
             Self { socket, number: 0, buffer: vec![0; DATAGRAM_BYTES_MAX], table: Table::default() };
         links.ask_for_all();
@@ -106,6 +110,7 @@ impl Links {
                     if from.is_some_and(|from| from.pid() == 0) {
                         message::read(&self.buffer[..len]).for_each(|news| match news {
                             News::Done { number, errno } => heard.done.push((number, errno)),
+                            News::Limited(limited) => heard.limited.push(limited),
                             news => self.table.take(news, &mut heard.names),
                         });
                     }

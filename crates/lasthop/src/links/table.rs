@@ -43,7 +43,7 @@ impl Table {
                 names.extend(unseen.iter().filter_map(|index| Some(self.devices.remove(index)?.0.name)));
                 self.is_complete = true;
             }
-            News::Done { .. } => {}
+            News::Done { .. } | News::Limited(_) => {}
         }
     }
 

@@ -35,8 +35,8 @@ impl Check {
 }
 
 impl Status {
-    /// Of the switch in `dir`, and Open vSwitch's sockets in `run`, or where its tools look.
-    pub(crate) fn look(dir: &Path, run: Option<PathBuf>) -> Self {
+    /// Of the switch in `dir`, whose vnics are `guests`, and Open vSwitch's sockets in `run`, or where its tools look.
+    pub(crate) fn look(dir: &Path, run: Option<PathBuf>, guests: &[String]) -> Self {
         let programs = Programs::find();
         let version = told(programs.as_ref(), |found| format!("Open vSwitch {}", found.version));
         let mut checks = vec![
@@ -49,7 +49,7 @@ impl Status {
         if unit.exists() {
             checks.push(Check::new("service", Ok(format!("{} is installed", unit.path().display()))));
         }
-        checks.extend(programs.ok().and_then(|programs| rates(&programs.tool, run)));
+        checks.extend(programs.ok().and_then(|programs| limits(&programs.tool, run, guests)));
         Self { ok: checks.iter().all(|check| check.is_ok), checks }
     }
 
@@ -106,29 +106,37 @@ fn daemon(daemons: &[Daemon], socket: &Path, dir: &Path) -> Result<String, Strin
     }
 }
 
-/// Rates that Open vSwitch sets on devices: guests' packets pass none.
-fn rates(tool: &Path, run: Option<PathBuf>) -> Option<Check> {
-    let ask = |table: &str, condition: &str| -> Option<Vec<String>> {
+/// Limits that Open vSwitch sets on devices of the kernel, as far as no packet passes them: policing of all but internal ports, and QoS
+/// of guests.
+fn limits(tool: &Path, run: Option<PathBuf>, guests: &[String]) -> Option<Check> {
+    let ask = |table: &str, conditions: &[&str]| -> Option<Vec<String>> {
         let mut command = Command::new(tool);
-        command.args(["--timeout=5", "--bare", "--columns=name", "find", table, condition]);
+        command.args(["--timeout=5", "--bare", "--columns=name", "find", table]).args(conditions);
         if let Some(run) = &run {
             command.env("OVS_RUNDIR", run);
         }
         let output = command.stdin(Stdio::null()).output().ok().filter(|output| output.status.success())?;
         Some(String::from_utf8_lossy(&output.stdout).split_whitespace().map(str::to_owned).collect())
     };
-    let policed = ask("Interface", "ingress_policing_rate>0")?;
-    let shaped = ask("Port", "qos!=[]")?;
-    let limited: Vec<String> = policed.into_iter().chain(shaped).collect();
-    (!limited.is_empty()).then(|| Check::new("rates", Err(no_rates(&limited))))
+    let policed = ask("Interface", &["ingress_policing_rate>0", "type!=internal"])?;
+    let mut shaped = ask("Port", &["qos!=[]"])?;
+    // What leaves by a device does so through its queues.
+    shaped.retain(|name| guests.contains(name));
+    no_limits(&policed, &shaped).map(|text| Check::new("limits", Err(text)))
 }
 
-fn no_rates(limited: &[String]) -> String {
-    format!(
-        "ingress_policing_rate and qos of {} act on the port's device in the kernel only, which guests' packets do not pass; use \
-         OpenFlow meters, which the switch enforces",
-        limited.join(", ")
-    )
+fn no_limits(policed: &[String], shaped: &[String]) -> Option<String> {
+    let named = |setting: &str, names: &[String]| {
+        (!names.is_empty()).then(|| format!("{setting} of {}", names.join(", ")))
+    };
+    let settings = [named("ingress_policing_rate", policed), named("qos", shaped)];
+    let settings = settings.into_iter().flatten().collect::<Vec<_>>().join(" and ");
+    (!settings.is_empty()).then(|| {
+        format!(
+            "{settings} limit nothing: Open vSwitch sets them on the kernel's devices of these names, which the packets do not pass; use \
+             OpenFlow meters, which the switch enforces"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -145,6 +153,18 @@ mod tests {
         assert!(daemon(&[kernels], socket, dir).is_err_and(|text| text.contains("uses the kernel")));
         assert!(daemon(&[others], socket, dir).is_err_and(|text| text.contains("/run/other.sock")));
         assert!(daemon(&[], socket, dir).is_err_and(|text| text.contains("lasthop ovs run")));
+    }
+
+    #[test]
+    fn limits_that_limit_nothing_are_named() {
+        let names = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(no_limits(&[], &[]), None);
+        let told = |policed, shaped| no_limits(&names(policed), &names(shaped)).expect("something is set");
+        assert!(
+            told("vm1 eth1", "vm2")
+                .starts_with("ingress_policing_rate of vm1, eth1 and qos of vm2 limit nothing")
+        );
+        assert!(told("", "vm2").starts_with("qos of vm2 limit nothing"));
     }
 
     #[test]

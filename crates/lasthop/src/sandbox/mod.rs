@@ -57,20 +57,40 @@ pub(crate) enum Role {
 
 /// The calls that a process needs once and no more, as a filter that is ready to be installed.
 #[derive(Debug)]
-pub(crate) struct Spent(seccompiler::BpfProgram);
+pub(crate) struct Spent {
+    program: seccompiler::BpfProgram,
+    mode: Mode,
+}
 
 impl Spent {
     /// For a process of this role with these layers; none if its calls are not filtered.
-    pub(crate) fn of(role: Role, layers: &[Layer]) -> Option<Self> {
+    ///
+    /// # Errors
+    /// With [`Mode::Strict`], when there is no such filter.
+    pub(crate) fn of(role: Role, mode: Mode, layers: &[Layer]) -> Result<Option<Self>, Fault> {
         let is_filtered = layers.iter().any(|layer| layer.on && layer.name == CALLS);
         let own = seccomp::Own { process: std::process::id(), names: None };
-        is_filtered.then(|| seccomp::spent(role, own).ok().map(Self)).flatten()
+        match seccomp::spent(role, own) {
+            Ok(program) => Ok(is_filtered.then_some(Self { program, mode })),
+            Err(error) if is_filtered && mode == Mode::Strict => Err(unspent(&error)),
+            Err(_) => Ok(None),
+        }
     }
 
-    /// Takes them away from the calling thread and from all that it starts. Allocates nothing.
-    pub(crate) fn take_away(&self) {
-        // A filter was installed a moment ago; what is in its list holds in any case.
-        let _ = sys::filter(&self.0);
+    /// Takes them away from the calling thread and from all that it starts.
+    ///
+    /// # Errors
+    /// With [`Mode::Strict`], when the kernel takes no such filter. Otherwise what is in the list of calls holds in any case.
+    pub(crate) fn take_away(&self) -> Result<(), Fault> {
+        match sys::filter(&self.program) {
+            Err(error) if self.mode == Mode::Strict => Err(unspent(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Self::take_away`], for a process that shares memory with this one: whether it may go on. Allocates nothing.
+    pub(crate) fn is_taken_away(&self) -> bool {
+        sys::filter(&self.program).is_ok() || self.mode != Mode::Strict
     }
 }
 
@@ -123,6 +143,11 @@ pub(crate) fn enter<M: Serialize>(
 fn look_up() {
     let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let _ = rustix::param::page_size();
+}
+
+fn unspent(error: &dyn std::fmt::Display) -> Fault {
+    let detail = format!("those that are needed at the start only stay allowed: {error}");
+    unmet(&Layer::new(CALLS, Err(detail)))
 }
 
 fn unmet(missing: &Layer) -> Fault {

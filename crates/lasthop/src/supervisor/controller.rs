@@ -186,7 +186,9 @@ impl Supervisor {
             let addresses_max = switch.table().unwrap_or(0);
             ControlledSwitch { name: switch.name.clone(), addresses_max, ports, fdb }
         };
-        self.switches.iter().filter(|switch| is_controlled(switch)).map(controlled).collect()
+        // One that the switch process does not have yet has no datapath that could be asked for.
+        let is_there = |switch: &&SwitchSpec| is_controlled(switch) && !self.is_being_added(&switch.name);
+        self.switches.iter().filter(is_there).map(controlled).collect()
     }
 
     /// Gives both processes an end of a fresh pair of connections, unless these two have them.

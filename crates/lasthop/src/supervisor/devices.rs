@@ -44,6 +44,7 @@ impl Supervisor {
         }
         self.look_for_placeholders(&heard.names);
         self.heed_placeholders(|name| heard.names.contains(name));
+        heard.limited.iter().for_each(|limited| self.heed_limit(limited));
         for (request, errno) in heard.done {
             self.on_done(request, errno);
         }

@@ -22,6 +22,7 @@ mod hurry;
 mod interface;
 mod legacy;
 mod lifecycle;
+mod limits;
 mod opening;
 mod orders;
 mod orphans;

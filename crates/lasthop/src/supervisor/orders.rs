@@ -93,6 +93,11 @@ impl Waiting {
         self.asker.is_some().then_some(self.until)
     }
 
+    /// What the answer is for.
+    pub(super) fn what(&self) -> &What {
+        &self.what
+    }
+
     /// Whether the switch is to come to rest.
     pub(super) fn is_for_rest(&self) -> bool {
         matches!(self.what, What::Rested)

@@ -20,6 +20,7 @@ use crate::switches::SwitchName;
 use crate::vnic::{Name, VnicSpec};
 
 use super::Supervisor;
+use super::limits::Limits;
 use super::port::Port;
 use super::warnings::MTU_USUAL;
 
@@ -30,6 +31,8 @@ pub(super) struct Placeholder {
     index: u32,
     /// As set last; none before.
     has_link: Option<bool>,
+    /// Limits that somebody has set on it.
+    pub(super) limits: Limits,
 }
 
 impl Placeholder {
@@ -42,7 +45,7 @@ impl Placeholder {
         let device = open::tap(vnic.name.as_str(), options)?;
         let index = device.facts.index;
         let tap = device.queues.into_iter().next().ok_or_else(|| OpenError::Busy(vnic.name.to_string()))?;
-        Ok(Self { tap, index, has_link: None })
+        Ok(Self { tap, index, has_link: None, limits: Limits::default() })
     }
 
     pub(super) fn host_device(&self) -> HostDevice {

@@ -49,6 +49,12 @@ impl Supervisor {
         Ok(())
     }
 
+    /// Whether the switch process has still to say that it has a switch, which is new to everybody.
+    pub(super) fn is_being_added(&self, switch: &SwitchName) -> bool {
+        let is_it = |what: &What| matches!(what, What::SwitchAdded { name, is_new: true } if name == switch);
+        self.waiting.values().any(|waiting| is_it(waiting.what()))
+    }
+
     /// Tells a fresh switch process of all switches but the default one, which it has.
     pub(super) fn replay_switches(&mut self) {
         for spec in self.switches.clone().into_iter().filter(|spec| !spec.name.is_default()) {

@@ -41,7 +41,8 @@ impl<'a> Warner<'a> {
         let inside = self.inside.get(port.spec.name.as_str());
         let not_taken = inside.and_then(|inside| mtu_not_taken(port, inside));
         let disagrees = inside.and_then(|inside| mtu_of_vmm(port, inside));
-        not_taken.into_iter().chain(disagrees).chain(self.mtu_larger(port)).collect()
+        let limits = port.placeholder.as_ref().and_then(|placeholder| placeholder.limits.warning());
+        not_taken.into_iter().chain(disagrees).chain(self.mtu_larger(port)).chain(limits).collect()
     }
 
     fn mtu(&self, port: &Port) -> u16 {

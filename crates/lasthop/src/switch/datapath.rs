@@ -163,9 +163,19 @@ impl Datapath {
         port.is_requested() || self.switches.flow_table(port.at).is_some()
     }
 
+    /// Whether there is a switch of this name.
+    pub(super) fn has_switch(&self, name: &str) -> bool {
+        self.switches.find(name).is_ok()
+    }
+
     /// Whether a datapath of this name is for controllers outside.
     pub(super) fn is_for_outside(&self, name: &str) -> bool {
         self.switches.is_for_outside(name)
+    }
+
+    /// Whether a datapath of this name is the controller process's.
+    pub(super) fn has_own_controller(&self, name: &str) -> bool {
+        self.switches.has_own_controller(name)
     }
 
     /// Whether a switch is to have another controller than it has.

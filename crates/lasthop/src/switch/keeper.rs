@@ -32,9 +32,9 @@ impl Keeper {
     }
 
     /// Starts it, inside the sandbox, without the calls that are `spent`: it shares memory with whoever may be taken over, and must
-    /// not have more than that one. It lives for as long as what this returns, which is to be kept until the process ends.
+    /// not have more than that one, or ends. It lives for as long as what this returns, which is to be kept until the process ends.
     pub(super) fn start(self, spent: Option<&'static Spent>) -> io::Result<PipeWriter> {
-        sys::keep_memory(self.reader.into(), move || spent.into_iter().for_each(Spent::take_away))?;
+        sys::keep_memory(self.reader.into(), move || spent.is_none_or(Spent::is_taken_away))?;
         Ok(self.writer)
     }
 }

@@ -85,12 +85,13 @@ fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> R
     let keeper = Keeper::prepare();
     let layers = sandbox::enter(Role::Switch, settings.sandbox, &kept, Report::Forbidden)?;
     // For ever, since the keeper, which has it, may outlive anything here.
-    let spent = Spent::of(Role::Switch, &layers).map(|spent| &*Box::leak(Box::new(spent)));
+    let spent = Spent::of(Role::Switch, settings.sandbox, &layers)?;
+    let spent = spent.map(|spent| &*Box::leak(Box::new(spent)));
     // Without it guests wait longer when this process dies, and nothing else.
     if let Ok(held) = keeper.and_then(|keeper| keeper.start(spent)) {
         let _ = held.into_raw_fd();
     }
-    spent.into_iter().for_each(Spent::take_away);
+    spent.map_or(Ok(()), Spent::take_away)?;
     let _ = channel.send(&Report::Sandbox(layers), None);
     Datapath::prepare(settings)
 }
@@ -216,7 +217,7 @@ impl Switch {
             Order::ConnectController => self.connect(fds, true).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::SetSwitch(spec) => self.set_switch(&spec).map(|()| Answer::Done),
-            Order::RemoveSwitch { name } => self.datapath.remove_switch(&name).map(|()| Answer::Done),
+            Order::RemoveSwitch { name } => self.remove_switch(&name).map(|()| Answer::Done),
             Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
             Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
@@ -281,6 +282,14 @@ impl Switch {
             self.interface.datapath_lost(spec.name.as_str(), &mut self.datapath);
         }
         self.datapath.set_switch(spec)
+    }
+
+    /// Takes a switch away, and its datapath with it: else that would be found by whoever makes another switch of this name, and would
+    /// have the number of one that is not its own.
+    fn remove_switch(&mut self, name: &str) -> Result<(), Fault> {
+        self.datapath.remove_switch(name)?;
+        self.interface.datapath_lost(name, &mut self.datapath);
+        Ok(())
     }
 
     /// A client of the control interface, or the supervisor's own controller.

@@ -105,8 +105,14 @@ impl NamedSwitches {
 
     /// Whether the control interface may look for a device that is named as the switch is, which need not be there yet.
     pub(super) fn is_for_outside(&self, name: &str) -> bool {
-        let outside = self.controllers.iter().filter(|(_, kind)| **kind == ControllerKind::External);
-        self.find(name).is_err() || outside.into_iter().any(|(known, _)| known.as_str() == name)
+        let mut outside = self.controllers.iter().filter(|(_, kind)| **kind == ControllerKind::External);
+        self.find(name).is_err() || outside.any(|(known, _)| known.as_str() == name)
+    }
+
+    /// Whether a switch has the controller process as its controller.
+    pub(super) fn has_own_controller(&self, name: &str) -> bool {
+        let own = self.controllers.iter().filter(|(_, kind)| **kind == ControllerKind::Embedded);
+        self.find(name).is_ok() && own.into_iter().any(|(known, _)| known.as_str() == name)
     }
 
     /// Whether somebody else than before is to be asked about packets of no flow.
@@ -211,6 +217,26 @@ mod tests {
         ] {
             switches.replace(&spec(text), &[]).expect("it changes");
             assert_eq!(switches.is_for_outside("a"), is_outside, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_switch_has_its_own_controller_as_long_as_it_is_of_flows_and_embedded() {
+        let spec = |text: &str| text.parse::<SwitchSpec>().expect("a switch");
+        let mut switches = NamedSwitches::new(&spec("default"), 1).expect("a switch");
+        assert!(!switches.has_own_controller("ovs-system"), "there is none yet");
+        switches.add(&SwitchSpec::of_datapath("ovs-system").expect("a name")).expect("room");
+        assert!(!switches.has_own_controller("ovs-system"), "it is that of who made the datapath");
+        switches.add(&spec("a,module=flow")).expect("room");
+        for (text, has_own) in [
+            ("a,module=flow", true),
+            ("a,module=flow,controller=external", false),
+            ("a,module=flow", true),
+            ("a,module=bridge", false),
+            ("a,module=flow,controller=none", false),
+        ] {
+            switches.replace(&spec(text), &[]).expect("it changes");
+            assert_eq!(switches.has_own_controller("a"), has_own, "{text}");
         }
     }
 }

@@ -25,11 +25,11 @@ struct Told<B> {
 }
 
 /// Starts a process that shares this one's memory, does `begin`, and has no descriptors but `end`, which it reads from until there is
-/// nothing more; then it ends. `begin` is done when this returns, and in between nothing else by this thread: the two share `errno`.
+/// nothing more; then it ends, or at once if `begin` says that it may not go on. `begin` is done when this returns, and in between nothing else by this thread: the two share `errno`.
 ///
 /// # Errors
 /// When the system grants no process.
-pub(super) fn keep_memory<B: Fn() + Sync + 'static>(end: OwnedFd, begin: B) -> io::Result<()> {
+pub(super) fn keep_memory<B: Fn() -> bool + Sync + 'static>(end: OwnedFd, begin: B) -> io::Result<()> {
     let stack = Box::leak(vec![0_u128; STACK_BYTES / size_of::<u128>()].into_boxed_slice());
     let others = (0..FDS_MAX).filter(|fd| *fd != end.as_raw_fd() && is_open(*fd)).collect();
     let has_begun = AtomicBool::new(false);
@@ -57,11 +57,14 @@ fn is_open(fd: RawFd) -> bool {
 
 /// All that the process does. System calls by rustix touch no `errno`, which is the other process's, and none of them fails,
 /// about which debug builds would complain.
-extern "C" fn wait_for_the_end<B: Fn() + Sync + 'static>(told: *mut libc::c_void) -> libc::c_int {
+extern "C" fn wait_for_the_end<B: Fn() -> bool + Sync + 'static>(told: *mut libc::c_void) -> libc::c_int {
     // SAFETY: what `keep_memory` gave, which lives for ever and nobody changes.
     let told = unsafe { &*told.cast::<Told<B>>() };
-    (told.begin)();
+    let may_go_on = (told.begin)();
     told.has_begun.store(true, Ordering::Release);
+    if !may_go_on {
+        return 1;
+    }
     for fd in &told.others {
         // SAFETY: nothing here uses any of them, and the other process has its own.
         unsafe { rustix::io::close(*fd) };

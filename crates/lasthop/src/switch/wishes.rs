@@ -86,10 +86,12 @@ impl Wishes {
 
 #[cfg(test)]
 mod tests {
+    use lasthop_control::server::PeerId;
+
     use super::*;
 
     const WANTED: WantedPort<'static> =
-        WantedPort { datapath: "ovs-system", name: "br0", kind: VportKind::Internal };
+        WantedPort { client: PeerId(1), datapath: "ovs-system", name: "br0", kind: VportKind::Internal };
 
     fn told(wishes: &mut Wishes) -> Vec<String> {
         let told = |report| match report {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lasthop_guest::Guest;
 use lasthop_wire::Offload;
 
-use crate::plane::{Ends, Plane};
+use crate::plane::{Ends, Plane, two_guests};
 use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
 use crate::support::{Switch, eventually};
 
@@ -37,7 +37,7 @@ fn made_up_headers_of_one_guest_leave_others_flows_and_first_packets_alone() {
     let words =
         ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two", "--vnic", "three"];
     let switch = Switch::start(&words);
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let (mut one, mut two) = two_guests(&switch);
     let mut three = guest(&switch, "three", THREE);
     let mut plane = Plane::new(&switch, "default");
     let numbers = ["one", "two", "three"].map(|name| plane.add_port(name));

@@ -5,11 +5,9 @@ use std::time::Duration;
 use lasthop_guest::Guest;
 use rustix::process::Signal;
 
-use crate::plane::Plane;
-use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use crate::plane::{Plane, two_guests, two_vnics};
+use crate::support::guests::{ONE, TWO, check_balance, frame, receive, send};
 use crate::support::{Switch, eventually, signal};
-
-const TWO_VNICS: [&str; 8] = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
 
 fn hello(number: u32) -> Vec<u8> {
     frame(TWO, ONE, number, 60)
@@ -18,12 +16,11 @@ fn hello(number: u32) -> Vec<u8> {
 #[test]
 fn a_port_is_in_one_datapath_at_a_time_and_goes_home() {
     let red = ["--switch", "red,module=flow,controller=none"];
-    let switch = Switch::start(&[&TWO_VNICS[..], &red].concat());
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let switch = two_vnics(&red);
+    let (mut one, mut two) = two_guests(&switch);
     send(&mut one, &hello(1));
     assert_eq!(receive(&mut two), hello(1), "without a control plane the switch is a bridge");
-    let mut plane = Plane::new(&switch, "red");
-    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    let (mut plane, first, second) = Plane::of_two(&switch, "red");
     plane.join(first, second);
     send(&mut one, &hello(2));
     assert_eq!(receive(&mut two), hello(2));
@@ -41,9 +38,8 @@ fn a_port_is_in_one_datapath_at_a_time_and_goes_home() {
 
 #[test]
 fn a_vnic_that_is_deleted_leaves_its_datapath() {
-    let switch = Switch::start(&TWO_VNICS);
-    let mut plane = Plane::new(&switch, "default");
-    let (_, second) = (plane.add_port("one"), plane.add_port("two"));
+    let switch = two_vnics(&[]);
+    let (mut plane, _, second) = Plane::of_two(&switch, "default");
     switch.ask(&["vnic", "del", "two"]).ok();
     let ports = plane.client.ports(plane.datapath).expect("listed");
     let names: Vec<_> = ports.iter().filter_map(|port| port.name.as_deref()).collect();
@@ -66,10 +62,9 @@ fn ports_of_a_switch_without_flows_are_not_to_be_had() {
 
 #[test]
 fn datapaths_and_numbers_outlive_a_switch_process() {
-    let switch = Switch::start(&TWO_VNICS);
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    let mut plane = Plane::new(&switch, "default");
-    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    let switch = two_vnics(&[]);
+    let (mut one, mut two) = two_guests(&switch);
+    let (mut plane, first, second) = Plane::of_two(&switch, "default");
     plane.listen(&switch);
     plane.join(first, second);
     send(&mut one, &hello(1));
@@ -103,10 +98,8 @@ fn datapaths_and_numbers_outlive_a_switch_process() {
 
 #[test]
 fn datapaths_outlive_an_upgrade() {
-    let switch = Switch::start(&TWO_VNICS);
-    let mut plane = Plane::new(&switch, "default");
-    plane.add_port("one");
-    let second = plane.add_port("two");
+    let switch = two_vnics(&[]);
+    let (_plane, _, second) = Plane::of_two(&switch, "default");
     switch.ask(&["upgrade"]).ok();
     let mut again = Plane::of_existing(&switch, "default");
     let ports = again.client.ports(again.datapath).expect("listed");
@@ -115,12 +108,11 @@ fn datapaths_outlive_an_upgrade() {
 
 #[test]
 fn a_secure_switch_without_a_controller_passes_what_has_a_flow_and_nothing_else() {
-    let switch = Switch::start(&[&TWO_VNICS[..], &["--fail-mode", "secure"]].concat());
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let switch = two_vnics(&["--fail-mode", "secure"]);
+    let (mut one, mut two) = two_guests(&switch);
     send(&mut one, &hello(1));
     eventually("a drop", || (switch.port("one")["rx_drops"]["no_flow"] == 1).then_some(()));
-    let mut plane = Plane::new(&switch, "default");
-    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    let (mut plane, first, second) = Plane::of_two(&switch, "default");
     plane.join(first, second);
     send(&mut one, &hello(2));
     assert_eq!(receive(&mut two), hello(2));
@@ -131,10 +123,9 @@ fn a_secure_switch_without_a_controller_passes_what_has_a_flow_and_nothing_else(
 
 #[test]
 fn a_controller_that_goes_leaves_its_flows_and_the_bridge_takes_the_rest() {
-    let switch = Switch::start(&TWO_VNICS);
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    let mut plane = Plane::new(&switch, "default");
-    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    let switch = two_vnics(&[]);
+    let (mut one, mut two) = two_guests(&switch);
+    let (mut plane, first, second) = Plane::of_two(&switch, "default");
     plane.listen(&switch);
     plane.join(first, second);
     send(&mut two, &frame(ONE, TWO, 1, 60));
@@ -156,7 +147,7 @@ fn a_controller_that_goes_leaves_its_flows_and_the_bridge_takes_the_rest() {
 #[test]
 fn a_switch_changes_its_module_and_keeps_ports_and_guests() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let (mut one, mut two) = two_guests(&switch);
     let mut number = 0;
     let mut pass = |one: &mut Guest, two: &mut Guest| {
         number += 1;
@@ -166,8 +157,7 @@ fn a_switch_changes_its_module_and_keeps_ports_and_guests() {
     pass(&mut one, &mut two);
     switch.ask(&["switch", "set", "default", "module=flow,controller=none"]).ok();
     pass(&mut one, &mut two);
-    let mut plane = Plane::new(&switch, "default");
-    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    let (mut plane, first, second) = Plane::of_two(&switch, "default");
     plane.join(first, second);
     pass(&mut one, &mut two);
     assert_eq!(
@@ -195,7 +185,7 @@ fn a_switch_changes_its_module_and_keeps_ports_and_guests() {
 #[test]
 fn another_controller_finds_nothing_of_the_one_before() {
     let switch = Switch::start(&["--module", "flow", "--vnic", "one", "--vnic", "two"]);
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let (mut one, mut two) = two_guests(&switch);
     eventually("the controller", || {
         let served = &switch.json(&["switch", "list"])["switches"][0]["counters"]["ports_served"];
         (served == 2).then_some(())

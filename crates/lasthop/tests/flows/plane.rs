@@ -8,9 +8,12 @@ use lasthop_control::client::{Client, ClientError};
 use lasthop_control::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
 use lasthop_control::message::Messages;
 use lasthop_flow::{Action, Ethernet, FlowKey, Ufid};
+use lasthop_guest::Guest;
 use lasthop_verdict::Mac;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
+use crate::support::guests::{ONE, TWO, guest};
 use crate::support::{Switch, eventually};
 
 /// Misses go by worker, packets need no alignment (`OVS_DP_F_*`).
@@ -34,6 +37,17 @@ pub(crate) struct Plane {
     places: BTreeMap<[u8; 6], u32>,
 }
 
+/// A switch of module flow with vnics `one` and `two` and no controller, and what else `words` say.
+pub(crate) fn two_vnics(words: &[&str]) -> Switch {
+    let two = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
+    Switch::start(&[&two[..], words].concat())
+}
+
+/// Guests on both vnics.
+pub(crate) fn two_guests(switch: &Switch) -> (Guest, Guest) {
+    (guest(switch, "one", ONE), guest(switch, "two", TWO))
+}
+
 impl Plane {
     /// A connection that the switch process of a moment ago was given goes with it.
     pub(crate) fn connect(switch: &Switch) -> Client {
@@ -43,6 +57,13 @@ impl Plane {
     /// The control plane of datapath `name`, which it makes.
     pub(crate) fn new(switch: &Switch, name: &str) -> Self {
         Self::try_new(switch, name).expect("made")
+    }
+
+    /// The same, with both vnics; and their numbers.
+    pub(crate) fn of_two(switch: &Switch, name: &str) -> (Self, u32, u32) {
+        let mut plane = Self::new(switch, name);
+        let (one, two) = (plane.add_port("one"), plane.add_port("two"));
+        (plane, one, two)
     }
 
     pub(crate) fn try_new(switch: &Switch, name: &str) -> Result<Self, ClientError> {
@@ -159,7 +180,15 @@ impl Plane {
         let actions: Vec<Action> = to.into_iter().map(Action::Output).collect();
         let in_port = packet.key.in_port;
         let execute = PacketMessage { actions: Some(actions.clone()), ..packet };
-        self.client.execute(&execute).expect("sent");
+        // A switch whose workers get no CPU for a while refuses more than it can remember.
+        let is_taken = |result: Result<_, ClientError>| match result {
+            Err(ClientError::Refused { errno, .. }) if errno == Errno::NOMEM.raw_os_error() => None,
+            result => {
+                result.expect("sent");
+                Some(())
+            }
+        };
+        eventually("room for a packet", || is_taken(self.client.execute(&execute)));
         let key = FlowKey { in_port, ethernet: Some(ethernet), ..FlowKey::default() };
         let all = Ethernet { src: Mac([0xff; 6]), dst: Mac([0xff; 6]) };
         let mask = FlowKey { in_port: Some(u32::MAX), ethernet: Some(all), ..FlowKey::default() };

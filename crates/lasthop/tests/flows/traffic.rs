@@ -5,11 +5,9 @@ use std::sync::atomic::AtomicBool;
 use lasthop_control::family::PacketMessage;
 use lasthop_flow::Action;
 
-use crate::plane::{Ends, Plane};
-use crate::support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};
-use crate::support::{Switch, eventually};
-
-const TWO_VNICS: [&str; 8] = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
+use crate::plane::{Ends, Plane, two_guests, two_vnics};
+use crate::support::eventually;
+use crate::support::guests::{ONE, TWO, WAIT, check_balance, frame, receive, send};
 
 fn number_of(frame: &[u8]) -> u32 {
     u32::from_be_bytes([frame[14], frame[15], frame[16], frame[17]])
@@ -17,10 +15,9 @@ fn number_of(frame: &[u8]) -> u32 {
 
 #[test]
 fn flows_carry_packets_between_ports_of_a_datapath_and_count_them() {
-    let switch = Switch::start(&TWO_VNICS);
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    let mut plane = Plane::new(&switch, "default");
-    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    let switch = two_vnics(&[]);
+    let (mut one, mut two) = two_guests(&switch);
+    let (mut plane, first, second) = Plane::of_two(&switch, "default");
     assert_eq!((first, second), (1, 2));
     plane.join(first, second);
     plane.join(second, first);
@@ -48,10 +45,9 @@ fn flows_carry_packets_between_ports_of_a_datapath_and_count_them() {
 
 #[test]
 fn packets_of_no_flow_go_by_the_control_plane_and_none_is_lost() {
-    let switch = Switch::start(&TWO_VNICS);
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    let mut plane = Plane::new(&switch, "default");
-    let second = [plane.add_port("one"), plane.add_port("two")][1];
+    let switch = two_vnics(&[]);
+    let (mut one, mut two) = two_guests(&switch);
+    let (mut plane, _, second) = Plane::of_two(&switch, "default");
     plane.place(TWO, second);
     plane.listen(&switch);
     let stop = AtomicBool::new(false);
@@ -74,10 +70,9 @@ fn packets_of_no_flow_go_by_the_control_plane_and_none_is_lost() {
 
 #[test]
 fn a_packet_that_the_control_plane_cannot_send_on_is_counted_and_holds_up_nothing() {
-    let switch = Switch::start(&[&TWO_VNICS[..], &["--fail-mode", "secure"]].concat());
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    let mut plane = Plane::new(&switch, "default");
-    let (first, second) = (plane.add_port("one"), plane.add_port("two"));
+    let switch = two_vnics(&["--fail-mode", "secure"]);
+    let (mut one, mut two) = two_guests(&switch);
+    let (mut plane, first, second) = Plane::of_two(&switch, "default");
     plane.listen(&switch);
     send(&mut one, &frame(TWO, ONE, 1, 100));
     let asked = plane.next(WAIT).expect("it is asked");
@@ -94,8 +89,8 @@ fn a_packet_that_the_control_plane_cannot_send_on_is_counted_and_holds_up_nothin
 
 #[test]
 fn joined_ports_exchange_whatever_comes() {
-    let switch = Switch::start(&[&TWO_VNICS[..], &["--fail-mode", "secure"]].concat());
-    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let switch = two_vnics(&["--fail-mode", "secure"]);
+    let (mut one, mut two) = two_guests(&switch);
     let told = switch.ask(&["flow", "join", "one", "two"]).ok();
     assert_eq!(told.trim(), "joined one and two by 14 flows");
     let tagged = |tpid: u8, inner: &[u8]| {

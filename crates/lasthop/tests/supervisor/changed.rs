@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lasthop_guest::Guest;
 
-use crate::service::Service;
+use crate::service::{Service, is_hung_up_on};
 use crate::support::eventually;
 use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
 use crate::support::namespaces::{self, Namespace};
@@ -28,12 +28,6 @@ fn vnics(options: &[&str]) -> String {
         format!("[[vnic]]\nname = \"{name}\"\n{}\n", rest.replace(',', "\n"))
     };
     options.iter().map(vnic).collect()
-}
-
-fn is_hung_up_on(guest: &mut Guest) {
-    eventually("the end of its connection", || {
-        guest.wait(Some(Duration::from_millis(10))).is_err().then_some(())
-    });
 }
 
 fn waits_for_a_guest(service: &Service, vnic: &str) {

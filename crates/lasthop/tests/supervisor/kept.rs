@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use lasthop_control::client::Client;
-use lasthop_guest::{Guest, GuestOptions};
+use lasthop_guest::GuestOptions;
 use rustix::process::Signal;
 
-use crate::service::{Service, kinds};
+use crate::service::{Service, is_hung_up_on, kinds};
 use crate::support::guests::{ONE, TWO, check_balance, frame, guest, guest_with, receive, send};
 use crate::support::talkers::Talker;
 use crate::support::{eventually, signal};
@@ -147,12 +147,6 @@ fn what_is_kept_is_what_there_is() {
     drop(one);
     service.switch.ask(&["vnic", "del", "two"]).ok();
     eventually("its end", || (service.kept().len() == 9 - 3).then_some(()));
-}
-
-fn is_hung_up_on(guest: &mut Guest) {
-    eventually("the end of its connection", || {
-        guest.wait(Some(Duration::from_millis(10))).is_err().then_some(())
-    });
 }
 
 #[test]

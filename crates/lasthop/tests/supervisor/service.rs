@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use lasthop_guest::Guest;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -18,6 +19,13 @@ const ROOM: &str = "512";
 const QUIET: usize = 50;
 /// How long descriptors may take to be as many as they were.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The switch's end of a guest's connection is closed.
+pub(crate) fn is_hung_up_on(guest: &mut Guest) {
+    eventually("the end of its connection", || {
+        guest.wait(Some(Duration::from_millis(10))).is_err().then_some(())
+    });
+}
 
 /// Its `switch` has the manager for a process, and the log of all supervisors.
 pub(crate) struct Service {

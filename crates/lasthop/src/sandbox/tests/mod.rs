@@ -9,6 +9,8 @@ use std::io::Write;
 
 use inmate::{Attempt, End};
 
+use super::{Mode, Spent};
+
 /// Whatever somebody might try who has taken the process over.
 #[test]
 fn what_is_not_in_the_list_ends_the_process_and_is_told_by_name() {
@@ -55,6 +57,16 @@ fn a_panic_is_told_with_its_backtrace() {
 #[test]
 fn threads_start_and_end_inside() {
     assert_eq!(Attempt::named("threads").make(), End::Status(0));
+}
+
+#[test]
+fn a_last_filter_that_the_kernel_does_not_take_is_an_error_where_all_layers_are_wanted() {
+    // It takes none without instructions.
+    let spent = |mode| Spent { program: Vec::new(), mode };
+    let fault = spent(Mode::Strict).take_away().expect_err("refused");
+    assert!(fault.message.starts_with("its sandbox lacks a layer, system calls: "), "{fault}");
+    assert!(!spent(Mode::Strict).is_taken_away(), "nor goes the keeper on");
+    assert!(spent(Mode::Auto).take_away().is_ok() && spent(Mode::Auto).is_taken_away());
 }
 
 /// Layer by layer: each holds without the others.

@@ -61,7 +61,7 @@ pub(super) fn unhurried<T>(work: impl FnOnce() -> T) -> T {
 
 /// Gives all threads of a process turns of `turn_ns`.
 fn set_turns(process: u32, turn_ns: u64) {
-    threads(process).into_iter().for_each(|thread| set_turn(thread, turn_ns));
+    procfs::threads(process).for_each(|thread| set_turn(thread, turn_ns));
 }
 
 fn set_turn(thread: i32, turn_ns: u64) {
@@ -74,13 +74,6 @@ fn set_turn(thread: i32, turn_ns: u64) {
 /// Whom an operator gave another policy keeps it.
 fn is_ordinary(attributes: &sched_attr) -> bool {
     attributes.sched_policy == libc::SCHED_OTHER.cast_unsigned()
-}
-
-/// The threads of a process by their numbers; none if it is no more.
-fn threads(process: u32) -> Vec<i32> {
-    let tasks = procfs::dir(process).join("task");
-    let names = std::fs::read_dir(tasks).into_iter().flatten().flatten();
-    names.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 #[cfg(test)]

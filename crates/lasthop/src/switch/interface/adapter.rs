@@ -91,6 +91,17 @@ impl<'a> Adapter<'a> {
         }
     }
 
+    /// What the switch's own controller asks for is there, or was a moment ago: nothing is made, nor opened, because that has not heard
+    /// yet of the end of a switch or port.
+    fn check_configured(&self, wanted: &WantedPort<'_>) -> Result<Readiness, Refusal> {
+        let is_there = match wanted.name == wanted.datapath {
+            true => self.inside.has_own_controller(wanted.datapath),
+            false => self.inside.port_named(wanted.name).is_some_and(|port| !port.is_requested()),
+        };
+        let gone = Refusal::new(Errno::ENODEV, "there is no such switch or port for its own controller");
+        is_there.then_some(Readiness::Ready).ok_or(gone)
+    }
+
     fn has_own_device(&self, name: &str) -> bool {
         let port = self.inside.port_named(name);
         port.is_some_and(|port| port.is_requested()) && !self.wishes.is_leaving(name)
@@ -144,6 +155,10 @@ impl Interface for Adapter<'_> {
         Ok(())
     }
 
+    fn is_reserved(&self, name: &str) -> bool {
+        self.inside.has_own_controller(name)
+    }
+
     fn asked(&mut self, id: DatapathId, is_asked: bool) {
         if let Some(place) = self.places.get(id) {
             place.module.set_asked(is_asked && self.places.can_ask);
@@ -180,11 +195,14 @@ impl Interface for Adapter<'_> {
     }
 
     fn port_wanted(&mut self, wanted: WantedPort<'_>) -> Result<Readiness, Refusal> {
+        if self.places.controllers.contains(&wanted.client) {
+            return self.check_configured(&wanted);
+        }
         if self.inside.port_named(wanted.name).is_some() && !self.wishes.is_leaving(wanted.name) {
             return Ok(Readiness::Ready);
         }
         let is_own = wanted.name == wanted.datapath;
-        // OVS looks for the device of a datapath's own port; our own controller does not.
+        // OVS looks for the device of a datapath's own port.
         if is_own && !self.inside.is_for_outside(wanted.datapath) {
             return Ok(Readiness::Ready);
         }
@@ -300,5 +318,35 @@ impl Interface for Adapter<'_> {
     fn meter_remove(&mut self, id: DatapathId, meter: u32) -> Option<Meter> {
         self.places.meter_changes += 1;
         meters::remove(self.places.get_mut(id)?, meter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_control::server::PeerId;
+
+    use crate::settings::{Settings, SwitchSettings};
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_made_for_the_own_controller() {
+        let settings = SwitchSettings::new(Settings::default()).expect("settings");
+        let mut inside = Datapath::prepare(&settings).expect("an engine");
+        inside.add_switch(&"late,module=flow".parse().expect("a switch")).expect("room");
+        let (mut places, mut wishes) = (Places::default(), Wishes::default());
+        let (own, other) = (PeerId(1), PeerId(2));
+        places.controllers.insert(own);
+        let mut adapter = Adapter::new(&mut inside, &mut places, &mut wishes);
+        let mut wanted = |client, datapath, name| {
+            let kind = if name == datapath { VportKind::Internal } else { VportKind::Netdev };
+            let ready = adapter.port_wanted(WantedPort { client, datapath, name, kind });
+            ready.map_err(|refusal| refusal.errno)
+        };
+        assert_eq!(wanted(own, "late", "late"), Ok(Readiness::Ready));
+        assert_eq!(wanted(own, "gone", "gone"), Err(Errno::ENODEV), "nor another switch");
+        assert_eq!(wanted(own, "late", "eth0"), Err(Errno::ENODEV), "nor a device");
+        assert_eq!(wanted(other, "ovs-system", "ovs-system"), Ok(Readiness::NotYet));
+        assert_eq!(wishes.take_reports().len(), 1, "the supervisor is asked for others only");
     }
 }

@@ -26,6 +26,9 @@ pub(super) struct KeptDatapath {
     lost: u64,
     ports: BTreeMap<u32, KeptPort>,
     pub(super) meters: BTreeMap<u32, KeptMeter>,
+    /// It is that of a switch that is there without it, and goes with that one.
+    #[serde(default)]
+    pub(super) is_of_switch: bool,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,7 +50,7 @@ pub(super) struct KeptMeter {
 }
 
 impl KeptDatapath {
-    pub(super) fn of(record: &DatapathRecord, meters: &BTreeMap<u32, Meter>) -> Self {
+    pub(super) fn of(record: &DatapathRecord, beside: Beside<'_>) -> Self {
         Self {
             name: record.name.clone(),
             user_features: record.user_features,
@@ -55,8 +58,13 @@ impl KeptDatapath {
             per_cpu_port_ids: record.per_cpu_port_ids.clone(),
             lost: record.lost,
             ports: record.ports.iter().map(|(number, port)| (*number, KeptPort::of(port))).collect(),
-            meters: meters.iter().map(|(id, meter)| (*id, KeptMeter::of(meter))).collect(),
+            meters: beside.meters.iter().map(|(id, meter)| (*id, KeptMeter::of(meter))).collect(),
+            is_of_switch: beside.is_of_switch,
         }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) fn record(&self) -> DatapathRecord {
@@ -109,15 +117,22 @@ impl KeptMeter {
     }
 }
 
+/// What is kept of a datapath beside its record.
+#[derive(Clone, Copy)]
+pub(super) struct Beside<'a> {
+    pub(super) meters: &'a BTreeMap<u32, Meter>,
+    pub(super) is_of_switch: bool,
+}
+
 /// What is kept of datapath records and their meters.
 pub(super) fn all<'a>(
     version: u64,
     records: impl Iterator<Item = (&'a DatapathId, &'a DatapathRecord)>,
-    meters: impl Fn(DatapathId) -> Option<&'a BTreeMap<u32, Meter>>,
+    beside: impl Fn(DatapathId) -> Option<Beside<'a>>,
 ) -> KeptDatapaths {
-    let none = BTreeMap::new();
+    let (none, is_of_switch) = (BTreeMap::new(), false);
     let kept = |(id, record): (&DatapathId, &DatapathRecord)| {
-        (id.0, KeptDatapath::of(record, meters(*id).unwrap_or(&none)))
+        (id.0, KeptDatapath::of(record, beside(*id).unwrap_or(Beside { meters: &none, is_of_switch })))
     };
     KeptDatapaths { version, datapaths: records.map(kept).collect() }
 }
@@ -140,7 +155,8 @@ mod tests {
         let band = Band { kind: 1, rate: 1000, burst: 10, stats: None };
         let meter = Meter { is_kbps: true, bands: vec![band], ..Meter::default() };
         let meters: BTreeMap<u32, Meter> = [(5, meter.clone())].into();
-        let kept = all(4, [(&DatapathId(1), &record)].into_iter(), |_| Some(&meters));
+        let beside = Beside { meters: &meters, is_of_switch: true };
+        let kept = all(4, [(&DatapathId(1), &record)].into_iter(), |_| Some(beside));
         let text = serde_json::to_string(&kept).expect("JSON");
         let read: KeptDatapaths = serde_json::from_str(&text).expect("the same");
         assert_eq!((&read, read.version), (&kept, 4));

@@ -41,7 +41,7 @@ use crate::poller::{Interest, Poller};
 use super::datapath::Datapath;
 use super::wishes::Wishes;
 use adapter::Adapter;
-use kept::KeptDatapaths;
+use kept::{Beside, KeptDatapaths};
 use places::Places;
 use unanswered::Unanswered;
 use waiting::Waiting;
@@ -118,7 +118,10 @@ impl Interface {
     pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, is_own: bool, inside: &Datapath) {
         self.listen(poller, inside);
         match self.connections.add(socket) {
-            Ok(client) if is_own => self.unanswered.watch(client),
+            Ok(client) if is_own => {
+                self.unanswered.watch(client);
+                self.places.controllers.insert(client);
+            }
             Ok(_) => {}
             Err(why) => say_of_others!("refused a control connection: {why}"),
         }
@@ -131,6 +134,7 @@ impl Interface {
         match self.connections.turn(&mut adapter) {
             Ok(closed) => closed.iter().for_each(|(client, why)| {
                 self.unanswered.forget(*client);
+                self.places.controllers.remove(client);
                 complain(why);
             }),
             Err(error) => say_of_others!("cannot wait for control clients: {error}"),
@@ -202,7 +206,8 @@ impl Interface {
     /// The end of a turn: what waits for workers.
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
-        if !std::mem::take(&mut self.is_served) && self.connections.has_more() {
+        let is_due = self.connections.due().is_some_and(|due| due <= Instant::now());
+        if !std::mem::take(&mut self.is_served) && (is_due || self.connections.has_more()) {
             self.serve(inside);
             self.is_served = false;
         }
@@ -239,7 +244,8 @@ impl Interface {
             return Some(Instant::now());
         }
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
-        earlier(settling, earlier(self.waiting.due(), self.unanswered.due()))
+        let waiting = earlier(self.waiting.due(), self.connections.due());
+        earlier(settling, earlier(waiting, self.unanswered.due()))
     }
 
     /// A port goes away, and out of its datapath.
@@ -281,8 +287,11 @@ impl Interface {
         if std::mem::replace(&mut self.told, now) == now {
             return None;
         }
-        let meters = |id| self.places.get(id).map(|place| &place.meters);
-        serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), meters)).ok()
+        let beside = |id| {
+            let place = self.places.get(id)?;
+            Some(Beside { meters: &place.meters, is_of_switch: place.made.is_none() })
+        };
+        serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), beside)).ok()
     }
 
     /// Makes again what another process told last; all ports are there.
@@ -292,10 +301,12 @@ impl Interface {
         };
         let nothing = || KeptDatapaths { version: STATE_VERSION, ..KeptDatapaths::default() };
         let kept: Option<KeptDatapaths> = serde_json::from_value(told).map_err(|error| unknown(&error))?;
-        let kept = kept.unwrap_or_else(nothing);
+        let mut kept = kept.unwrap_or_else(nothing);
         if kept.version != STATE_VERSION {
             return Err(unknown(&kept.version));
         }
+        // A switch may have been taken away while there was no switch process to be told so.
+        kept.datapaths.retain(|_, kept| !kept.is_of_switch || inside.has_switch(kept.name()));
         let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         for name in self.connections.server_mut().restore(records, &mut adapter) {
@@ -315,5 +326,35 @@ impl Interface {
 fn complain(why: &Closed) {
     if !matches!(why, Closed::HungUp) {
         say_of_others!("closed a control connection: {why}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use lasthop_control::server::DatapathRecord;
+
+    use crate::settings::{Settings, SwitchSettings};
+
+    use super::*;
+
+    #[test]
+    fn the_datapath_of_a_switch_that_is_gone_is_not_made_again() {
+        let settings = SwitchSettings::new(Settings::default()).expect("settings");
+        let mut inside = Datapath::prepare(&settings).expect("an engine");
+        let poller = Poller::new().expect("a poller");
+        let limits = settings.upcalls.unwrap_or_default().limits();
+        let numbers = Numbers { clients: u64::MAX, packets: u64::MAX - 1 };
+        let mut interface = Interface::new(&poller, numbers, limits).expect("an interface");
+        let names = [(1, "gone"), (2, "ovs-system"), (3, "default")];
+        let records = names.map(|(id, name)| (DatapathId(id), DatapathRecord::named(name)));
+        let meters = BTreeMap::new();
+        let beside = |id| Some(Beside { meters: &meters, is_of_switch: id != DatapathId(2) });
+        let kept = kept::all(STATE_VERSION, records.iter().map(|(id, record)| (id, record)), beside);
+        interface.restore(serde_json::to_value(kept).expect("JSON"), &mut inside).expect("restored");
+        let restored: Vec<i32> = interface.connections.server().records().keys().map(|id| id.0).collect();
+        assert_eq!(restored, [2, 3]);
+        assert!(!inside.has_switch("gone") && inside.has_switch("ovs-system"));
     }
 }

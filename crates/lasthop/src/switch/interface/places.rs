@@ -1,10 +1,11 @@
 //! What the switch keeps of datapaths: which switch each is, and which ports it has.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use lasthop_control::datapath::{DatapathId, Meter, RemovalId};
+use lasthop_control::server::PeerId;
 use lasthop_engine::{Engine, PortStats, Stats};
 use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_verdict::{PortId, SwitchId};
@@ -42,6 +43,8 @@ pub(super) struct Places {
     pub(super) last_removal: u64,
     last_origin: u16,
     pub(super) under_way: Arc<UnderWay>,
+    /// Clients that are the switch's own controller. They are for switches and ports that there are, and nothing is made for them.
+    pub(super) controllers: BTreeSet<PeerId>,
     /// Workers hand over packets of no flow.
     pub(super) can_ask: bool,
     /// Rises when a meter is set or taken out.

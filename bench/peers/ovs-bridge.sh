@@ -1,0 +1,75 @@
+# ovs-bridge.sh - the bridge of peers under Open vSwitch's control plane: settings, ports, and OpenFlow rules.  With `join_pairs`
+# ports are in pairs (0-1, 2-3, ...), and RULES says what the rules look at: "ports" (the default) at the port alone; "tuple"
+# has the addresses and ports of UDP over IPv4 decide, too, so that each of them takes a flow of its own in the data path.
+#
+# Sourced after lib.sh.
+# shellcheck shell=sh
+
+# Where Open vSwitch's programs keep everything.
+keep_files_below() {
+    mkdir -p "$1"
+    export OVS_RUNDIR="$1" OVS_LOGDIR="$1" OVS_DBDIR="$1" OVS_SYSCONFDIR="$1"
+}
+
+vsctl() { ask ovs-vsctl --timeout=30 "$@"; }
+ofctl() { ask ovs-ofctl "$@"; }
+
+# configure OPTION...: these, and what all have.  max-idle is there because flows that were frozen for longer than the usual
+# 10 s would have to be set up again.
+configure() {
+    set -- "$@" flow-limit=250000 "max-idle=${MAX_IDLE_MS:-3600000}"
+    for option in "$@"; do
+        # ovs-vswitchd need not be there yet.
+        vsctl --no-wait set Open_vSwitch . "other_config:$option"
+    done
+    setting "other_config: $*"
+}
+
+# add_bridge OPTION...: bridge br0 with port N of the bench as port0, port1 ... and the OpenFlow numbers 1, 2 ...; what else
+# there is to be said of port N's interface is in the words of `interface N`.
+add_bridge() {
+    addresses=$((macs * 8 > 8192 ? macs * 8 : 8192))
+    set -- add-br br0 -- set bridge br0 other_config:mac-aging-time=3600 "other_config:mac-table-size=$addresses" "$@"
+    setting "bridge: mac-aging-time=3600, mac-table-size=$addresses"
+    number=0
+    while [ "$number" -lt "$ports" ]; do
+        set -- "$@" -- add-port br0 "port$number" \
+            -- set Interface "port$number" "ofport_request=$((number + 1))" $(interface "$number")
+        number=$((number + 1))
+    done
+    vsctl "$@"
+    for name in $(ovs-vsctl --timeout=30 list-ports br0); do
+        error=$(ovs-vsctl --timeout=30 get Interface "$name" error)
+        [ "$error" = "[]" ] || fail 1 "$name: $error"
+    done
+}
+
+# The bridge learns addresses.
+learn_addresses() {
+    ofctl del-flows br0
+    ofctl add-flow br0 actions=NORMAL
+    setting "flows: actions=NORMAL"
+}
+
+# What is moved to registers is looked at, whatever becomes of it: a rule for each flow would be as many rules, and what they
+# cost is not what is asked.
+look=move:NXM_OF_UDP_SRC[]-\>NXM_NX_REG0[0..15],move:NXM_OF_UDP_DST[]-\>NXM_NX_REG0[16..31]
+look=$look,move:NXM_OF_IP_SRC[]-\>NXM_NX_REG1[],move:NXM_OF_IP_DST[]-\>NXM_NX_REG2[]
+
+# Port N of the bench has the OpenFlow number N + 1.
+one_way() {
+    ofctl add-flow br0 "in_port=$1,actions=output:$2"
+    [ "$rules" = ports ] || ofctl add-flow br0 "priority=40000,in_port=$1,udp,actions=$look,output:$2"
+}
+
+join_pairs() {
+    rules=${RULES:-ports}
+    number=1
+    while [ "$number" -lt "$ports" ]; do
+        one_way "$number" "$((number + 1))"
+        one_way "$((number + 1))" "$number"
+        number=$((number + 2))
+    done
+    setting "flows: in_port=1,actions=output:2 and back, the same for the other pairs"
+    [ "$rules" = ports ] || setting "flows: for udp the same with $look in front"
+}
