@@ -238,14 +238,6 @@ impl Crew {
         }
     }
 
-    /// As `ring_bell`, but if its worker stands still, not before that goes on: whom it woke would take a CPU from who gets it going.
-    pub(crate) fn remind(&self, port: PortId, index: u16) -> Result<(), EngineError> {
-        match self.home(port, index) {
-            Some(home) => self.call(home, move |worker| worker.remind(port, index)).map(drop),
-            None => Ok(()),
-        }
-    }
-
     /// A call descriptor of `port` made a worker wait: its rings stop.
     pub(crate) fn quarantine(&self, port: PortId) {
         lock(&self.offences).record(port, Instant::now());

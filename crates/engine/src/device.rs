@@ -108,7 +108,7 @@ impl Device for PortDevice {
         match started {
             Ok(Ok(())) if is_taken_over => {
                 // What was published last, the guest may not have been told of.
-                self.crew.remind(port, index).map_err(|error| error.to_string())
+                self.crew.ring_bell(port, index).map_err(|error| error.to_string())
             }
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("cannot wait for kicks of ring {index}: {error}")),

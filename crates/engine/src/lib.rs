@@ -259,32 +259,24 @@ impl Engine {
     /// [`EngineError::NoAnswer`].
     pub fn rest(&self, patience: Duration) -> Result<(), EngineError> {
         let until = std::time::Instant::now() + patience;
-        let rest = |worker: &mut Worker| {
-            worker.set_resting(true);
-            (worker.fabric.under_way(), worker.fabric.unpostponable())
-        };
-        // As a rule nothing is under way anywhere, and nobody has to be asked again.
-        let rest_at_once = move |worker: &mut Worker| {
-            let left = rest(worker);
-            if left.0 == 0 {
-                worker.stand_still();
-            }
-            left
-        };
+        let left = |worker: &mut Worker| (worker.fabric.under_way(), worker.fabric.unpostponable());
         let sum = |left: Vec<(usize, usize)>| {
             left.into_iter().fold((0, 0), |sum, left| (sum.0 + left.0, sum.1 + left.1))
         };
-        let (under_way, mut unpostponable) = sum(self.crew.call_all(rest_at_once)?);
-        if under_way == 0 {
-            return Ok(());
-        }
-        while unpostponable > 0 && std::time::Instant::now() < until {
+        let mut under_way = sum(self.crew.call_all(move |worker| {
+            worker.set_resting(true);
+            left(worker)
+        })?);
+        while under_way.1 > 0 && std::time::Instant::now() < until {
             std::thread::sleep(REST_LOOK);
-            unpostponable = sum(self.crew.call_all(rest)?).1;
+            under_way = sum(self.crew.call_all(left)?);
         }
         self.crew.call_all(Worker::stand_still)?;
-        self.crew.call(0, Worker::withdraw)?;
-        self.crew.call_all(Worker::postpone).map(drop)
+        if under_way.0 > 0 {
+            self.crew.call(0, |worker| worker.withdraw())?;
+            self.crew.call_all(Worker::postpone)?;
+        }
+        Ok(())
     }
 
     /// Goes on after [`Self::rest`].

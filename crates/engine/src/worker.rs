@@ -65,8 +65,6 @@ pub(crate) struct Worker {
     is_resting: bool,
     /// And nothing is done for them: not a word of their rings is written any more, since another process may be at them.
     is_still: bool,
-    /// Virtqueues whose guests are to be signalled when it goes on.
-    unrung: Vec<(PortId, u16)>,
     stopping: bool,
 }
 
@@ -94,7 +92,6 @@ impl Worker {
             has_worked: false,
             is_resting: false,
             is_still: false,
-            unrung: Vec::new(),
             stopping: false,
         })
     }
@@ -360,21 +357,6 @@ impl Worker {
         true
     }
 
-    /// Signals a guest, now or when it goes on.
-    pub(crate) fn remind(&mut self, port: PortId, index: u16) {
-        if self.is_still {
-            self.unrung.push((port, index));
-        } else {
-            self.ring_bell(port, index);
-        }
-    }
-
-    fn ring_unrung(&mut self) {
-        for (port, index) in std::mem::take(&mut self.unrung) {
-            self.ring_bell(port, index);
-        }
-    }
-
     /// No call descriptor of the port is written any more, by anybody.
     fn shut_calls(&self, port: PortId) {
         self.calls(port).for_each(|call| _ = call.shut());
@@ -605,10 +587,6 @@ impl Worker {
         self.is_resting = is_resting;
         if was_still {
             self.hear_unheard();
-        }
-        if !is_resting && !self.unrung.is_empty() {
-            // An errand: packets pass first, and by a thread that nobody waits for.
-            self.crew.mailbox(self.stats.index).post(Box::new(Self::ring_unrung));
         }
     }
 
