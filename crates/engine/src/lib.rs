@@ -251,23 +251,32 @@ impl Engine {
         self.crew.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
     }
 
-    /// Takes nothing more from any guest, and waits until what was taken has come to its end, for `patience` at most.
+    /// Takes nothing more from any guest. What was taken comes to its end, or is postponed: then it is taken once more, here after
+    /// [`Self::wake`] or by another process. What can be neither, since only some of it was done, is waited for, for `patience` at
+    /// most.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
     pub fn rest(&self, patience: Duration) -> Result<(), EngineError> {
         let until = std::time::Instant::now() + patience;
-        let under_way = |worker: &mut Worker| worker.fabric.under_way();
-        let mut left = self.crew.call_all(move |worker| {
+        let left = |worker: &mut Worker| (worker.fabric.under_way(), worker.fabric.unpostponable());
+        let sum = |left: Vec<(usize, usize)>| {
+            left.into_iter().fold((0, 0), |sum, left| (sum.0 + left.0, sum.1 + left.1))
+        };
+        let mut under_way = sum(self.crew.call_all(move |worker| {
             worker.set_resting(true);
-            under_way(worker)
-        })?;
-        while left.into_iter().sum::<usize>() > 0 && std::time::Instant::now() < until {
+            left(worker)
+        })?);
+        while under_way.1 > 0 && std::time::Instant::now() < until {
             std::thread::sleep(REST_LOOK);
-            left = self.crew.call_all(under_way)?;
+            under_way = sum(self.crew.call_all(left)?);
         }
-        // What is counted from here on, whoever ends this process would not know.
-        self.crew.call_all(worker::Worker::stand_still).map(drop)
+        self.crew.call_all(Worker::stand_still)?;
+        if under_way.0 > 0 {
+            self.crew.call(0, |worker| worker.withdraw())?;
+            self.crew.call_all(Worker::postpone)?;
+        }
+        Ok(())
     }
 
     /// Goes on after [`Self::rest`].

@@ -608,6 +608,17 @@ impl Worker {
         self.books.write(now_ns(self.started), &self.fabric);
     }
 
+    /// All workers stand still: what waits for receive buffers is taken back to its homes.
+    pub(crate) fn withdraw(&mut self) {
+        self.fabric.withdraw();
+    }
+
+    /// What was taken back here will be taken from its rings once more.
+    pub(crate) fn postpone(&mut self) {
+        self.fabric.postpone();
+        self.books.write(now_ns(self.started), &self.fabric);
+    }
+
     /// A port goes.
     pub(crate) fn remove_port(&mut self, port: PortId) {
         self.fabric.remove_port(port);

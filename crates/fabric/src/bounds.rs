@@ -6,6 +6,7 @@
 //! | [`lasthop_verdict::BATCH_PACKETS_MAX`] | 32 | packets | headers of a batch stay in the first-level cache |
 //! | [`lasthop_verdict::IMAGES_MADE_MAX`] | 64 | header images | of each packet of a batch one tagged and one untagged |
 //! | [`lasthop_ring::RING_ENTRIES_MAX`] | 32768 | entries | virtio 1.2, 2.7 |
+//! | chains of a ring that are postponed | all; of 32768 entries 2016 | chains | what a ring's ledger has room for; more are lost as `restart` |
 //! | [`lasthop_ring::CHAIN_DESCRIPTORS_MAX`] | 1024 | descriptors | what QEMU allows a chain |
 //! | [`lasthop_guestmem::REGIONS_MAX`] | 509 | regions | what QEMU asks for at most |
 //! | [`FRAME_BYTES_MAX`] | 65553 | bytes | 65535 of IP behind an Ethernet header with one tag |

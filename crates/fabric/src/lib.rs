@@ -42,6 +42,7 @@ mod lifecycle;
 mod link;
 mod offload;
 mod place;
+mod postpone;
 mod progress;
 mod receiver;
 mod reference;
@@ -52,6 +53,7 @@ mod service;
 mod side_table;
 mod tally;
 mod tap;
+mod tx_queue;
 mod upcall;
 mod upcall_line;
 
@@ -76,7 +78,7 @@ use deliver::Scratch;
 use destinations::Destinations;
 use internal::InternalPort;
 use receiver::{Copy, Receivers};
-use reference::Attempt;
+use reference::{Attempt, Return};
 use sender::{Fetched, Senders};
 use service::{Service, Tools};
 use side_table::SegmentBuffer;
@@ -213,6 +215,9 @@ impl Fabric {
             if self.verdicts.holds() {
                 self.hold(ring);
             }
+            if self.senders.take_let_wait() {
+                self.rank_waiting(ring);
+            }
         }
         taken
     }
@@ -348,10 +353,10 @@ impl Fabric {
         while let Some(reference) = self.senders.next_return() {
             any = true;
             self.senders.crew.returned += 1;
-            self.receivers.enter(&reference);
+            let outcome = self.senders.judge(reference.packet, reference.outcome);
+            self.receivers.enter(&Return { outcome, ..reference });
             self.senders.charge(reference.packet, 1, &reference.delivered);
-            let delivered = reference.delivered.packets as u32;
-            let attempt = Attempt { outcome: reference.outcome, delivered };
+            let attempt = Attempt { outcome, delivered: reference.delivered.packets as u32 };
             self.senders.settle_waiting(reference.packet, attempt);
         }
         if any {
@@ -448,6 +453,9 @@ impl Fabric {
         // A blocked ring is visited again when a waiting chain is settled (`unblocked`), not by a kick.
         if queue.error.is_some() || queue.closed || queue.is_blocked() {
             return false;
+        }
+        if queue.postponement.is_due() {
+            return true;
         }
         queue.ring.arm_kicks().unwrap_or_else(|error| {
             queue.error = Some(error);

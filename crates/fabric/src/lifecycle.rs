@@ -18,8 +18,9 @@ use lasthop_verdict::{DropReason, Module, PortId};
 use crate::bounds::WORKERS_MAX;
 use crate::place::ReceiveRing;
 use crate::receiver::Receiver;
-use crate::sender::{Sender, TxQueue};
+use crate::sender::Sender;
 use crate::side_table::Chains;
+use crate::tx_queue::TxQueue;
 use crate::{Board, Capabilities, Fabric, InternalPort, PortCounters, RingId, Segment, Tools, tools};
 
 /// A port's ring as seen from outside.
@@ -272,7 +273,8 @@ impl Fabric {
         self.take_returns();
         let Some(queue) = self.senders.queue_mut(ring) else { return Stopping::Done(None) };
         queue.closed = true;
-        if queue.taken() > 0 {
+        self.senders.recall_postponed(ring);
+        if self.senders.queue_mut(ring).is_some_and(|queue| queue.taken() > 0) {
             self.recall(ring);
             self.take_returns();
         }

@@ -17,89 +17,10 @@ use crate::counters::{CrewCounters, Delivered, PortCounters};
 use crate::frame::Frame;
 use crate::place::ReceiveRing;
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
-use crate::side_table::{ChainSegments, Chains, SegmentBuffer, SideTable};
+use crate::side_table::{ChainSegments, Chains, SegmentBuffer};
 use crate::tap::Taps;
+use crate::tx_queue::TxQueue;
 use crate::{Capabilities, RingId};
-
-/// One transmit ring and what was taken from it.
-#[derive(Debug)]
-pub(crate) struct TxQueue {
-    pub(crate) ring: DeviceRing,
-    table: SideTable,
-    pub(crate) error: Option<RingError>,
-    /// Chains completed since the last publication.
-    dirty: bool,
-    /// Chains that wait in internal receive queues.
-    waiting: u16,
-    /// Heads are pending, but too many long chains wait: to be visited again when one is settled.
-    blocked: bool,
-    /// Nothing more is taken: it is being stopped.
-    pub(crate) closed: bool,
-    /// Nothing more is taken until the module has nothing against it.
-    pub(crate) held: bool,
-    hint: u16,
-    /// Of chains in more than one, and not charged yet.
-    pieces: u64,
-}
-
-impl TxQueue {
-    pub(crate) fn new(ring: DeviceRing) -> Self {
-        let table = SideTable::new(ring.entries());
-        let (error, dirty, blocked, closed, held) = (None, false, false, false, false);
-        Self { ring, table, error, dirty, waiting: 0, blocked, closed, held, hint: 0, pieces: 0 }
-    }
-
-    /// What other workers read of it.
-    pub(crate) fn chains(&self) -> &Arc<Chains> {
-        self.table.chains()
-    }
-
-    /// Whether a visit can do nothing until a waiting chain is settled.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.blocked
-    }
-
-    /// Why the chain at `head` was dropped at once, if it was in the last visit.
-    pub(crate) fn refusal(&self, head: u16) -> DropReason {
-        self.table.refusal(head)
-    }
-
-    pub(crate) fn taken(&self) -> u16 {
-        self.table.taken()
-    }
-
-    /// Enters the chain at `head`, with one copy to be settled.
-    #[inline]
-    fn enter(&mut self, head: u16, epoch: u32, segments: &[Segment]) {
-        self.table.enter(head, epoch, segments);
-        self.ring.set_mark(head, 1);
-    }
-
-    /// One copy of the chain at `head` is settled; true if it was the last, and the chain is completed.
-    #[inline]
-    pub(crate) fn settle(&mut self, head: u16) -> bool {
-        let is_last = self.ring.settle(head);
-        if is_last {
-            self.table.release(head);
-        }
-        is_last
-    }
-
-    /// Completes, undelivered, what the device before this one had taken when it was killed; how many chains, and copies of
-    /// their packets. Each may have been delivered, and is not delivered again.
-    fn give_up_taken(&mut self) -> (u64, u64) {
-        let heads: Vec<u16> = self.ring.marked().collect();
-        let copies = heads.iter().map(|head| u64::from(self.ring.mark(*head))).sum();
-        heads.iter().for_each(|head| self.ring.give_up(*head));
-        (heads.len() as u64, copies)
-    }
-
-    /// Chains were completed: whether nobody knew yet that it is to be published, and whether it waited for that.
-    #[inline]
-    fn note_completed(&mut self) -> (bool, bool) {
-        (!std::mem::replace(&mut self.dirty, true), std::mem::take(&mut self.blocked))
-    }
-}
 
 /// The transmit side of a port, as one worker has it.
 #[derive(Debug, Default)]
@@ -218,6 +139,8 @@ pub(crate) struct Senders {
     lent: usize,
     /// Workers that something was given back to since the last publication, as bits.
     returned: u64,
+    /// Whether a copy began to wait since that was asked last.
+    has_let_wait: bool,
     /// What it had to do with other workers.
     pub(crate) crew: CrewCounters,
     /// What is captured here, if anything.
@@ -233,7 +156,8 @@ impl Senders {
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
         let crew = CrewCounters::default();
         let accounts = Accounts::default();
-        Self { slots, dirty, unblocked, board, worker, lent: 0, returned: 0, crew, taps: None, accounts }
+        let (lent, returned, has_let_wait, taps) = (0, 0, false, None);
+        Self { slots, dirty, unblocked, board, worker, lent, returned, has_let_wait, crew, taps, accounts }
     }
 
     /// Whether this worker is the packet's home, which alone settles it.
@@ -258,7 +182,16 @@ impl Senders {
     /// A reference came back, or was ours all along: its wait is over.
     pub(crate) fn settle_waiting(&mut self, packet: PacketRef, attempt: Attempt) {
         self.end_waiting(packet);
-        self.settle(packet, attempt);
+        match attempt.outcome {
+            Outcome::Postponed { is_gso } => self.withdraw(packet, is_gso),
+            _ => self.settle(packet, attempt),
+        }
+    }
+
+    /// Whether a copy began to wait since this was asked last.
+    #[inline]
+    pub(crate) fn take_let_wait(&mut self) -> bool {
+        std::mem::take(&mut self.has_let_wait)
     }
 
     /// Workers that sleep over what was given back to them, as bits.
@@ -273,10 +206,18 @@ impl Senders {
         (0..self.board.workers() as u8).filter(is_asleep).fold(0, |bits, worker| bits | 1 << worker)
     }
 
-    /// Chains taken and not completed.
+    /// The rings at home here.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (RingId, &TxQueue)> {
+        let senders =
+            (0..).zip(&self.slots).filter_map(|(port, sender)| Some((PortId(port), sender.as_ref()?)));
+        let queues = senders
+            .flat_map(|(port, sender)| (0..).zip(&sender.queues).map(move |(queue, tx)| (port, queue, tx)));
+        queues.filter_map(|(port, queue, tx)| Some((RingId { port, queue }, tx.as_ref()?)))
+    }
+
+    /// Chains taken and neither completed nor postponed.
     pub(crate) fn taken(&self) -> usize {
-        let queues = self.slots.iter().flatten().flat_map(|sender| &sender.queues);
-        queues.flatten().map(|queue| usize::from(queue.taken())).sum()
+        self.queues().map(|(_, queue)| usize::from(queue.taken())).sum()
     }
 
     pub(crate) fn get(&self, port: PortId) -> Option<&Sender> {
@@ -499,7 +440,9 @@ impl Senders {
             return false;
         }
         queue.waiting += 1;
+        queue.postponement.forget(packet.head);
         self.lent += 1;
+        self.has_let_wait = true;
         self.count_waiting(packet, true);
         true
     }
@@ -561,6 +504,9 @@ impl Sender {
         discard: Option<DropReason>,
     ) -> (usize, Option<RingError>) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
+        if queue.postponement.is_due() {
+            return self.fetch_postponed(ring, fetched, (home, discard));
+        }
         let all = match queue.ring.pending() {
             Ok(pending) => usize::from(pending),
             Err(error) => return (0, Some(error)),
@@ -594,7 +540,7 @@ impl Sender {
 
     /// Second pass: reads each chain's headers, once; what is no frame is dropped and completed.
     #[inline]
-    fn read_headers(
+    pub(crate) fn read_headers(
         &mut self,
         ring: RingId,
         fetched: &mut Fetched,
@@ -661,6 +607,18 @@ fn take_chain(
     if queue.ring.mark(head) > 0 {
         return Err(RingError::HeadTwice(head));
     }
+    read_chain(queue, map, head, epoch, chain)
+}
+
+/// As [`take_chain`], whether it was taken before or not.
+#[inline]
+pub(crate) fn read_chain(
+    queue: &mut TxQueue,
+    map: &MemoryMap,
+    head: u16,
+    epoch: u32,
+    chain: &mut Chain,
+) -> Result<(), RingError> {
     let descriptor = queue.ring.descriptor(head);
     if descriptor.flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == 0 {
         // The usual chain, spared the walk: one buffer in one region.

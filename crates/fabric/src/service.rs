@@ -118,7 +118,9 @@ impl<'a, 't> Service<'a, 't> {
             match attempt.outcome {
                 Outcome::Done => {}
                 Outcome::Drop(reason) => self.received.drops.count(reason),
-                Outcome::Wait => self.let_wait_or_drop(copy, attempts.next_segment, clear, now_ns),
+                Outcome::Wait | Outcome::Postponed { .. } => {
+                    self.let_wait_or_drop(copy, attempts.next_segment, clear, now_ns);
+                }
             }
         }
         untried.iter().for_each(|copy| self.let_wait_or_drop(copy, 0, clear, now_ns));
@@ -294,6 +296,9 @@ impl<'a, 't> Service<'a, 't> {
         if !self.tools.senders.begin_waiting(copy.packet) {
             return Err(DropReason::RxShare);
         }
+        if next_segment > 0 {
+            self.tools.senders.rule_out(copy.packet);
+        }
         let waiting = copy.waiting(next_segment, now_ns);
         if may_wait {
             self.claim.push(waiting);
@@ -376,6 +381,9 @@ impl<'a, 't> Service<'a, 't> {
         }
         waiting.next_segment = attempts.next_segment;
         if self.tools.senders.owns(waiting.packet) {
+            if waiting.next_segment > 0 {
+                self.tools.senders.rule_out(waiting.packet);
+            }
             let delivered = std::mem::take(&mut waiting.delivered);
             self.received.delivered.add(&delivered);
             let so_far = Attempt { outcome, delivered: delivered.packets as u32 };
@@ -398,9 +406,21 @@ impl<'a, 't> Service<'a, 't> {
             self.tools.senders.give_back(Return { packet, to: self.place.id, outcome, delivered });
             return;
         }
+        let outcome = self.tools.senders.judge(packet, outcome);
         self.received.enter(outcome, &delivered);
         let attempt = Attempt { outcome, delivered: delivered.packets as u32 };
         self.tools.senders.settle_waiting(packet, attempt);
+    }
+
+    /// Sends all that waits or was left back to its homes, to be taken from its rings once more.
+    pub(crate) fn withdraw(&mut self) {
+        while let Some(waiting) = self.claim.pop().or_else(|| self.claim.take_left()) {
+            let outcome = match waiting.next_segment {
+                0 => Outcome::Postponed { is_gso: waiting.header.offload.is_gso() },
+                _ => Outcome::Drop(DropReason::Restart),
+            };
+            self.finish(waiting, outcome);
+        }
     }
 
     /// Drops all that waits or was left.

@@ -163,6 +163,29 @@ impl World {
         self.visit(fabric, 2, 4);
     }
 
+    /// What goes on when a fabric comes to rest, and goes on itself, twice.
+    fn traffic_with_rests(&mut self, fabric: &mut Fabric) {
+        self.post(2, 2);
+        (0..5).for_each(|_| self.send(1, 2, 200, &[]));
+        self.send(1, 0xff, 300, &[]);
+        self.send(1, 2, 100, &[12, 20, 30, 50]);
+        (0..2).for_each(|_| self.send(3, 1, 90, &[]));
+        self.visit(fabric, 1, 1);
+        self.visit(fabric, 3, 1);
+        rest(fabric);
+        self.post(2, 3);
+        self.send(1, 2, 70, &[]);
+        (0..3).for_each(|_| self.visit(fabric, 1, 2));
+        self.visit(fabric, 3, 2);
+        self.post(1, 1);
+        self.send(2, 1, 80, &[]);
+        self.visit(fabric, 2, 3);
+        fabric.drain_waiting();
+        rest(fabric);
+        self.post(1, 4);
+        self.visit(fabric, 3, 4);
+    }
+
     fn receive(&mut self) {
         for Attached { guest, .. } in &mut self.guests {
             while let Some(received) = guest.receive() {
@@ -219,6 +242,16 @@ impl World {
     }
 }
 
+/// Whatever waits will be taken from its ring once more.
+fn rest(fabric: &mut Fabric) {
+    fabric.withdraw();
+    fabric.postpone();
+    for port in (1..=PORTS).map(PortId) {
+        let counters = fabric.counters(port).unwrap();
+        assert!(counters.waiting == 0 && counters.is_conserved(), "{counters:?}");
+    }
+}
+
 /// Runs `work` until the store number `stores`; whether it died.
 fn dies_within(stores: u64, work: impl FnOnce()) -> bool {
     death::after_stores(Some(stores));
@@ -231,15 +264,19 @@ fn dies_within(stores: u64, work: impl FnOnce()) -> bool {
     }
 }
 
-/// Has a first fabric die before each of its stores; `succeed` takes over.
-fn die_everywhere(floods: bool, succeed: impl Fn(u64, &mut World, Fabric)) {
+/// Has a first fabric die before each of its stores while `work` is done; `succeed` takes over.
+fn die_everywhere(
+    floods: bool,
+    work: impl Fn(&mut World, &mut Fabric),
+    succeed: impl Fn(u64, &mut World, Fabric),
+) {
     for stores in 0.. {
         let mut world = World::new(floods);
         let mut first = world.start(true);
-        let has_died = dies_within(stores, || world.traffic(&mut first));
+        let has_died = dies_within(stores, || work(&mut world, &mut first));
         succeed(stores, &mut world, first);
         if !has_died {
-            assert!(stores > 90, "there are deaths to be died: {stores}");
+            assert!(stores > 60, "there are deaths to be died: {stores}");
             break;
         }
     }
@@ -247,8 +284,13 @@ fn die_everywhere(floods: bool, succeed: impl Fn(u64, &mut World, Fabric)) {
 
 #[test]
 fn whenever_a_fabric_dies_the_next_one_goes_on() {
-    for floods in [false, true] {
-        die_everywhere(floods, |_, world, first| {
+    for (floods, work) in [
+        (false, World::traffic as fn(&mut World, &mut Fabric)),
+        (true, World::traffic),
+        (false, World::traffic_with_rests),
+        (true, World::traffic_with_rests),
+    ] {
+        die_everywhere(floods, work, |_, world, first| {
             let mut second = world.start(false);
             world.settle(&mut second);
             world.check(&[first], &second);
@@ -256,17 +298,112 @@ fn whenever_a_fabric_dies_the_next_one_goes_on() {
     }
 }
 
+/// A fabric that comes to rest while frames of all guests wait, some of which were taken again before and wait still.
+fn rest_twice(world: &mut World, fabric: &mut Fabric) {
+    (0..4).for_each(|_| world.send(1, 2, 200, &[]));
+    world.send(1, 3, 600, &[]);
+    world.send(1, 2, 100, &[12, 20, 30, 50]);
+    (0..3).for_each(|_| world.send(2, 3, 60, &[]));
+    world.send(3, 1, 90, &[]);
+    (1..=3).for_each(|port| world.visit(fabric, port, 1));
+    rest(fabric);
+    world.post(2, 2);
+    (0..2).for_each(|_| world.visit(fabric, 1, 2));
+    (0..2).for_each(|_| world.send(1, 2, 300, &[]));
+    world.visit(fabric, 1, 3);
+    assert_eq!(fabric.counters(PortId(1)).unwrap().forwarded, 2);
+    rest(fabric);
+}
+
+#[test]
+fn nothing_that_waits_is_lost_when_a_fabric_comes_to_rest() {
+    for is_another in [false, true] {
+        let mut world = World::new(false);
+        let mut first = world.start(true);
+        rest_twice(&mut world, &mut first);
+        let mut others = Vec::new();
+        if is_another {
+            others.push(std::mem::replace(&mut first, world.start(false)));
+        }
+        world.settle(&mut first);
+        world.check(&others, &first);
+        let all = others.iter().chain([&first]);
+        assert_eq!(all.map(World::dropped).sum::<u64>(), 0);
+        assert_eq!(world.arrived, world.expected);
+    }
+}
+
+#[test]
+fn of_a_flood_that_waits_when_a_fabric_comes_to_rest_the_rest_is_lost_and_counted() {
+    let mut world = World::new(true);
+    let mut first = world.start(true);
+    world.post(2, 4);
+    (0..2).for_each(|_| world.send(1, 0xff, 200, &[]));
+    world.visit(&mut first, 1, 1);
+    assert_eq!(first.unpostponable(), 2);
+    rest(&mut first);
+    assert_eq!(first.counters(PortId(1)).unwrap().rx_drops.of(DropReason::Restart), 2);
+    assert_eq!(first.counters(PortId(3)).unwrap().tx_drops.of(DropReason::Restart), 2);
+    let mut second = world.start(false);
+    world.settle(&mut second);
+    world.check(&[first], &second);
+    assert_eq!(world.arrived + 2, world.expected);
+}
+
+#[test]
+fn a_ring_that_stops_before_its_postponed_chains_are_taken_gives_them_back() {
+    let mut world = World::new(false);
+    let mut first = world.start(true);
+    rest_twice(&mut world, &mut first);
+    assert_eq!(first.stop_ring(PortId(1), 1), Some(8), "all that was taken is completed");
+    let counters = first.counters(PortId(1)).unwrap();
+    assert_eq!(counters.rx_drops.of(DropReason::Recalled), 6);
+    assert!(counters.is_conserved());
+    world.guests[0].guest.reclaim();
+    assert_eq!(world.guests[0].guest.in_flight(), 0);
+}
+
 #[test]
 fn a_successor_may_die_while_it_takes_over() {
-    die_everywhere(false, |stores, world, first| {
-        let mut second = None;
-        let has_died = dies_within(stores * 7 % 61, || second = Some(world.start(false)));
+    for work in [World::traffic as fn(&mut World, &mut Fabric), World::traffic_with_rests, rest_twice] {
+        die_everywhere(false, work, |stores, world, first| {
+            let mut second = None;
+            let has_died = dies_within(stores * 7 % 61, || second = Some(world.start(false)));
+            let mut third = world.start(false);
+            world.settle(&mut third);
+            match second {
+                Some(second) if !has_died => world.check(&[first, second], &third),
+                // What it counted nobody has seen.
+                _ => {}
+            }
+        });
+    }
+}
+
+/// As it stands after a rest, another one takes over, and dies before each store; so does the one after it.
+#[test]
+fn a_successor_may_die_while_it_takes_postponed_chains() {
+    for stores in 0.. {
+        let mut world = World::new(false);
+        let mut first = world.start(true);
+        rest_twice(&mut world, &mut first);
+        let mut second = world.start(false);
+        let go_on = |world: &mut World, fabric: &mut Fabric| {
+            world.post(2, 3);
+            world.post(3, 3);
+            (1..=3).for_each(|port| world.visit(fabric, port, 1));
+            fabric.drain_waiting();
+        };
+        let has_died = dies_within(stores, || go_on(&mut world, &mut second));
         let mut third = world.start(false);
-        world.settle(&mut third);
-        match second {
-            Some(second) if !has_died => world.check(&[first, second], &third),
-            // What it counted nobody has seen.
-            _ => {}
+        let again = dies_within(stores * 5 % 83, || go_on(&mut world, &mut third));
+        let mut fourth = world.start(false);
+        world.settle(&mut fourth);
+        if !again {
+            world.check(&[first, second, third], &fourth);
         }
-    });
+        if !has_died {
+            break;
+        }
+    }
 }

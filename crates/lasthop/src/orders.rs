@@ -15,7 +15,7 @@ use crate::vnic::VnicSpec;
 
 /// Of orders and reports, of what is told of a session, and of where counters are kept. A switch process of another version
 /// cannot take over.
-pub(crate) const STATE_VERSION: u64 = 3;
+pub(crate) const STATE_VERSION: u64 = 4;
 
 /// From the supervisor: an order and the number under which its answer is awaited.
 #[derive(Debug, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ pub(crate) enum Order {
     FdbFlush(Flush),
     /// Which version of what is kept is known.
     Know,
-    /// Take nothing more from any guest, and finish what was taken: another process will go on.
+    /// Take nothing more from any guest, and finish or postpone what was taken: another process will go on.
     Rest,
     /// Take nothing from any guest before `Wake`: all are to be there first.
     Hold,

@@ -3,9 +3,11 @@
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lasthop_guest::{Guest, GuestOptions};
+use lasthop_wire::Offload;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest, guest_with, receive, send};
 use support::talkers::Talker;
@@ -223,6 +225,59 @@ fn an_upgrade_forgets_no_count() {
     let stats = switch.json(&["stats"]);
     let counted = [1, 2].map(|port| stats["ports"][port]["rx_packets"].as_u64().expect("a count"));
     assert_eq!(counted, taken, "{stats}");
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+/// Sends numbered frames for as long as it is told to, at a pace at which a slow guest has some waiting most of the time.
+fn send_on(mut guest: Guest, is_over: &AtomicBool) -> Guest {
+    for number in 1.. {
+        let frame = frame(TWO, ONE, number, 200);
+        guest.reclaim(0).expect("each chain comes back once");
+        guest.send(0, &frame, Offload::default()).expect("connected");
+        guest.flush(0).expect("connected");
+        if is_over.load(Ordering::Relaxed) {
+            return guest;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    guest
+}
+
+/// Takes what is there, once in a while; how many frames.
+fn receive_slowly(mut guest: Guest, is_over: &AtomicBool) -> u32 {
+    let (mut bytes, mut last, mut heard) = (Vec::new(), 0, 0);
+    while !is_over.load(Ordering::Relaxed) {
+        while guest.recv(0, &mut bytes).expect("a sound ring").is_some() {
+            let number = u32::from_be_bytes(bytes[14..18].try_into().expect("a number"));
+            assert!(number > last, "{number} came after {last}");
+            assert_eq!(bytes, frame(TWO, ONE, number, 200), "damaged");
+            (last, heard) = (number, heard + 1);
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    heard
+}
+
+#[test]
+fn an_upgrade_loses_nothing_that_waits_for_a_slow_guest() {
+    let switch = Switch::start(&["--workers", "2", "--module", "bridge", "--vnic", "one", "--vnic", "two"]);
+    let one = guest(&switch, "one", ONE);
+    let options = GuestOptions { mac: TWO, rx_buffers: 8, ..GuestOptions::default() };
+    let two = guest_with(&switch, "two", options);
+    let is_over = AtomicBool::new(false);
+    let heard = std::thread::scope(|scope| {
+        let sender = scope.spawn(|| send_on(one, &is_over));
+        let receiver = scope.spawn(|| receive_slowly(two, &is_over));
+        for _ in 0..DEATHS {
+            std::thread::sleep(LIFE);
+            switch.ask(&["upgrade"]).ok();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        drop(sender.join().expect("a sound ring"));
+        receiver.join().expect("everything that it heard was right")
+    });
+    let port = switch.port("one");
+    assert!(heard > 0 && port["rx_drops"]["restart"].is_null(), "{heard} {port}");
     switch.ask(&["stats", "--check"]).ok();
 }
 

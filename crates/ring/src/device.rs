@@ -226,6 +226,24 @@ impl DeviceRing {
         self.ledger.marked()
     }
 
+    /// Chains that are marked with 1 are to be taken once more, in this order and before any other, by this device or its successor:
+    /// nothing was done of them, and nothing is until [`Self::resume`]. How many of them, from the first on: there may not be room
+    /// for all.
+    pub fn postpone(&mut self, heads: &[u16]) -> usize {
+        self.ledger.postpone(heads)
+    }
+
+    /// The next `count` of those that were postponed are taken: from now on, whoever takes over will not take them again.
+    pub fn resume(&mut self, count: u16) {
+        self.ledger.resume(count);
+    }
+
+    /// Chains that were postponed and not resumed, in their order.
+    #[must_use]
+    pub fn postponed(&self) -> Vec<u16> {
+        self.ledger.postponed()
+    }
+
     /// One more of what was to be done of the marked chain at `head` is done; true if that was the last: it is completed.
     #[inline]
     pub fn settle(&mut self, head: u16) -> bool {

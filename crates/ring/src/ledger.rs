@@ -13,13 +13,15 @@ use crate::death;
 /// Words in front of the marks: a line of cache.
 const HEAD_WORDS: usize = 32;
 /// Of the layout below; another one gets another number.
-const TAG: u16 = 0x4c01;
+const TAG: u16 = 0x4c02;
 
 const WORD_TAG: usize = 0;
 const WORD_ENTRIES: usize = 1;
 const WORD_LAG: usize = 2;
 const WORD_TAKEN: usize = 3;
 const WORD_FILLED: usize = 4;
+const WORD_POSTPONED: usize = 5;
+const WORD_POSTPONED_END: usize = 6;
 
 /// Why a ring cannot be taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -45,12 +47,15 @@ pub enum LedgerError {
 /// them: what matters is the order of the stores in the program, which `order` keeps the compiler from changing.
 ///
 /// ```text
-///   byte 0   tag | entries | lag | taken | filled | 0 ...
+///   byte 0   tag | entries | lag | taken | filled | first, end of those postponed | 0 ...
 ///   byte 64  marks[entries]: by head, how much of the chain is still to be done; 0: the driver has it
+///   then     postponed[first..end]: heads that are marked with 1 and of which nothing was done, in the order in which they were taken
 ///
 ///   take:      marks of the heads, then `taken`                                        marks >= taken - used - lag
 ///   complete:  used entry, then the head's mark is cleared                             marks <= taken - used - lag
 ///   publish:   used index, when all that was completed before is out of the marks      marks  = taken - used - lag
+///   postpone:  the heads, then `end`                by a device that comes to rest: it does nothing of them any more
+///   resume:    `first` goes past a head, then something may be done of its chain
 /// ```
 ///
 /// So at any moment it is known how many used entries are written and not published: `taken - used - lag - marks`, if that is
@@ -79,13 +84,25 @@ impl Ledger {
     /// Bytes for a ring of any size: whole pages.
     pub const BYTES: usize = (2 * (HEAD_WORDS + RING_ENTRIES_MAX as usize)).next_multiple_of(4096);
 
+    /// How many chains of a ring of `entries` can be postponed: all, or of the largest ring as many as there is room for.
+    fn postponed_max(entries: u16) -> usize {
+        usize::from(entries).min(Self::BYTES / 2 - HEAD_WORDS - usize::from(entries))
+    }
+
+    /// Words of the ledger of a ring of `entries`.
+    fn words(entries: u16) -> usize {
+        HEAD_WORDS + usize::from(entries) + Self::postponed_max(entries)
+    }
+
     /// The ledger of a ring of `entries` from byte `offset` of `mapping` on, as it is; `None` if it has no room there.
     #[must_use]
     pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, entries: u16) -> Option<Self> {
-        let bytes = 2 * (HEAD_WORDS + usize::from(entries));
-        let end = offset_bytes.checked_add(bytes)?;
+        if !entries.is_power_of_two() || entries > RING_ENTRIES_MAX {
+            return None;
+        }
+        let end = offset_bytes.checked_add(2 * Self::words(entries))?;
         let aligned = (mapping.start().as_ptr() as usize + offset_bytes).is_multiple_of(2);
-        if !entries.is_power_of_two() || entries > RING_ENTRIES_MAX || end > mapping.len() || !aligned {
+        if end > mapping.len() || !aligned {
             return None;
         }
         // SAFETY: offset + bytes lies inside the mapping.
@@ -96,16 +113,15 @@ impl Ledger {
     /// A ledger that ends with the process, of a ring of `entries`: a power of two.
     #[must_use]
     pub fn private(entries: u16) -> Self {
-        let words: Arc<[AtomicU16]> =
-            (0..HEAD_WORDS + usize::from(entries)).map(|_| AtomicU16::new(0)).collect();
+        let words: Arc<[AtomicU16]> = (0..Self::words(entries)).map(|_| AtomicU16::new(0)).collect();
         let start = NonNull::from(&*words).cast();
         Self { start, entries, _pin: Pin::Heap(words) }
     }
 
     #[inline(always)]
     fn word(&self, index: usize) -> &AtomicU16 {
-        debug_assert!(index < HEAD_WORDS + usize::from(self.entries));
-        // SAFETY: the memory has 32 + entries aligned half-words, pinned. Everybody accesses them as atomics.
+        debug_assert!(index < Self::words(self.entries));
+        // SAFETY: the memory has as many aligned half-words, pinned. Everybody accesses them as atomics.
         unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
     }
 
@@ -132,6 +148,8 @@ impl Ledger {
         self.set(WORD_LAG, base.wrapping_sub(used));
         self.set(WORD_TAKEN, base);
         self.set(WORD_FILLED, used);
+        self.set(WORD_POSTPONED, 0);
+        self.set(WORD_POSTPONED_END, 0);
         order();
         self.set(WORD_TAG, TAG);
     }
@@ -166,6 +184,43 @@ impl Ledger {
     /// Heads that are marked.
     pub(crate) fn marked(&self) -> impl Iterator<Item = u16> + '_ {
         (0..self.entries).filter(|head| self.mark(*head) > 0)
+    }
+
+    /// Chains are to be taken once more, in this order and before any other, by this device or its successor: nothing was done of
+    /// them, and nothing is until `resume`. How many of them: there may not be room for all.
+    pub(crate) fn postpone(&self, heads: &[u16]) -> usize {
+        let heads = &heads[..heads.len().min(Self::postponed_max(self.entries))];
+        // Whoever takes over amid this finds none: they are lost then, as after any death.
+        self.set(WORD_POSTPONED_END, 0);
+        self.set(WORD_POSTPONED, 0);
+        order();
+        for (place, head) in heads.iter().enumerate() {
+            self.set(self.postponed_word(place), *head);
+        }
+        order();
+        self.set(WORD_POSTPONED_END, heads.len() as u16); // at most `entries`
+        heads.len()
+    }
+
+    fn postponed_word(&self, place: usize) -> usize {
+        HEAD_WORDS + usize::from(self.entries) + place
+    }
+
+    /// The next `count` of those that were postponed are not any more: something may be done of them from now on.
+    pub(crate) fn resume(&self, count: u16) {
+        order();
+        self.set(WORD_POSTPONED, self.get(WORD_POSTPONED).wrapping_add(count));
+        order();
+    }
+
+    /// Heads that were postponed, in their order; what is none, or stands there twice, is left out.
+    pub(crate) fn postponed(&self) -> Vec<u16> {
+        let end = usize::from(self.get(WORD_POSTPONED_END)).min(Self::postponed_max(self.entries));
+        let mut is_listed = vec![false; usize::from(self.entries)];
+        let places = usize::from(self.get(WORD_POSTPONED))..end;
+        let heads = places.map(|place| self.get(self.postponed_word(place)));
+        let known = heads.filter(|head| *head < self.entries && self.mark(*head) == 1);
+        known.filter(|head| !std::mem::replace(&mut is_listed[usize::from(*head)], true)).collect()
     }
 
     fn check(&self) -> Result<(), LedgerError> {
@@ -246,14 +301,46 @@ mod tests {
     }
 
     #[test]
+    fn postponed_heads_are_known_in_their_order_until_they_are_resumed() {
+        let ledger = ledger();
+        ledger.begin(0, 0);
+        [6, 2, 7].into_iter().for_each(|head| ledger.set_mark(head, 1));
+        ledger.set_mark(4, 2);
+        ledger.set_taken(4);
+        assert_eq!(ledger.postponed(), []);
+        assert_eq!(ledger.postpone(&[6, 2, 7]), 3);
+        assert_eq!(ledger.postponed(), [6, 2, 7]);
+        ledger.resume(1);
+        assert_eq!(ledger.postponed(), [2, 7]);
+        assert_eq!(ledger.postpone(&[7, 4, 9, 7, 2, 0]), 6);
+        assert_eq!(ledger.postponed(), [7, 2], "heads, marked with 1, once each");
+        assert_eq!(ledger.where_marked(0), Ok((4, 0)), "they are taken as before");
+        ledger.begin(4, 0);
+        assert_eq!(ledger.postponed(), []);
+    }
+
+    #[test]
+    fn the_largest_ring_postpones_as_many_as_there_is_room_for() {
+        let mapping = Arc::new(Mapping::anonymous(Ledger::BYTES).unwrap());
+        let ledger = Ledger::within(&mapping, 0, RING_ENTRIES_MAX).unwrap();
+        ledger.begin(0, 0);
+        let heads: Vec<u16> = (0..RING_ENTRIES_MAX).rev().collect();
+        heads.iter().for_each(|head| ledger.set_mark(*head, 1));
+        let count = ledger.postpone(&heads);
+        assert_eq!((count, ledger.postponed()), (2016, heads[..2016].to_vec()));
+        assert_eq!(ledger.marked().count(), heads.len(), "no mark is overwritten");
+    }
+
+    #[test]
     fn whatever_was_written_over_it_is_an_answer_or_an_error() {
         for seed in 0..20_000_u32 {
             let ledger = ledger();
             let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;
             ledger.begin(word(0), word(1));
-            let changed = (seed % 5) as usize;
+            let changed = (seed % 7) as usize;
             ledger.set(changed, word(2));
             (0..ENTRIES).for_each(|head| ledger.set_mark(head, word(u32::from(head)) % 3));
+            assert!(ledger.postponed().len() <= usize::from(ENTRIES));
             let used = word(1).wrapping_add(word(3) % 12);
             for (base, next_used) in
                 [ledger.where_marked(used), ledger.where_filled(used)].into_iter().flatten()
@@ -265,9 +352,9 @@ mod tests {
 
     #[test]
     fn a_ledger_lies_in_its_memory_or_nowhere() {
-        let mapping = Arc::new(Mapping::anonymous(4096).unwrap());
+        let mapping = Arc::new(Mapping::anonymous(8192).unwrap());
         assert!(Ledger::within(&mapping, 0, 1024).is_some());
-        for (offset, entries) in [(0, 2048), (4096, 8), (1, 8), (usize::MAX, 8), (0, 0), (0, 7)] {
+        for (offset, entries) in [(0, 2048), (8192, 8), (1, 8), (usize::MAX, 8), (0, 0), (0, 7)] {
             assert!(Ledger::within(&mapping, offset, entries).is_none(), "{offset} {entries}");
         }
     }

@@ -15,7 +15,8 @@ use super::captures::Captures;
 use super::sessions::Arrival;
 use super::{Stage, Switch, no_descriptor};
 
-/// How long packets may take to come to their end when the switch is to rest; what waits for a slow receiver then is lost, and counted.
+/// How long packets that can neither be postponed nor taken once more may take to come to their end when the switch is to rest; what
+/// waits for a slow receiver then is lost, and counted.
 const REST_PATIENCE: Duration = Duration::from_millis(10);
 
 impl Switch {

@@ -1,0 +1,259 @@
+//! What still waits for receive buffers when its device comes to rest is taken once more, by whoever goes on.
+//!
+//! ```text
+//!   at rest   one worker: receive rings' queues ──> references, back to their homes
+//!             homes: nothing was done of the chain? ──yes──> ledger: postponed, in the order in which they were taken
+//!                                                   └─no───> dropped, as restart
+//!   then      home, here or in another process: postponed chains are fetched before any other
+//! ```
+//!
+//! A postponed chain counts as never taken. What is fetched again is read, checked and decided on again.
+
+use std::collections::VecDeque;
+
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, PortId};
+
+use crate::bounds::VISIT_BYTES_MAX;
+use crate::reference::{Outcome, PacketRef};
+use crate::sender::{Fetched, Sender, Senders, read_chain};
+use crate::tx_queue::TxQueue;
+use crate::{Fabric, RingId, Tools, tools};
+
+/// No rank: some segments of the frame were delivered.
+const RULED_OUT: u64 = u64::MAX;
+
+/// The chains of one transmit ring that are postponed, or can be.
+#[derive(Debug)]
+pub(crate) struct Postponement {
+    /// Heads to be taken before all others; as the ledger has it.
+    next: VecDeque<u16>,
+    /// By head: when its chain was taken, if it waits and there is but one copy of it. Else 0, or anything if it does not wait.
+    ranks: Box<[u64]>,
+    last_rank: u64,
+    /// By rank, chains that wait no more and are not in the ledger yet.
+    withdrawn: Vec<(u64, u16)>,
+}
+
+impl Postponement {
+    /// Of a ring with `entries`, where `next` were postponed before.
+    pub(crate) fn new(entries: u16, next: Vec<u16>) -> Self {
+        let ranks = vec![0; usize::from(entries)].into_boxed_slice();
+        let mut postponement = Self { next: VecDeque::new(), ranks, last_rank: 0, withdrawn: Vec::new() };
+        next.iter().for_each(|head| postponement.rank(*head));
+        postponement.next = next.into();
+        postponement
+    }
+
+    /// Whether there are chains to be taken once more.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        !self.next.is_empty()
+    }
+
+    /// A copy of the chain at `head` begins to wait. Unless it turns out to be the only one, it cannot be postponed.
+    pub(crate) fn forget(&mut self, head: u16) {
+        self.ranks[usize::from(head)] = 0;
+    }
+
+    /// Of the chain at `head`, taken after all others that were ranked, there is one copy.
+    fn rank(&mut self, head: u16) {
+        self.last_rank += 1;
+        let rank = &mut self.ranks[usize::from(head)];
+        if *rank != RULED_OUT {
+            *rank = self.last_rank;
+        }
+    }
+
+    /// Some of the chain at `head`, which waits, was delivered.
+    fn rule_out(&mut self, head: u16) {
+        self.ranks[usize::from(head)] = RULED_OUT;
+    }
+
+    /// Whether the chain at `head`, which waits, can be postponed.
+    pub(crate) fn is_possible(&self, head: u16) -> bool {
+        !matches!(self.ranks[usize::from(head)], 0 | RULED_OUT)
+    }
+
+    /// The chain at `head` does not wait any more.
+    fn withdraw(&mut self, head: u16) {
+        self.withdrawn.push((self.ranks[usize::from(head)], head));
+    }
+
+    /// All that is to be taken once more, in order: what was fetched again and waits comes before what was not. `None`: nothing is
+    /// new.
+    fn gather(&mut self) -> Option<Vec<u16>> {
+        if self.withdrawn.is_empty() {
+            return None;
+        }
+        self.withdrawn.sort_unstable();
+        let withdrawn = self.withdrawn.drain(..).map(|(_, head)| head);
+        Some(withdrawn.chain(self.next.drain(..)).collect())
+    }
+}
+
+impl TxQueue {
+    /// Chains under way that cannot be postponed, or not yet.
+    fn unpostponable(&self) -> usize {
+        if self.table.taken() == 0 {
+            return 0;
+        }
+        self.ring.marked().filter(|head| !self.postponement.is_possible(*head)).count()
+    }
+
+    /// The next `count` postponed chains are not postponed any more.
+    fn resume(&mut self, count: usize) {
+        self.postponement.next.drain(..count);
+        self.ring.resume(count as u16); // at most the ring's entries
+    }
+
+    /// Has the ledger know what was withdrawn. Returns the heads that there is no room for.
+    fn postpone(&mut self) -> Vec<u16> {
+        let Some(mut heads) = self.postponement.gather() else { return Vec::new() };
+        let beyond = heads.split_off(self.ring.postpone(&heads));
+        self.postponement.next = heads.into();
+        beyond
+    }
+}
+
+impl Sender {
+    /// As `fetch`, for chains that were postponed.
+    #[cold]
+    pub(crate) fn fetch_postponed(
+        &mut self,
+        ring: RingId,
+        fetched: &mut Fetched,
+        origin: (u8, Option<DropReason>),
+    ) -> (usize, Option<lasthop_ring::RingError>) {
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
+        let wanted = queue.postponement.next.len().min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
+        let (mut taken, mut bytes, mut error) = (0, 0_u32, None);
+        while taken < wanted && bytes < VISIT_BYTES_MAX && queue.table.has_room() {
+            let (head, chain) = (queue.postponement.next[taken], &mut fetched.chains[taken]);
+            if let Err(broken) = read_chain(queue, &self.map, head, self.epoch, chain) {
+                error = Some(broken);
+                break;
+            }
+            bytes = bytes.saturating_add(chain.bytes);
+            taken += 1;
+        }
+        queue.blocked = taken < wanted && error.is_none() && !queue.table.has_room();
+        // First: nothing may be done of a chain that a successor would take again.
+        queue.resume(taken);
+        fetched.more = queue.postponement.is_due() || queue.ring.pending().is_ok_and(|pending| pending > 0);
+        self.charge.add_pieces(std::mem::take(&mut queue.pieces));
+        self.read_headers(ring, fetched, taken, origin);
+        (taken, error)
+    }
+
+    /// Chains at `heads`, which were postponed and count as not taken, are dropped.
+    fn drop_postponed(&mut self, queue: u16, heads: &[u16], reason: DropReason) {
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return };
+        heads.iter().for_each(|head| queue.ring.give_up(*head));
+        self.counters.rx_packets += heads.len() as u64;
+        self.counters.rx_drops.count_all(reason, heads.len() as u64);
+    }
+}
+
+impl Senders {
+    /// Some segments of a frame that waits were delivered.
+    #[cold]
+    pub(crate) fn rule_out(&mut self, packet: PacketRef) {
+        if let Some(queue) = self.queue_mut(RingId { port: packet.port(), queue: packet.queue }) {
+            queue.postponement.rule_out(packet.head);
+        }
+    }
+
+    /// What becomes of a copy of this worker's, of which somebody else knows only what became of it there.
+    pub(crate) fn judge(&self, packet: PacketRef, outcome: Outcome) -> Outcome {
+        let queue = || self.get(packet.port())?.queues.get(usize::from(packet.queue))?.as_ref();
+        let is_possible = || {
+            let is_guests = packet.port() != PortId::INTERNAL;
+            is_guests && queue().is_some_and(|queue| queue.postponement.is_possible(packet.head))
+        };
+        match outcome {
+            Outcome::Postponed { .. } if !is_possible() => Outcome::Drop(DropReason::Restart),
+            outcome => outcome,
+        }
+    }
+
+    /// A chain is to be taken once more: until then it counts as not taken.
+    pub(crate) fn withdraw(&mut self, packet: PacketRef, is_gso: bool) {
+        let Some(sender) = self.get_mut(packet.port()) else { return };
+        let vnet_bytes = sender.capabilities.sent_header_bytes as u64;
+        let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return };
+        let bytes = queue.table.chain_bytes(packet.head, packet.epoch).saturating_sub(vnet_bytes);
+        queue.table.release(packet.head);
+        queue.postponement.withdraw(packet.head);
+        sender.counters.rx_packets -= 1;
+        sender.counters.rx_bytes -= bytes;
+        sender.counters.rx_gso_packets -= u64::from(is_gso);
+    }
+
+    /// Chains of `ring` that were postponed are dropped, since it stops.
+    pub(crate) fn recall_postponed(&mut self, ring: RingId) {
+        let Some(queue) = self.queue_mut(ring) else { return };
+        let heads: Vec<u16> = queue.postponement.next.iter().copied().collect();
+        if heads.is_empty() {
+            return;
+        }
+        queue.resume(heads.len());
+        self.drop_postponed(ring, &heads, DropReason::Recalled);
+    }
+
+    fn drop_postponed(&mut self, ring: RingId, heads: &[u16], reason: DropReason) {
+        if let Some(sender) = self.get_mut(ring.port) {
+            sender.drop_postponed(ring.queue, heads, reason);
+        }
+        self.note_completed(ring);
+    }
+}
+
+impl Fabric {
+    /// Chains that were taken from transmit rings at home here, were not given back, and would be lost if this device came to its end:
+    /// some of what was to be done of them was done.
+    #[must_use]
+    pub fn unpostponable(&self) -> usize {
+        self.senders.queues().map(|(_, queue)| queue.unpostponable()).sum()
+    }
+
+    /// Notes in which order packets of the present visit were taken, since some wait.
+    #[cold]
+    pub(crate) fn rank_waiting(&mut self, ring: RingId) {
+        if ring.port == PortId::INTERNAL || self.verdicts.lost() > 0 {
+            return;
+        }
+        let mut copies = [0_u16; BATCH_PACKETS_MAX];
+        self.verdicts.outputs().iter().for_each(|output| copies[usize::from(output.packet)] += 1);
+        self.verdicts.upcalls().iter().for_each(|upcall| copies[usize::from(upcall.packet)] += 1);
+        self.verdicts.drops().iter().for_each(|(packet, _)| copies[usize::from(*packet)] += 1);
+        let Some(queue) = self.senders.queue_mut(ring) else { return };
+        for (packet, copies) in self.fetched.packets[..self.fetched.len].iter().zip(copies) {
+            if copies == 1 {
+                queue.postponement.rank(packet.head);
+            }
+        }
+    }
+
+    /// Takes all that waits for receive buffers back to its homes, to be postponed there or dropped. Once for a crew of which nobody
+    /// visits or serves a ring any more; then each has to [`Self::postpone`].
+    pub fn withdraw(&mut self) {
+        let rings: Vec<RingId> = self.receivers.rings().collect();
+        for ring in rings {
+            self.receivers.with_claim(ring, &mut tools!(self), |service| service.withdraw());
+        }
+        self.publish();
+    }
+
+    /// Has the ledgers of the rings at home here know what was taken back.
+    pub fn postpone(&mut self) {
+        self.take_returns();
+        let rings: Vec<RingId> = self.senders.queues().map(|(ring, _)| ring).collect();
+        for ring in rings {
+            let beyond = self.senders.queue_mut(ring).map(TxQueue::postpone).unwrap_or_default();
+            if !beyond.is_empty() {
+                self.senders.drop_postponed(ring, &beyond, DropReason::Restart);
+            }
+        }
+        self.publish();
+    }
+}
