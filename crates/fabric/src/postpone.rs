@@ -116,15 +116,14 @@ impl TxQueue {
 }
 
 impl Sender {
-    /// As `fetch`, for chains that were postponed.
+    /// As `take_pending`, over chains that were postponed.
     #[cold]
-    pub(crate) fn fetch_postponed(
+    pub(crate) fn take_postponed(
         &mut self,
-        ring: RingId,
+        queue: u16,
         fetched: &mut Fetched,
-        origin: (u8, Option<DropReason>),
     ) -> (usize, Option<lasthop_ring::RingError>) {
-        let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return (0, None) };
         let wanted = queue.postponement.next.len().min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
         let (mut taken, mut bytes, mut error) = (0, 0_u32, None);
         while taken < wanted && bytes < VISIT_BYTES_MAX && queue.table.has_room() {
@@ -141,7 +140,6 @@ impl Sender {
         queue.resume(taken);
         fetched.more = queue.postponement.is_due() || queue.ring.pending().is_ok_and(|pending| pending > 0);
         self.charge.add_pieces(std::mem::take(&mut queue.pieces));
-        self.read_headers(ring, fetched, taken, origin);
         (taken, error)
     }
 
@@ -171,7 +169,9 @@ impl Senders {
             is_guests && queue().is_some_and(|queue| queue.postponement.is_possible(packet.head))
         };
         match outcome {
-            Outcome::Postponed { .. } if !is_possible() => Outcome::Drop(DropReason::Restart),
+            Outcome::Postponed | Outcome::PostponedGso if !is_possible() => {
+                Outcome::Drop(DropReason::Restart)
+            }
             outcome => outcome,
         }
     }

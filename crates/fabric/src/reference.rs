@@ -66,10 +66,9 @@ pub(crate) enum Outcome {
     /// No buffers for the rest.
     Wait,
     /// It waits no more, and nothing of it was delivered: its chain is to be taken once more, if this is the only copy.
-    Postponed {
-        /// Whether it is a GSO frame.
-        is_gso: bool,
-    },
+    Postponed,
+    /// The same of a GSO frame.
+    PostponedGso,
     /// The rest is lost.
     Drop(DropReason),
 }

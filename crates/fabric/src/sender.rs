@@ -183,7 +183,8 @@ impl Senders {
     pub(crate) fn settle_waiting(&mut self, packet: PacketRef, attempt: Attempt) {
         self.end_waiting(packet);
         match attempt.outcome {
-            Outcome::Postponed { is_gso } => self.withdraw(packet, is_gso),
+            Outcome::Postponed => self.withdraw(packet, false),
+            Outcome::PostponedGso => self.withdraw(packet, true),
             _ => self.settle(packet, attempt),
         }
     }
@@ -504,9 +505,21 @@ impl Sender {
         discard: Option<DropReason>,
     ) -> (usize, Option<RingError>) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else { return (0, None) };
-        if queue.postponement.is_due() {
-            return self.fetch_postponed(ring, fetched, (home, discard));
+        let (taken, error) = match queue.postponement.is_due() {
+            false => self.take_pending(ring.queue, fetched),
+            true => self.take_postponed(ring.queue, fetched),
+        };
+        if taken == 0 {
+            return (0, error); // a visit that takes nothing costs nothing
         }
+        self.read_headers(ring, fetched, taken, (home, discard));
+        (taken, error)
+    }
+
+    /// First pass, over chains that the driver made available.
+    #[inline(always)]
+    fn take_pending(&mut self, queue: u16, fetched: &mut Fetched) -> (usize, Option<RingError>) {
+        let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return (0, None) };
         let all = match queue.ring.pending() {
             Ok(pending) => usize::from(pending),
             Err(error) => return (0, Some(error)),
@@ -534,13 +547,12 @@ impl Sender {
         fetched.more = taken < all;
         queue.ring.take_marked(taken as u16);
         self.charge.add_pieces(std::mem::take(&mut queue.pieces));
-        self.read_headers(ring, fetched, taken, (home, discard));
         (taken, error)
     }
 
     /// Second pass: reads each chain's headers, once; what is no frame is dropped and completed.
     #[inline]
-    pub(crate) fn read_headers(
+    fn read_headers(
         &mut self,
         ring: RingId,
         fetched: &mut Fetched,
@@ -611,7 +623,7 @@ fn take_chain(
 }
 
 /// As [`take_chain`], whether it was taken before or not.
-#[inline]
+#[inline(always)]
 pub(crate) fn read_chain(
     queue: &mut TxQueue,
     map: &MemoryMap,
