@@ -12,19 +12,23 @@ use crate::support::{Switch, eventually};
 
 const THREE: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
-/// Sends frames to addresses that nobody has, as many as the ring takes, until told to stop; how many.
+/// Sends frames to addresses that nobody has, far more than may go up, until told to stop; how many. Not without a pause: on a
+/// machine with few CPUs that would be a flood of work, which nobody promises anything about.
 fn flood(guest: &mut Guest, stop: &AtomicBool) -> u32 {
     let mut number = 0_u32;
     while !stop.load(Ordering::Relaxed) {
         let [_, b, c, d] = number.to_be_bytes();
         guest.reclaim(0).expect("a sound ring");
         let frame = frame([2, 9, 9, b, c, d], THREE, number, 60);
-        match guest.send(0, &frame, Offload::default()).expect("connected") {
-            true => number += 1,
-            false => {
-                guest.flush(0).expect("connected");
-                guest.wait_sent(0, Some(Duration::from_millis(10))).expect("connected");
-            }
+        if !guest.send(0, &frame, Offload::default()).expect("connected") {
+            guest.flush(0).expect("connected");
+            guest.wait_sent(0, Some(Duration::from_millis(10))).expect("connected");
+            continue;
+        }
+        number += 1;
+        if number.is_multiple_of(256) {
+            guest.flush(0).expect("connected");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
     // The last ones were told to nobody yet.
