@@ -59,7 +59,7 @@ impl Charge {
         self.cost_max = if self.packets_max < BATCH_PACKETS_MAX { 0 } else { VISIT_COST_MAX };
     }
 
-    /// The visit took `packets`, at least one: they are fetched, and decided on, and go to one port each.
+    /// The visit took `packets`, or could take none of those that are there: they are fetched, and decided on, and go to one port each.
     #[inline]
     pub(crate) fn taken(&mut self, packets: usize) {
         self.taken = packets;

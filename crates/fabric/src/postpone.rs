@@ -140,6 +140,7 @@ impl Sender {
         queue.resume(taken);
         fetched.more = queue.postponement.is_due() || queue.ring.pending().is_ok_and(|pending| pending > 0);
         self.charge.add_pieces(std::mem::take(&mut queue.pieces));
+        self.charge.taken(taken);
         (taken, error)
     }
 

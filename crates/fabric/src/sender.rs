@@ -509,9 +509,6 @@ impl Sender {
             false => self.take_pending(ring.queue, fetched),
             true => self.take_postponed(ring.queue, fetched),
         };
-        if taken == 0 {
-            return (0, error); // a visit that takes nothing costs nothing
-        }
         self.read_headers(ring, fetched, taken, (home, discard));
         (taken, error)
     }
@@ -536,7 +533,12 @@ impl Sender {
                 error = None; // that is not reached yet
                 break;
             }
-            if let Err(broken) = take_chain(queue, &self.map, *head, self.epoch, chain) {
+            let is_known = queue.ring.mark(*head) > 0;
+            let read = match is_known {
+                true => Err(RingError::HeadTwice(*head)),
+                false => read_chain(queue, &self.map, *head, self.epoch, chain),
+            };
+            if let Err(broken) = read {
                 error = Some(broken);
                 break;
             }
@@ -547,6 +549,7 @@ impl Sender {
         fetched.more = taken < all;
         queue.ring.take_marked(taken as u16);
         self.charge.add_pieces(std::mem::take(&mut queue.pieces));
+        self.charge.taken(taken);
         (taken, error)
     }
 
@@ -587,7 +590,6 @@ impl Sender {
             fetched.packets[fetched.len] = PacketRef { head: chain.head, ..packet };
             fetched.len += 1;
         }
-        self.charge.taken(taken);
         self.counters.rx_packets += taken as u64;
         self.counters.rx_bytes += bytes;
         self.counters.rx_gso_packets += gso_packets;
@@ -607,22 +609,7 @@ fn read_heads(ring: &DeviceRing, heads: &mut [u16]) -> (usize, Option<RingError>
     (heads.len(), None)
 }
 
-/// Reads, checks and enters the pending chain at `head`; what was read is in `chain`.
-#[inline]
-fn take_chain(
-    queue: &mut TxQueue,
-    map: &MemoryMap,
-    head: u16,
-    epoch: u32,
-    chain: &mut Chain,
-) -> Result<(), RingError> {
-    if queue.ring.mark(head) > 0 {
-        return Err(RingError::HeadTwice(head));
-    }
-    read_chain(queue, map, head, epoch, chain)
-}
-
-/// As [`take_chain`], whether it was taken before or not.
+/// Reads, checks and enters the chain at `head`, which is not under way; what was read is in `chain`.
 #[inline(always)]
 pub(crate) fn read_chain(
     queue: &mut TxQueue,
