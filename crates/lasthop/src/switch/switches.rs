@@ -105,14 +105,16 @@ impl NamedSwitches {
 
     /// Whether the control interface may look for a device that is named as the switch is, which need not be there yet.
     pub(super) fn is_for_outside(&self, name: &str) -> bool {
-        let mut outside = self.controllers.iter().filter(|(_, kind)| **kind == ControllerKind::External);
-        self.find(name).is_err() || outside.any(|(known, _)| known.as_str() == name)
+        self.find(name).is_err() || self.controller_of(name) == Some(ControllerKind::External)
     }
 
     /// Whether a switch has the controller process as its controller.
     pub(super) fn has_own_controller(&self, name: &str) -> bool {
-        let own = self.controllers.iter().filter(|(_, kind)| **kind == ControllerKind::Embedded);
-        self.find(name).is_ok() && own.into_iter().any(|(known, _)| known.as_str() == name)
+        self.find(name).is_ok() && self.controller_of(name) == Some(ControllerKind::Embedded)
+    }
+
+    fn controller_of(&self, name: &str) -> Option<ControllerKind> {
+        self.controllers.iter().find(|(known, _)| known.as_str() == name).map(|(_, kind)| *kind)
     }
 
     /// Whether somebody else than before is to be asked about packets of no flow.

@@ -339,6 +339,14 @@ mod tests {
 
     use super::*;
 
+    /// With the switch `late`, of flows.
+    fn inside() -> Datapath {
+        let settings = SwitchSettings::new(Settings::default()).expect("settings");
+        let mut inside = Datapath::prepare(&settings).expect("an engine");
+        inside.add_switch(&"late,module=flow".parse().expect("a switch")).expect("room");
+        inside
+    }
+
     fn frame() -> Vec<u8> {
         [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 46]].concat()
     }
@@ -355,9 +363,7 @@ mod tests {
 
     #[test]
     fn nothing_waits_for_a_packet_that_comes_back_and_cannot_be_read() {
-        let settings = SwitchSettings::new(Settings::default()).expect("settings");
-        let mut inside = Datapath::prepare(&settings).expect("an engine");
-        inside.add_switch(&"late,module=flow".parse().expect("a switch")).expect("room");
+        let mut inside = inside();
         let (mut places, mut wishes) = (Places::default(), Wishes::default());
         places.can_ask = true;
         let mut adapter = Adapter::new(&mut inside, &mut places, &mut wishes);
@@ -385,9 +391,7 @@ mod tests {
 
     #[test]
     fn nothing_is_made_for_the_own_controller() {
-        let settings = SwitchSettings::new(Settings::default()).expect("settings");
-        let mut inside = Datapath::prepare(&settings).expect("an engine");
-        inside.add_switch(&"late,module=flow".parse().expect("a switch")).expect("room");
+        let mut inside = inside();
         let (mut places, mut wishes) = (Places::default(), Wishes::default());
         let (own, other) = (PeerId(1), PeerId(2));
         places.controllers.insert(own);
