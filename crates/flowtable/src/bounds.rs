@@ -5,8 +5,12 @@
 //! | [`FLOWS_MAX`] | 262144 | flows | 200,000 are asked for |
 //! | [`MASKS_MAX`] | 1024 | masks | a look-up tries all of them at worst, some 20 us |
 //! | [`FLOW_DATA_BYTES_MAX`] | 256 | MiB | 1 KiB for each flow: ten actions, or data of a control plane's own |
-//! | [`CACHE_ENTRIES`] | 8192 | packets' keys | 1.5 MiB a worker, of which a page is there once it is used |
+//! | [`FOUR_ENTRIES`] | 8192 to 131072 | usual packets, IPv4 | 512 KiB to 8 MiB a worker, of which a page is there once it is used |
+//! | [`SIX_ENTRIES`] | 4096 to 65536 | the same, IPv6 | 512 KiB to 8 MiB a worker, as above |
+//! | [`OTHER_ENTRIES`] | 2048 to 8192 | other packets | 384 KiB to 1.5 MiB a worker, as above |
 //! | the others | | | below |
+
+use std::ops::RangeInclusive;
 
 /// Flows of one table.
 pub const FLOWS_MAX: u32 = 1 << 18;
@@ -19,8 +23,15 @@ pub const FORMER_BYTES: usize = 4 << 20;
 pub const FORMER_FLOWS: usize = 1024;
 /// Different masks of its flows: each is one more probe for a packet that the cache does not know.
 pub const MASKS_MAX: usize = 1024;
-/// Entries of a worker's exact-match cache.
-pub const CACHE_ENTRIES: usize = 8192;
+/// Entries of a worker's exact-match cache of usual packets of IPv4, a cache line each: at first, which fits the second-level cache, and
+/// when packets are crowded out.
+pub const FOUR_ENTRIES: RangeInclusive<usize> = 1 << 13..=1 << 17;
+/// The same of IPv6, two cache lines each.
+pub const SIX_ENTRIES: RangeInclusive<usize> = 1 << 12..=1 << 16;
+/// The same of all other packets, three cache lines each.
+pub const OTHER_ENTRIES: RangeInclusive<usize> = 1 << 11..=1 << 13;
+/// Batches until what flows do not look at any more does not count in the caches: what is in them becomes worthless then.
+pub const SCOPE_NARROWS_AFTER: u32 = 16_384;
 /// Of packets that would replace a living entry of the cache, one in so many does: what comes once leaves alone what comes
 /// often.
 pub const CACHE_REPLACE_ONE_IN: u64 = 8;

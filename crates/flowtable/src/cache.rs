@@ -1,26 +1,22 @@
-//! A worker's first level: which flow a packet with exactly this key belongs to.
+//! A worker's exact-match cache: what was found for packets lately, by all of their headers that any flow looks at.
 //!
 //! ```text
-//!   entry   [ generation : 32, flow : 32 | version | long : 1, statistics : 32 | program ]  [ key : 18 words ]   24 words, the last two free
+//!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4 or 18 words ]
+//!           or the same elsewhere: two places for each key; a usual packet's is one cache line
 //! ```
 //!
-//! Of fixed size, two places for each key, chosen by a keyed hash; the whole key is always compared. What a hit costs does
-//! not depend on the table behind: not on its flows, not on its masks. The version is that of the table when the entry was
-//! known to be right; if another flow went since, the entry asks its flow's slot whether that is still the same.
+//! An entry counts while the table's version is the one that it was made in; after that its flow is looked at again. While
+//! packets find their places taken, places become more.
+
+use std::ops::RangeInclusive;
 
 use lasthop_exchange::prefetch;
-use lasthop_wire::Key;
-use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 
-use crate::bounds::CACHE_ENTRIES;
-use crate::hash::Digest;
-
-/// Words of an entry.
-const WORDS: usize = 24;
-const KEY_AT: usize = 4;
-const LONG_SHIFT: u32 = 32;
-
-const _: () = assert!(KEY_AT + KEY_WORDS <= WORDS && CACHE_ENTRIES.is_power_of_two());
+/// Words of an entry that are not its key.
+const HEAD_WORDS: usize = 4;
+const LINE_WORDS: usize = 8;
+const TAG_SHIFT: u32 = 32;
+const TIME_SHIFT: u32 = 16;
 
 /// What is known of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,142 +33,209 @@ pub(crate) struct Hit {
     pub(crate) program: u64,
 }
 
-#[derive(Debug)]
-pub(crate) struct Cache {
-    /// Zeros that nobody wrote take no memory.
-    words: Vec<u64>,
+/// What is looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sought<'a, const KEY: usize> {
+    pub(crate) hash: u64,
+    /// What keys of one time and place have in common. The upper half, the time, is never 0; entries of other times count as none.
+    pub(crate) tag: u32,
+    pub(crate) key: &'a [u64; KEY],
 }
 
-/// Where an entry is.
+/// For keys of `KEY` words.
+#[derive(Debug)]
+pub(crate) struct Cache<const KEY: usize> {
+    /// Zeros that nobody wrote take no memory.
+    words: Vec<u64>,
+    /// The first word that begins a cache line.
+    start: usize,
+    /// Entries in use, less one; a power of two, less one.
+    mask: usize,
+    entries: RangeInclusive<usize>,
+    /// Keys that found no room since there are so many.
+    crowded_out: usize,
+}
+
+/// Where an entry is: its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place(usize);
 
-impl Cache {
-    pub(crate) fn new() -> Self {
-        Self { words: vec![0; CACHE_ENTRIES * WORDS] }
+impl<const KEY: usize> Cache<KEY> {
+    const ENTRY_WORDS: usize = (HEAD_WORDS + KEY).next_multiple_of(LINE_WORDS);
+
+    /// Of so many entries at first, and at most; both are powers of two.
+    pub(crate) fn new(entries: RangeInclusive<usize>) -> Self {
+        debug_assert!(entries.start().is_power_of_two() && entries.end().is_power_of_two());
+        let words = vec![0; entries.end() * Self::ENTRY_WORDS + LINE_WORDS];
+        let start = words.as_ptr().align_offset(LINE_WORDS * size_of::<u64>()).min(LINE_WORDS);
+        Self { words, start, mask: entries.start() - 1, entries, crowded_out: 0 }
     }
 
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.entries.clone());
+    }
+
+    /// A key finds no room. When as many did as there are entries, there are twice as many from now on; those that there were may be
+    /// where nobody looks any more. False if there are all of them already.
+    pub(crate) fn is_wanted(&mut self) -> bool {
+        let can_grow = self.mask + 1 < *self.entries.end();
+        self.crowded_out += usize::from(can_grow);
+        if self.crowded_out > self.mask {
+            (self.mask, self.crowded_out) = (self.mask << 1 | 1, 0);
+        }
+        can_grow
+    }
+
+    /// Whether it has more entries than at first, and its statistics are as many.
     #[inline]
-    fn places(hash: u64) -> [Place; 2] {
-        let mask = CACHE_ENTRIES - 1;
-        let first = hash as usize & mask;
+    pub(crate) fn is_grown(&self) -> bool {
+        self.mask >= *self.entries.start()
+    }
+
+    #[inline(always)]
+    fn places(&self, hash: u64) -> [Place; 2] {
+        let first = hash as usize & self.mask;
         // Another one, whatever the bits are.
-        [Place(first), Place(first ^ ((hash >> 32) as usize | 1) & mask)]
+        let second = first ^ ((hash >> 32) as usize | 1) & self.mask;
+        [first, second].map(|entry| Place(self.start + entry * Self::ENTRY_WORDS))
     }
 
-    #[inline]
-    fn entry(&self, place: Place) -> &[u64; WORDS] {
-        &self.words.as_chunks::<WORDS>().0[place.0]
-    }
-
-    #[inline]
-    fn entry_mut(&mut self, place: Place) -> &mut [u64; WORDS] {
-        &mut self.words.as_chunks_mut::<WORDS>().0[place.0]
+    #[inline(always)]
+    fn entry(&self, place: Place) -> &[u64] {
+        &self.words[place.0..place.0 + HEAD_WORDS + KEY]
     }
 
     /// Has the cache lines come in where `hash` most likely is.
-    #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        let entry = self.entry(Self::places(hash)[0]);
-        prefetch(&entry[0]);
-        prefetch(&entry[KEY_AT + KEY_WORDS_SHORT - 1]);
-    }
-
-    /// What is known of `key`.
     #[inline(always)]
-    pub(crate) fn find(&self, digest: Digest, key: &Key) -> Option<(Place, Hit)> {
-        let [first, second] = Self::places(digest.hash);
-        let is_it = |entry| is_same(entry, key, digest.is_long);
-        if is_it(self.entry(first)) {
-            return Some((first, Self::hit(self.entry(first))));
-        }
-        is_it(self.entry(second)).then(|| (second, Self::hit(self.entry(second))))
-    }
-
-    #[inline]
-    fn hit(entry: &[u64; WORDS]) -> Hit {
-        Hit {
-            flow: entry[0] as u32,
-            generation: (entry[0] >> 32) as u32,
-            version: entry[1],
-            stats: entry[2] as u32,
-            program: entry[3],
+    pub(crate) fn prefetch(&self, hash: u64) {
+        let place = self.places(hash)[0].0;
+        self.words.get(place).into_iter().for_each(prefetch);
+        if KEY > LINE_WORDS {
+            self.words.get(place + LINE_WORDS).into_iter().for_each(prefetch);
         }
     }
 
-    /// Where `key` would go, and whether somebody else's entry is there.
+    /// The statistics entry of whatever is where `hash` most likely is.
     #[inline]
-    pub(crate) fn vacancy(&self, hash: u64) -> (Place, bool) {
-        let places = Self::places(hash);
-        let is_empty = |place: &&Place| self.entry(**place)[0] == 0;
+    pub(crate) fn stats_at(&self, hash: u64) -> u32 {
+        self.entry(self.places(hash)[0])[2] as u32
+    }
+
+    /// What is known of what is sought.
+    #[inline(always)]
+    pub(crate) fn find(&self, sought: Sought<'_, KEY>) -> Option<(Place, Hit)> {
+        let [first, second] = self.places(sought.hash);
+        let entry = self.entry(first);
+        if is_it(entry, sought) {
+            return Some((first, hit(entry)));
+        }
+        let entry = self.entry(second);
+        is_it(entry, sought).then(|| (second, hit(entry)))
+    }
+
+    /// Where a key would go, and whether somebody else's entry is there.
+    #[inline]
+    pub(crate) fn vacancy(&self, sought: Sought<'_, KEY>) -> (Place, bool) {
+        let places = self.places(sought.hash);
+        let time = |tag: u32| tag >> TIME_SHIFT;
+        let is_empty =
+            |place: &&Place| time((self.entry(**place)[2] >> TAG_SHIFT) as u32) != time(sought.tag);
         match places.iter().find(is_empty) {
             Some(place) => (*place, false),
-            None => (places[(hash >> 63) as usize], true),
+            None => (places[(sought.hash >> 63) as usize], true),
         }
     }
 
-    /// Enters what is known of `key`.
+    /// Enters what is known of a key.
     #[inline]
-    pub(crate) fn put(&mut self, place: Place, (digest, key): (Digest, &Key), hit: Hit) {
-        let entry = self.entry_mut(place);
-        entry[2] = u64::from(digest.is_long) << LONG_SHIFT;
-        entry[KEY_AT..KEY_AT + KEY_WORDS].copy_from_slice(&key.0);
+    pub(crate) fn put(&mut self, place: Place, sought: Sought<'_, KEY>, hit: Hit) {
+        let entry = &mut self.words[place.0..place.0 + HEAD_WORDS + KEY];
+        entry[2] = u64::from(sought.tag) << TAG_SHIFT;
+        entry[HEAD_WORDS..].copy_from_slice(sought.key);
         self.renew(place, hit);
     }
 
     /// Enters what is known now of the key that is there.
     #[inline]
     pub(crate) fn renew(&mut self, place: Place, hit: Hit) {
-        let entry = self.entry_mut(place);
+        let entry = &mut self.words[place.0..place.0 + HEAD_WORDS];
         entry[0] = u64::from(hit.generation) << 32 | u64::from(hit.flow);
         (entry[1], entry[3]) = (hit.version, hit.program);
-        entry[2] = entry[2] & 1 << LONG_SHIFT | u64::from(hit.stats);
+        entry[2] = entry[2] >> TAG_SHIFT << TAG_SHIFT | u64::from(hit.stats);
     }
 
     /// Forgets an entry.
-    pub(crate) fn clear(&mut self, place: Place) {
-        self.entry_mut(place)[0] = 0;
+    pub(crate) fn remove(&mut self, place: Place) {
+        self.words[place.0 + 2] = 0;
     }
 }
 
-/// Whether an entry's key is `key`.
-#[inline]
-fn is_same(entry: &[u64; WORDS], key: &Key, is_long: bool) -> bool {
-    let pairs = || entry[KEY_AT..KEY_AT + KEY_WORDS].iter().zip(&key.0).map(|(a, b)| a ^ b);
-    let short = pairs().take(KEY_WORDS_SHORT).fold(0, |all, word| all | word);
-    // Keys of different lengths are different: what is behind the EtherType is in the words that both have.
-    if short != 0 || entry[0] == 0 || entry[2] >> LONG_SHIFT != u64::from(is_long) {
-        return false;
+#[inline(always)]
+fn hit(entry: &[u64]) -> Hit {
+    Hit {
+        flow: entry[0] as u32,
+        generation: (entry[0] >> 32) as u32,
+        version: entry[1],
+        stats: entry[2] as u32,
+        program: entry[3],
     }
-    !is_long || pairs().skip(KEY_WORDS_SHORT).fold(0, |all, word| all | word) == 0
+}
+
+/// Whether an entry is that of what is sought.
+#[inline(always)]
+fn is_it<const KEY: usize>(entry: &[u64], sought: Sought<'_, KEY>) -> bool {
+    let differences = entry[HEAD_WORDS..].iter().zip(sought.key).fold(0, |all, (a, b)| all | a ^ b);
+    differences | (entry[2] >> TAG_SHIFT ^ u64::from(sought.tag)) == 0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HIT: Hit = Hit { flow: 5, generation: 1, version: 9, stats: 2, program: 77 };
+    const HASH: u64 = 0x1234_5678_9abc_def0;
+
+    fn sought<const KEY: usize>(key: &[u64; KEY]) -> Sought<'_, KEY> {
+        Sought { hash: HASH, tag: 3 << TIME_SHIFT, key }
+    }
+
     #[test]
     fn a_key_is_found_as_a_whole_or_not() {
-        let mut cache = Cache::new();
-        let mut key = Key([3; KEY_WORDS]);
-        let hit = Hit { flow: 5, generation: 1, version: 9, stats: 2, program: 77 };
-        let hash = 0x1234_5678_9abc_def0;
-        let digest = Digest { hash, is_long: true };
-        assert_eq!(cache.find(digest, &key), None);
-        let (place, is_taken) = cache.vacancy(hash);
+        let mut cache = Cache::<18>::new(8..=16);
+        let mut key = [3; 18];
+        assert_eq!(cache.find(sought(&key)), None);
+        let (place, is_taken) = cache.vacancy(sought(&key));
         assert!(!is_taken);
-        cache.put(place, (digest, &key), hit);
-        assert_eq!(cache.find(digest, &key), Some((place, hit)));
-        for word in 0..KEY_WORDS {
-            key.0[word] ^= 1;
-            assert_eq!(cache.find(digest, &key), None, "word {word}");
-            key.0[word] ^= 1;
+        cache.put(place, sought(&key), HIT);
+        assert_eq!(cache.find(sought(&key)), Some((place, HIT)));
+        let later = Sought { tag: 4 << TIME_SHIFT, ..sought(&key) };
+        assert_eq!((cache.find(later), cache.vacancy(later)), (None, (place, false)));
+        for word in 0..18 {
+            key[word] ^= 1;
+            assert_eq!(cache.find(sought(&key)), None, "word {word}");
+            key[word] ^= 1;
         }
-        let (other, is_taken) = cache.vacancy(hash);
+        let (other, is_taken) = cache.vacancy(sought(&key));
         assert!(other != place && !is_taken);
-        cache.put(other, (digest, &Key([4; KEY_WORDS])), hit);
-        assert!(cache.vacancy(hash).1);
-        cache.clear(place);
-        assert_eq!((cache.find(digest, &key), cache.vacancy(hash)), (None, (place, false)));
+        cache.put(other, sought(&[4; 18]), HIT);
+        assert!(cache.vacancy(sought(&key)).1);
+        cache.remove(place);
+        assert_eq!((cache.find(sought(&key)), cache.vacancy(sought(&key))), (None, (place, false)));
+    }
+
+    #[test]
+    fn entries_become_more_up_to_a_bound_and_begin_cache_lines() {
+        let mut cache = Cache::<4>::new(8..=32);
+        let wanted = (0..100).take_while(|_| cache.is_wanted()).count();
+        assert_eq!((wanted, cache.is_grown()), (8 + 16, true));
+        let places = (0..64).flat_map(|hash| cache.places(hash)).collect::<Vec<_>>();
+        let is_line = |place: &Place| cache.words[place.0..].as_ptr().addr().is_multiple_of(64);
+        assert!(places.iter().all(is_line));
+        let different = places.iter().map(|place| place.0).collect::<std::collections::HashSet<_>>();
+        assert_eq!(different.len(), 32);
+        cache.put(places[5], sought(&[1; 4]), HIT);
+        cache.clear();
+        assert!(!cache.is_grown() && cache.words.iter().all(|word| *word == 0));
     }
 }

@@ -10,7 +10,6 @@ use lasthop_wire::{Key, Metadata};
 use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
 use crate::executions::Execution;
-use crate::hash::Digest;
 use crate::lane::Lane;
 use crate::meter::Meters;
 use crate::parcel::{ETHERNET_BYTES, EVERYTHING, Parcel};
@@ -18,6 +17,7 @@ use crate::pending::{Ticket, Turn};
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
+use crate::sight::Sight;
 use crate::slot::tag_of;
 use crate::stats::{Counted, EntryId};
 
@@ -65,15 +65,18 @@ struct Fate {
 impl Executor<'_> {
     /// Counts a packet for its flow, and does what that says.
     #[inline(always)]
-    pub(crate) fn act(&mut self, packet: usize, header: &Header, key: &Key, hit: Hit, metadata: &Metadata) {
-        self.count(header, key, hit);
+    pub(crate) fn act(
+        &mut self,
+        packet: usize,
+        header: &Header,
+        tcp_flags: u16,
+        hit: Hit,
+        metadata: &Metadata,
+    ) {
+        self.count(header, tcp_flags, hit);
         let step = Step(hit.program);
-        if step.code() == Code::Output {
-            match self.shared.numbers.port(step.operand(0, 16) as u16) {
-                Some(port) => self.verdicts.output(packet, port),
-                None => self.verdicts.drop_packet(packet, DropReason::PortGone),
-            }
-            return;
+        if step.is(Code::Output) {
+            return send(self.shared, self.verdicts, packet, step);
         }
         self.act_by(packet, header, metadata, (hit.program, tag(hit)));
     }
@@ -84,64 +87,62 @@ impl Executor<'_> {
         self.act_at_length(Parcel::new(packet, header, *metadata), Todo::Follow(flow.0, flow.1));
     }
 
-    /// Does the usual: the packet is behind no other, and the cache knows its flow. False if it is not so; nothing is done then.
-    // All in one, so that what the cache knows stays in registers: what is written in words and read back in pairs of them is waited
-    // for.
-    #[inline(always)]
-    pub(crate) fn act_at_once(
-        &mut self,
-        packet: usize,
-        header: &Header,
-        (digest, key): (Digest, &Key),
-        metadata: &Metadata,
-    ) -> bool {
-        if self.lane.pending.is_any() {
-            return false;
+    /// Sends usual packets of IPv4, of which the first is number `first`, whose flows the cache knows at once and that say no more than where
+    /// to, up to one that is different. How many.
+    // By itself, so that what the cache knows stays in registers: what is written in words and read back in pairs of them is waited for.
+    #[inline(never)]
+    pub(crate) fn send_known(&mut self, headers: &[Header], sights: &[Sight], first: usize) -> usize {
+        let (lane, shared, now_ns) = (&*self.lane, self.shared, self.now_ns);
+        let Some(stock) = shared.stats.of(lane.worker()) else { return 0 };
+        let mut packet = first;
+        for (header, sight) in headers.iter().zip(sights) {
+            let Some(hit) = lane.known4(sight) else { break };
+            let (len_bytes, tcp_flags) = (header.frame_len_bytes(), sight.tcp_flags);
+            let step = Step(hit.program);
+            let counted = Counted { len_bytes, tcp_flags, now_ns };
+            if !step.is(Code::Output) || !stock.count(EntryId::of(hit.stats), counted) {
+                break;
+            }
+            send(shared, self.verdicts, packet, step);
+            packet += 1;
         }
-        let Some(hit) = self.lane.cached(digest, key) else { return false };
-        self.act(packet, header, key, hit, metadata);
-        true
+        self.lane.note_cached((packet - first) as u32);
+        packet - first
     }
 
-    /// The flow of a packet; none if there is none, or if the packet has to go to the control plane behind others.
-    #[inline]
-    pub(crate) fn look_up(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
-        self.in_turn(digest, key, |lane, shared| lane.look_up(shared, digest, key))
+    /// The flow of a packet, which may have been beheld; none if there is none, or if the packet has to go to the control plane
+    /// behind others.
+    pub(crate) fn look_up(&mut self, key: &Key, sight: Option<&Sight>) -> Option<Hit> {
+        self.in_turn(key, |lane, shared| lane.look_up(shared, key, sight))
     }
 
     /// As [`Self::look_up`], of a packet that was looked up together with the others.
-    #[inline]
-    pub(crate) fn look_up_foreseen(&mut self, packet: usize, digest: Digest, key: &Key) -> Option<Hit> {
-        self.in_turn(digest, key, |lane, shared| lane.look_up_foreseen(shared, packet, digest, key))
+    pub(crate) fn look_up_foreseen(&mut self, packet: usize, key: &Key) -> Option<Hit> {
+        self.in_turn(key, |lane, shared| lane.look_up_foreseen(shared, packet, key))
     }
 
     /// The flow that `find` finds for a packet, unless the packet has to go to the control plane behind others of its flow.
     #[inline]
-    fn in_turn(
-        &mut self,
-        digest: Digest,
-        key: &Key,
-        find: impl FnOnce(&mut Lane, &Shared) -> Option<Hit>,
-    ) -> Option<Hit> {
-        match self.lane.pending.turn(&self.shared.tickets, digest.hash, self.now_ns) {
-            Turn::Now => find(self.lane, self.shared),
-            Turn::Behind => None,
-            Turn::Overdue => self.overtake(digest, key),
+    fn in_turn(&mut self, key: &Key, find: impl FnOnce(&mut Lane, &Shared) -> Option<Hit>) -> Option<Hit> {
+        if !self.lane.pending.is_any() {
+            return find(self.lane, self.shared);
         }
-    }
-
-    /// The flow of a packet that need not wait for others any more. None also while one of those is being sent: then it goes
-    /// behind them once more.
-    #[cold]
-    fn overtake(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
-        let hit = self.lane.look_up(self.shared, digest, key)?;
-        self.lane.pending.overtake(&self.shared.tickets, digest.hash).then_some(hit)
+        let (shared, hash) = (self.shared, self.shared.secret.of_key(key));
+        match self.lane.pending.turn(&shared.tickets, hash, self.now_ns) {
+            Turn::Now => find(self.lane, shared),
+            Turn::Behind => None,
+            // It need not wait any more, unless one of the others is being sent: then it goes behind them once more.
+            Turn::Overdue => {
+                let hit = find(self.lane, shared)?;
+                self.lane.pending.overtake(&shared.tickets, hash).then_some(hit)
+            }
+        }
     }
 
     /// Asks the control plane about a packet of no flow.
     #[cold]
-    pub(crate) fn miss(&mut self, packet: usize, header: &Header, metadata: Metadata, hash: u64) {
-        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Ask(hash));
+    pub(crate) fn miss(&mut self, packet: usize, header: &Header, key: &Key, metadata: Metadata) {
+        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Ask(self.shared.secret.of_key(key)));
     }
 
     /// Does what the control plane says, to a packet of its own.
@@ -151,12 +152,8 @@ impl Executor<'_> {
     }
 
     #[inline]
-    fn count(&self, header: &Header, key: &Key, hit: Hit) {
-        let counted = Counted {
-            len_bytes: header.frame_len_bytes(),
-            tcp_flags: key.get(field::TCP_FLAGS) as u16,
-            now_ns: self.now_ns,
-        };
+    fn count(&self, header: &Header, tcp_flags: u16, hit: Hit) {
+        let counted = Counted { len_bytes: header.frame_len_bytes(), tcp_flags, now_ns: self.now_ns };
         let slot = || self.shared.flows.get(hit.flow as usize);
         self.shared.stats.count(EntryId::of(hit.stats), slot, counted);
     }
@@ -384,16 +381,24 @@ impl Executor<'_> {
         };
         fate.recirculations = fewer;
         parcel.metadata.recirc_id = id;
-        let (key, offsets) = parcel.key();
-        let digest = self.shared.secret.digest(&key, offsets.is_long);
-        let todo = match self.look_up(digest, &key) {
+        let (key, _) = parcel.key();
+        let todo = match self.look_up(&key, None) {
             Some(hit) => {
-                self.count(parcel.header(), &key, hit);
+                self.count(parcel.header(), key.get(field::TCP_FLAGS) as u16, hit);
                 Todo::Follow(hit.program, tag(hit))
             }
-            None => Todo::Ask(digest.hash),
+            None => Todo::Ask(self.shared.secret.of_key(&key)),
         };
         self.follow(fate, &mut parcel, todo);
+    }
+}
+
+/// Sends a packet as it is where a step says.
+#[inline(always)]
+fn send(shared: &Shared, verdicts: &mut Verdicts, packet: usize, step: Step) {
+    match shared.numbers.port(step.operand(0, 16) as u16) {
+        Some(port) => verdicts.output(packet, port),
+        None => verdicts.drop_packet(packet, DropReason::PortGone),
     }
 }
 

@@ -3,14 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use lasthop_wire::Key;
-use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
-
-/// A key's hash, and whether its words behind the short ones may differ from zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Digest {
-    pub(crate) hash: u64,
-    pub(crate) is_long: bool,
-}
+use lasthop_wire::key::KEY_WORDS;
 
 /// What nobody outside knows, one word for each of a key.
 #[derive(Clone, Debug)]
@@ -23,21 +16,28 @@ impl Secret {
         Self(std::array::from_fn(|index| state.hash_one(index) | 1))
     }
 
-    /// Of a key, of which words behind the short ones count if `is_long`.
+    /// Of a key.
+    pub(crate) fn of_key(&self, key: &Key) -> u64 {
+        self.of_words(&key.0)
+    }
+
+    /// Of a key's first words.
     #[inline]
-    pub(crate) fn digest(&self, key: &Key, is_long: bool) -> Digest {
-        let mut sum = self.of_pairs(&key.0[..KEY_WORDS_SHORT], &self.0[..KEY_WORDS_SHORT]);
-        if is_long {
-            let rest = self.of_pairs(&key.0[KEY_WORDS_SHORT..], &self.0[KEY_WORDS_SHORT..]);
-            sum = sum.wrapping_add(rest);
-        }
-        Digest { hash: finish(sum), is_long }
+    pub(crate) fn of_words<const WORDS: usize>(&self, words: &[u64; WORDS]) -> u64 {
+        finish(self.of_pairs(words))
+    }
+
+    /// Of a brief of a packet that came in by `port`, which is [`Self::of_word`] of its number.
+    #[inline(always)]
+    pub(crate) fn of_brief<const WORDS: usize>(&self, brief: &[u64; WORDS], port: u64) -> u64 {
+        finish(self.of_pairs(brief).wrapping_add(port))
     }
 
     /// Two words for one multiplication, all multiplications side by side.
-    #[inline]
-    fn of_pairs(&self, words: &[u64], secret: &[u64]) -> u64 {
-        let (pairs, secrets) = (words.as_chunks::<2>().0, secret.as_chunks::<2>().0);
+    #[inline(always)]
+    fn of_pairs<const WORDS: usize>(&self, words: &[u64; WORDS]) -> u64 {
+        const { assert!(WORDS <= KEY_WORDS && WORDS.is_multiple_of(2)) };
+        let (pairs, secrets) = (words.as_chunks::<2>().0, self.0.as_chunks::<2>().0);
         let products =
             pairs.iter().zip(secrets).map(|([a, b], [c, d])| fold(a.wrapping_add(*c), b.wrapping_add(*d)));
         products.fold(0, u64::wrapping_add)
@@ -96,9 +96,8 @@ mod tests {
             for bit in 0..64 {
                 let mut key = Key::default();
                 key.0[word] = 1 << bit;
-                buckets[secret.digest(&key, true).hash as usize % 256] += 1;
-                let other = Secret::random().digest(&key, true);
-                assert_ne!(secret.digest(&key, true), other, "the secret counts");
+                buckets[secret.of_key(&key) as usize % 256] += 1;
+                assert_ne!(secret.of_key(&key), Secret::random().of_key(&key), "the secret counts");
             }
         }
         // 1152 keys, 4.5 a bucket: more than 24 in any of them has a probability below one in a million.

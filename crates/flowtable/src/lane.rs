@@ -1,16 +1,23 @@
-//! What one worker has for itself: its cache, its order of the masks, its dice.
+//! What one worker has for itself: its caches, its order of the masks, its dice.
 
 use std::sync::atomic::Ordering;
 
-use lasthop_wire::Key;
+use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
+use lasthop_wire::key::{BRIEF4_WORDS, BRIEF6_WORDS, KEY_WORDS, extract, field};
+use lasthop_wire::{Key, Metadata};
 
-use crate::bounds::{CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, LIKELY_SHARE, MASKS_FORESEEN, MASKS_MAX};
-use crate::cache::{Cache, Hit};
+use crate::bounds::{
+    CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, FOUR_ENTRIES, LIKELY_SHARE, MASKS_FORESEEN, MASKS_MAX,
+    OTHER_ENTRIES, SIX_ENTRIES,
+};
+use crate::cache::{Cache, Hit, Sought};
 use crate::foresight::Foresight;
-use crate::hash::{Dice, Digest};
-use crate::meter::Borrows;
+use crate::hash::Dice;
+use crate::meter::{Borrows, Meters};
 use crate::pending::Pending;
 use crate::shared::{MASK_WORDS, Shared};
+use crate::sight::{Kind, PortScope, Scope, Sight};
+use crate::stats::EntryId;
 
 /// What is counted of look-ups.
 pub(crate) const LOOKUPS: usize = 0;
@@ -39,12 +46,19 @@ impl Order {
         }
     }
 
-    /// Enters masks that came and takes out those that went.
-    fn follow(&mut self, shared: &Shared) {
+    /// Enters masks that came and takes out those that went. Whether there were any.
+    #[inline]
+    fn follow(&mut self, shared: &Shared) -> bool {
         let version = shared.masks_version.load(Ordering::Acquire);
-        if version == self.version {
-            return;
+        let is_new = version != self.version;
+        if is_new {
+            self.catch_up(shared, version);
         }
+        is_new
+    }
+
+    #[cold]
+    fn catch_up(&mut self, shared: &Shared, version: u64) {
         self.version = version;
         let mut is_fewer = false;
         for (number, word) in shared.live_masks.iter().enumerate() {
@@ -93,20 +107,27 @@ impl Order {
 #[derive(Debug)]
 pub(crate) struct Lane {
     worker: usize,
-    cache: Cache,
+    /// Of usual packets of IPv4, of those of IPv6, and of all others.
+    four: Cache<BRIEF4_WORDS>,
+    six: Cache<BRIEF6_WORDS>,
+    other: Cache<KEY_WORDS>,
     order: Order,
+    scope: Scope,
     pub(crate) dice: Dice,
     pub(crate) pending: Pending,
     /// Of the table, when this visit began.
     version: u64,
     foresight: Foresight,
-    /// Packets of this batch that were looked for in the cache, and those of them that it did not know.
-    sought: [u32; 2],
-    /// Batches that will not go by the cache, which knew few of the last one that did.
+    /// Packets of this batch that a cache knew at once, those that were looked for at length, and those of them for which a cache that
+    /// cannot grow had no room.
+    cached: u32,
+    sought: u32,
+    crowded_out: u32,
+    /// Batches that will not go by the caches, which knew few of the last one that did.
     cold_batches: u32,
     /// Of meters, in this batch.
     pub(crate) borrows: Borrows,
-    /// Look-ups, those that the cache knew, those that found nothing; masks that were tried.
+    /// Look-ups, those that a cache knew, those that found nothing; masks that were tried.
     pub(crate) counts: [u64; COUNTS],
 }
 
@@ -116,13 +137,18 @@ impl Lane {
         let pending = Pending::new(worker, &mut dice);
         Self {
             worker,
-            cache: Cache::new(),
+            four: Cache::new(FOUR_ENTRIES),
+            six: Cache::new(SIX_ENTRIES),
+            other: Cache::new(OTHER_ENTRIES),
             order: Order::new(),
+            scope: Scope::default(),
             dice,
             pending,
             version: 0,
             foresight: Foresight::new(),
-            sought: [0; 2],
+            cached: 0,
+            sought: 0,
+            crowded_out: 0,
             cold_batches: 0,
             borrows: Borrows::default(),
             counts: [0; COUNTS],
@@ -137,7 +163,72 @@ impl Lane {
         }
         shared.visits.begin(self.worker);
         self.version = shared.version.load(Ordering::Acquire);
-        self.order.follow(shared);
+        if self.order.follow(shared) {
+            self.look_anew(shared);
+        }
+        if self.scope.begin() {
+            self.forget();
+        }
+    }
+
+    /// Masks came or went: what is cached counts as long as they look at the same bits.
+    #[cold]
+    fn look_anew(&mut self, shared: &Shared) {
+        let masks = self.order.masks.iter().filter_map(|mask| shared.masks.get(usize::from(*mask)));
+        let mut bits = Key::default();
+        masks.for_each(|mask| mask.add_to(&mut bits));
+        if self.scope.aim(bits) {
+            self.forget();
+        }
+    }
+
+    /// Takes a look at a batch's packets, so that their places in the cache come in. Of those that are not usual `keys` has what
+    /// counts then.
+    #[inline]
+    pub(crate) fn behold(
+        &self,
+        shared: &Shared,
+        (headers, metadata): (&[Header], &Metadata),
+        (sights, keys): (&mut [Sight; BATCH_PACKETS_MAX], &mut [Key; BATCH_PACKETS_MAX]),
+    ) {
+        let scope = self.scope.at(metadata.in_port, &shared.secret);
+        for ((sight, header), key) in sights.iter_mut().zip(headers).zip(keys) {
+            if sight.see4(header.bytes(), &scope, &shared.secret) {
+                self.four.prefetch(sight.four().hash);
+            } else {
+                self.behold_other(shared, (header, metadata), &scope, (sight, key));
+            }
+        }
+        if self.four.is_grown() {
+            self.behold_statistics(shared, &sights[..headers.len().min(BATCH_PACKETS_MAX)]);
+        }
+    }
+
+    #[inline(never)]
+    fn behold_other(
+        &self,
+        shared: &Shared,
+        (header, metadata): (&Header, &Metadata),
+        scope: &PortScope,
+        (sight, key): (&mut Sight, &mut Key),
+    ) {
+        if sight.see6(header.bytes(), scope, &shared.secret) {
+            return self.six.prefetch(sight.six().hash);
+        }
+        extract(header.bytes(), metadata, key);
+        let tcp_flags = key.get(field::TCP_FLAGS) as u16;
+        *key = self.scope.of_key(key);
+        let sought = self.scope.sought(key, &shared.secret);
+        sight.see_other(sought, tcp_flags);
+        self.other.prefetch(sought.hash);
+    }
+
+    /// So many flows have statistics in so many places.
+    #[inline(never)]
+    fn behold_statistics(&self, shared: &Shared, sights: &[Sight]) {
+        let of_four = sights.iter().filter(|sight| sight.kind == Kind::Four);
+        let places = of_four.map(|sight| EntryId::of(self.four.stats_at(sight.four().hash)));
+        places.for_each(|place| shared.stats.prefetch(place));
     }
 
     /// Whether the next batch goes by the cache. If it does not, [`Self::foresee`] is to be called.
@@ -153,14 +244,8 @@ impl Lane {
 
     /// As [`Self::look_up`], of a packet of the batch that was foreseen.
     #[inline]
-    pub(crate) fn look_up_foreseen(
-        &mut self,
-        shared: &Shared,
-        packet: usize,
-        digest: Digest,
-        key: &Key,
-    ) -> Option<Hit> {
-        let Some((flow, at)) = self.foresight.found(packet) else { return self.look_up(shared, digest, key) };
+    pub(crate) fn look_up_foreseen(&mut self, shared: &Shared, packet: usize, key: &Key) -> Option<Hit> {
+        let Some((flow, at)) = self.foresight.found(packet) else { return self.look_up(shared, key, None) };
         self.counts[LOOKUPS] += 1;
         self.order.note(at);
         self.hit(shared, flow)
@@ -169,12 +254,26 @@ impl Lane {
     /// A batch is decided on: what is to be learned of it for the next one.
     #[inline]
     pub(crate) fn learn(&mut self) {
-        let [sought, unknown] = std::mem::take(&mut self.sought);
+        let [cached, sought, crowded_out] =
+            [&mut self.cached, &mut self.sought, &mut self.crowded_out].map(std::mem::take);
+        self.counts[LOOKUPS] += u64::from(cached + sought);
+        self.counts[HITS] += u64::from(cached);
         if self.cold_batches > 0 {
             self.cold_batches -= 1;
-        } else if unknown * 2 > sought {
+        } else if crowded_out * 2 > cached + sought {
             self.cold_batches = CACHE_TRIED_ONE_IN - 1;
         }
+    }
+
+    /// A batch is decided on, and its visit is over.
+    #[inline]
+    pub(crate) fn finish(&mut self, shared: &Shared, meters: &Meters, now_ns: u64) {
+        if self.pending.is_any() {
+            self.pending.tidy(&shared.tickets, now_ns);
+        }
+        self.borrows.give_back(meters);
+        self.learn();
+        self.end(shared);
     }
 
     /// The visit ends, and with it all that was found in it.
@@ -184,53 +283,92 @@ impl Lane {
         shared.visits.end(self.worker);
     }
 
+    /// No batch goes by the caches any more, or almost none.
+    pub(crate) fn bypass_caches(&mut self) {
+        self.cold_batches = u32::MAX;
+    }
+
     /// Forgets what is cached.
-    pub(crate) fn forget(&mut self) {
-        self.cache = Cache::new();
+    fn forget(&mut self) {
+        self.four.clear();
+        self.six.clear();
+        self.other.clear();
     }
 
-    /// Has the cache's lines for `hash` come in.
-    #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        self.cache.prefetch(hash);
-    }
-
-    /// The flow of a packet that the cache knows, counted; none if it has to be looked up.
+    /// The flow of a packet, if it is a usual one of IPv4 and the cache knows it at once.
     #[inline(always)]
-    pub(crate) fn cached(&mut self, digest: Digest, key: &Key) -> Option<Hit> {
-        // One without an entry for statistics asks for it.
-        let (_, hit) = self.cache.find(digest, key)?;
-        if hit.version != self.version || hit.stats == 0 {
+    pub(crate) fn known4(&self, sight: &Sight) -> Option<Hit> {
+        if sight.kind != Kind::Four {
             return None;
         }
-        self.counts[LOOKUPS] += 1;
-        self.sought[0] += 1;
-        self.counts[HITS] += 1;
-        Some(hit)
+        let (_, hit) = self.four.find(sight.four())?;
+        self.is_valid(hit).then_some(hit)
     }
 
-    /// The flow of a packet.
-    #[inline]
-    pub(crate) fn look_up(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
-        self.cached(digest, key).or_else(|| self.look_further(shared, digest, key))
-    }
-
+    /// The flow of a packet, if a cache knows it at once, and counts it; `counted` is what counts of its key if it is not a usual one.
     #[inline(never)]
-    fn look_further(&mut self, shared: &Shared, digest: Digest, key: &Key) -> Option<Hit> {
-        self.counts[LOOKUPS] += 1;
-        self.sought[0] += 1;
-        if let Some((place, hit)) = self.cache.find(digest, key) {
-            let slot = shared.flows.get(hit.flow as usize)?;
-            if slot.identity().generation() == hit.generation {
+    pub(crate) fn known(&mut self, sight: &Sight, counted: &Key) -> Option<Hit> {
+        let (_, hit) = match sight.kind {
+            Kind::Four => self.four.find(sight.four())?,
+            Kind::Six => self.six.find(sight.six())?,
+            Kind::Other => self.other.find(sight.other(counted))?,
+        };
+        let is_valid = self.is_valid(hit);
+        self.cached += u32::from(is_valid);
+        is_valid.then_some(hit)
+    }
+
+    /// Whether nothing has changed since. A flow without an entry for statistics asks for it.
+    #[inline(always)]
+    fn is_valid(&self, hit: Hit) -> bool {
+        hit.version == self.version && hit.stats != 0
+    }
+
+    /// Its worker's number.
+    #[inline]
+    pub(crate) fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// A cache knew so many packets at once.
+    #[inline]
+    pub(crate) fn note_cached(&mut self, packets: u32) {
+        self.cached += packets;
+    }
+
+    /// The flow of a packet, which may have been beheld.
+    pub(crate) fn look_up(&mut self, shared: &Shared, key: &Key, sight: Option<&Sight>) -> Option<Hit> {
+        let counted = self.scope.of_key(key);
+        match sight {
+            Some(sight) if sight.kind == Kind::Four => {
+                self.look_up_in(shared, key, sight.four(), |lane| &mut lane.four)
+            }
+            Some(sight) if sight.kind == Kind::Six => {
+                self.look_up_in(shared, key, sight.six(), |lane| &mut lane.six)
+            }
+            _ => {
+                let sought = self.scope.sought(&counted, &shared.secret);
+                self.look_up_in(shared, key, sought, |lane| &mut lane.other)
+            }
+        }
+    }
+
+    fn look_up_in<const KEY: usize>(
+        &mut self,
+        shared: &Shared,
+        key: &Key,
+        sought: Sought<'_, KEY>,
+        cache: impl Fn(&mut Self) -> &mut Cache<KEY>,
+    ) -> Option<Hit> {
+        self.sought += 1;
+        if let Some((place, hit)) = cache(self).find(sought) {
+            if let Some(hit) = self.is_still(shared, hit) {
                 self.counts[HITS] += 1;
-                let stats = shared.stats.entry_of(self.worker, slot).get();
-                let hit = Hit { version: self.version, program: slot.program(), stats, ..hit };
-                self.cache.renew(place, hit);
+                cache(self).renew(place, hit);
                 return Some(hit);
             }
-            self.cache.clear(place);
+            cache(self).remove(place);
         }
-        self.sought[1] += 1;
         let Some(flow) = self.classify(shared, key) else {
             self.counts[MISSES] += 1;
             return None;
@@ -238,11 +376,30 @@ impl Lane {
         let hit = self.hit(shared, flow)?;
         // A flow that goes at this very moment is right for this packet and no other.
         let is_lasting = hit.generation != 0;
-        let (place, is_taken) = self.cache.vacancy(digest.hash);
+        let (place, is_taken) = cache(self).vacancy(sought);
+        if is_taken && !cache(self).is_wanted() {
+            self.crowded_out += 1;
+        }
         if is_lasting && (!is_taken || self.dice.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
-            self.cache.put(place, (digest, key), hit);
+            cache(self).put(place, sought, hit);
         }
         Some(hit)
+    }
+
+    /// What a cache knew of a packet, as of now.
+    #[inline]
+    fn is_still(&self, shared: &Shared, hit: Hit) -> Option<Hit> {
+        if self.is_valid(hit) {
+            return Some(hit);
+        }
+        let slot = shared.flows.get(hit.flow as usize)?;
+        let stats = shared.stats.entry_of(self.worker, slot).get();
+        (slot.identity().generation() == hit.generation).then(|| Hit {
+            version: self.version,
+            program: slot.program(),
+            stats,
+            ..hit
+        })
     }
 
     /// What there is to know of a flow that was just found.

@@ -10,29 +10,29 @@ use lasthop_verdict::{
     BATCH_PACKETS_MAX, Batch, DropReason, FdbEntry, FdbMove, Hashes, Header, Mac, Module, PORTS_MAX, PortId,
     PortKind, PortSettings, Upcall, Verdicts, Vid,
 };
-use lasthop_wire::key::extract;
-use lasthop_wire::{Key, Metadata};
+use lasthop_wire::Key;
 
 use crate::bounds::EXECUTIONS_MAX;
 use crate::execute::Executor;
 use crate::executions::Execution;
-use crate::hash::{Dice, Digest};
+use crate::hash::Dice;
 use crate::lane::Lane;
 use crate::numbers::Numbers;
 use crate::pending::Ticket;
+use crate::sight::Sight;
 use crate::{FlowTable, InstallError};
 
 /// Forwards by a flow table.
 pub struct FlowModule {
-    table: FlowTable,
+    pub(crate) table: FlowTable,
     /// By worker. Each takes its own, which nobody else ever does: a lock that is always free.
     lanes: Box<[Mutex<Own>]>,
     /// What is done with the next packets of the port `internal`. Its worker tries the lock.
     executions: Mutex<VecDeque<Execution>>,
     /// What it is called in upcalls.
-    origin: AtomicU16,
+    pub(crate) origin: AtomicU16,
     /// Somebody takes packets of no flow.
-    is_asked: AtomicBool,
+    pub(crate) is_asked: AtomicBool,
     /// Decides about them while nobody does, if it is to.
     standby: Option<Box<dyn Module>>,
     stands_alone: AtomicBool,
@@ -42,11 +42,11 @@ pub struct FlowModule {
 
 /// What one worker has for itself.
 #[derive(Debug)]
-struct Own {
-    lane: Lane,
-    /// Of the packets of a batch.
-    keys: Box<[Key; BATCH_PACKETS_MAX]>,
-    digests: [Digest; BATCH_PACKETS_MAX],
+pub(crate) struct Own {
+    pub(crate) lane: Lane,
+    /// Of the packets of a batch: what is seen of them, or all of their keys.
+    pub(crate) sights: Box<[Sight; BATCH_PACKETS_MAX]>,
+    pub(crate) keys: Box<[Key; BATCH_PACKETS_MAX]>,
 }
 
 /// What look-ups found, of all workers.
@@ -94,8 +94,8 @@ impl FlowModule {
         let mut seeds = Dice::new(table.shared.secret.of_word(1, 1));
         let own = |worker| Own {
             lane: Lane::new(worker, seeds.next()),
+            sights: Box::new([Sight::default(); BATCH_PACKETS_MAX]),
             keys: Box::new([Key::default(); BATCH_PACKETS_MAX]),
-            digests: [Digest::default(); BATCH_PACKETS_MAX],
         };
         let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
         let (executions, origin, is_asked) = (Mutex::default(), AtomicU16::new(0), AtomicBool::new(true));
@@ -172,11 +172,11 @@ impl FlowModule {
         self.table.shared.tickets.done(Ticket(ticket));
     }
 
-    /// Worker `worker`'s cache forgets everything. For measurements of what packets cost that it does not know.
+    /// Worker `worker` leaves its caches alone from now on. For measurements of what packets cost that they do not know.
     #[doc(hidden)]
-    pub fn forget(&self, worker: usize) {
+    pub fn bypass_caches(&self, worker: usize) {
         if let Some(Ok(mut own)) = self.lanes.get(worker).map(|own| own.try_lock()) {
-            own.lane.forget();
+            own.lane.bypass_caches();
         }
     }
 
@@ -197,60 +197,6 @@ impl FlowModule {
         lane.end(shared);
     }
 
-    /// Decides by flows about packets of a port with a number.
-    fn decide_for(
-        &self,
-        own: &mut Own,
-        (batch, number): (&Batch<'_>, u16),
-        now_ns: u64,
-        verdicts: &mut Verdicts,
-    ) {
-        let shared = &*self.table.shared;
-        let Own { lane, keys, digests } = own;
-        let metadata = Metadata { in_port: number, ..Metadata::default() };
-        let is_warm = lane.is_warm();
-        for ((header, key), digest) in batch.headers.iter().zip(&mut **keys).zip(&mut *digests) {
-            let offsets = extract(header.bytes(), &metadata, key);
-            *digest = shared.secret.digest(key, offsets.is_long);
-            if is_warm {
-                lane.prefetch(digest.hash);
-            }
-        }
-        lane.begin(shared);
-        if !is_warm {
-            lane.foresee(shared, &keys[..batch.headers.len().min(BATCH_PACKETS_MAX)]);
-        }
-        let (is_asked, origin) = (self.is_asked.load(Ordering::Relaxed), self.origin.load(Ordering::Relaxed));
-        let port = batch.port;
-        let (meters, may_hold) = (&self.table.meters, !self.is_uplink(port));
-        let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold };
-        for (packet, header) in batch.headers.iter().enumerate().take(BATCH_PACKETS_MAX) {
-            let (digest, key) = (digests[packet], &keys[packet]);
-            if is_warm && executor.act_at_once(packet, header, (digest, key), &metadata) {
-                continue;
-            }
-            let hit = match is_warm {
-                true => executor.look_up(digest, key),
-                false => executor.look_up_foreseen(packet, digest, key),
-            };
-            match hit {
-                Some(hit) => executor.act(packet, header, key, hit, &metadata),
-                None if is_asked => executor.miss(packet, header, metadata, digest.hash),
-                // What a control plane that is gone had of the flow may be with the next one.
-                None if executor.lane.pending.overtake(&shared.tickets, digest.hash) => {
-                    self.stand_in(batch, packet..packet + 1, now_ns, executor.verdicts);
-                }
-                None => executor.verdicts.drop_packet(packet, DropReason::OutOfOrder),
-            }
-        }
-        if lane.pending.is_any() {
-            lane.pending.tidy(&shared.tickets, now_ns);
-        }
-        lane.borrows.give_back(&self.table.meters);
-        lane.learn();
-        lane.end(shared);
-    }
-
     /// Packets go another way than those of their port that the control plane has: what it still has is late. While one of those
     /// is being sent they go nowhere.
     fn stand_in_for_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
@@ -266,7 +212,7 @@ impl FlowModule {
         }
     }
 
-    fn is_uplink(&self, port: PortId) -> bool {
+    pub(crate) fn is_uplink(&self, port: PortId) -> bool {
         let word = self.uplinks.get(port.index() / 64).map_or(0, |word| word.load(Ordering::Relaxed));
         word >> (port.index() % 64) & 1 == 1
     }
@@ -281,7 +227,7 @@ impl FlowModule {
     }
 
     /// Has the module behind this one decide about some packets of a batch.
-    fn stand_in(
+    pub(crate) fn stand_in(
         &self,
         batch: &Batch<'_>,
         packets: std::ops::Range<usize>,

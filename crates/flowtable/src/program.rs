@@ -114,6 +114,12 @@ impl Step {
         Code::ALL.get(usize::from(self.0 as u8)).copied().unwrap_or(Code::End)
     }
 
+    /// Whether it does this.
+    #[inline]
+    pub(crate) fn is(self, code: Code) -> bool {
+        self.0 as u8 == code as u8
+    }
+
     /// `bits` bits of the operands, from bit `shift` on.
     #[inline]
     pub(crate) fn operand(self, shift: u32, bits: u32) -> u64 {

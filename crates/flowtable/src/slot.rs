@@ -157,6 +157,11 @@ impl MaskSlot {
         })
     }
 
+    /// Adds its bits to others.
+    pub(crate) fn add_to(&self, bits: &mut Key) {
+        self.words().for_each(|(index, word)| bits.0[index] |= word);
+    }
+
     /// Where the flow of this mask that `key` belongs to is in the table.
     #[inline]
     pub(crate) fn hash(&self, number: u16, key: &Key, secret: &Secret) -> u64 {

@@ -70,6 +70,21 @@ impl Entry {
         EntryId((self.flags_and_next.load(Ordering::Acquire) & NEXT_MASK) as u32)
     }
 
+    /// Counts a packet. Only its worker does.
+    #[inline(always)]
+    fn count(&self, packet: Counted) {
+        let add =
+            |word: &AtomicU64, more: u64| word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        add(&self.packets, 1);
+        add(&self.bytes, u64::from(packet.len_bytes));
+        self.used_ns.store(packet.now_ns, Ordering::Relaxed);
+        let flags = self.flags_and_next.load(Ordering::Relaxed);
+        let more = flags | u64::from(packet.tcp_flags) << NEXT_BITS;
+        if more != flags {
+            self.flags_and_next.store(more, Ordering::Release);
+        }
+    }
+
     fn clear(&self, next: EntryId) {
         self.packets.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
@@ -88,7 +103,7 @@ pub(crate) struct Counted {
 
 /// One worker's entries.
 #[derive(Debug)]
-struct Stock {
+pub(crate) struct Stock {
     entries: Chunks<Entry, CHUNK>,
     /// Entries that exist.
     made: AtomicU32,
@@ -98,6 +113,15 @@ struct Stock {
     wanted: AtomicU32,
     /// Entries whose flows are gone. Its worker tries the lock and never waits for it.
     returned: Mutex<Vec<EntryId>>,
+}
+
+impl Stock {
+    /// Counts a packet in an entry of this worker's. False if there is no such entry.
+    #[inline(always)]
+    pub(crate) fn count(&self, id: EntryId, packet: Counted) -> bool {
+        let entry = self.entries.get(id.number() as usize);
+        entry.inspect(|entry| entry.count(packet)).is_some()
+    }
 }
 
 /// Every worker's entries.
@@ -200,19 +224,16 @@ impl Stats {
         slot: impl FnOnce() -> Option<&'a FlowSlot>,
         packet: Counted,
     ) {
-        let Some(entry) = self.entry(id) else {
-            return slot().into_iter().for_each(|slot| spill(slot, packet));
-        };
-        let add =
-            |word: &AtomicU64, more: u64| word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
-        add(&entry.packets, 1);
-        add(&entry.bytes, u64::from(packet.len_bytes));
-        entry.used_ns.store(packet.now_ns, Ordering::Relaxed);
-        let flags = entry.flags_and_next.load(Ordering::Relaxed);
-        let more = flags | u64::from(packet.tcp_flags) << NEXT_BITS;
-        if more != flags {
-            entry.flags_and_next.store(more, Ordering::Release);
+        match self.entry(id) {
+            Some(entry) => entry.count(packet),
+            None => slot().into_iter().for_each(|slot| spill(slot, packet)),
         }
+    }
+
+    /// Worker `worker`'s entries.
+    #[inline]
+    pub(crate) fn of(&self, worker: usize) -> Option<&Stock> {
+        self.stocks.get(worker)
     }
 
     /// What all workers counted of a flow.

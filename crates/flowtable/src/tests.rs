@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 
 use lasthop_flow::{Action, Ethernet, FlowKey, FlowStats, Ipv4, Match, Ports, Ufid, Userspace};
-use lasthop_wire::Key;
+use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
+use lasthop_wire::{Key, Metadata, Offload};
 use proptest::prelude::*;
 
-use crate::bounds::{CACHE_TRIED_ONE_IN, FLOW_DATA_BYTES_MAX, FORMER_BYTES};
+use crate::bounds::{CACHE_TRIED_ONE_IN, FLOW_DATA_BYTES_MAX, FORMER_BYTES, OTHER_ENTRIES};
 use crate::compact::Compact;
-use crate::lane::{HITS, Lane};
+use crate::lane::{HITS, LOOKUPS, Lane, MISSES};
 use crate::program::{Code, Step};
+use crate::sight::Sight;
 use crate::slot::Identity;
 use crate::stats::{Counted, EntryId};
 use crate::{Flow, FlowName, FlowTable, InstallError};
@@ -56,20 +58,47 @@ fn flow(number: u8, key: FlowKey, bits: u8, port: u32) -> Flow {
     Flow { ufid: Some(ufid(number)), matching, actions: vec![Action::Output(port)], is_probe: false }
 }
 
-/// What the table says of a packet: the port of its flow's only output.
-fn look_up(table: &FlowTable, lane: &mut Lane, key: &Key) -> Option<u16> {
-    look_up_as(table, lane, key, false)
+/// How a packet is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As a usual one, or as any other.
+    Usual,
+    Other,
+    /// As one of a batch whose packets are looked up side by side.
+    Foreseen,
 }
 
-/// The same, alone or as one of a batch whose packets are looked up side by side.
-fn look_up_as(table: &FlowTable, lane: &mut Lane, key: &Key, is_foreseen: bool) -> Option<u16> {
+/// The packet that a key of [`udp`] describes.
+fn header(key: &FlowKey) -> Header {
+    let (ip, udp) = (key.ipv4.unwrap(), key.udp.unwrap());
+    let mut frame = [&[0; 12][..], &[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, ip.ttl, ip.proto, 0, 0]].concat();
+    frame.extend([ip.src.octets(), ip.dst.octets()].concat());
+    frame.extend([udp.src.to_be_bytes(), udp.dst.to_be_bytes()].concat());
+    frame.resize(60, 0);
+    Header::new(&frame, 60, Offload::default())
+}
+
+/// What the table says of a packet: the port of its flow's only output.
+fn look_up(table: &FlowTable, lane: &mut Lane, key: &FlowKey) -> Option<u16> {
+    look_up_as(table, lane, key, Way::Other)
+}
+
+fn look_up_as(table: &FlowTable, lane: &mut Lane, flow_key: &FlowKey, way: Way) -> Option<u16> {
+    let (key, mut sights) = (packet(flow_key), [Sight::default(); BATCH_PACKETS_MAX]);
     lane.begin(&table.shared);
-    let digest = table.shared.secret.digest(key, false);
-    let hit = if is_foreseen {
-        lane.foresee(&table.shared, &[Key::default(), *key]);
-        lane.look_up_foreseen(&table.shared, 1, digest, key)
-    } else {
-        lane.look_up(&table.shared, digest, key)
+    let hit = match way {
+        Way::Usual => {
+            let (headers, metadata) = ([header(flow_key)], Metadata { in_port: 1, ..Metadata::default() });
+            let mut keys = [Key::default(); BATCH_PACKETS_MAX];
+            lane.behold(&table.shared, (&headers, &metadata), (&mut sights, &mut keys));
+            let at_once = lane.known(&sights[0], &keys[0]);
+            at_once.or_else(|| lane.look_up(&table.shared, &key, Some(&sights[0])))
+        }
+        Way::Other => lane.look_up(&table.shared, &key, None),
+        Way::Foreseen => {
+            lane.foresee(&table.shared, &[Key::default(), key]);
+            lane.look_up_foreseen(&table.shared, 1, &key)
+        }
     };
     if let Some(hit) = hit {
         let slot = table.shared.flows.get(hit.flow as usize).expect("it was found");
@@ -89,16 +118,17 @@ enum Turn {
     Install(u8, (u8, u8, u16), u8, u32),
     Replace(u8, u32),
     Remove(u8),
-    Packet(usize, (u8, u8, u16), bool),
+    Packet(usize, (u8, u8, u16), Way),
 }
 
 fn any_turn() -> impl Strategy<Value = Turn> {
     let key = || (0..4_u8, 0..4_u8, 0..3_u16);
+    let way = prop_oneof![3 => Just(Way::Usual), 1 => Just(Way::Other), 1 => Just(Way::Foreseen)];
     prop_oneof![
         3 => (0..16_u8, key(), 0..8_u8, 0..1000_u32).prop_map(|(name, key, bits, port)| Turn::Install(name, key, bits, port)),
         1 => (0..16_u8, 0..1000_u32).prop_map(|(name, port)| Turn::Replace(name, port)),
         2 => (0..16_u8).prop_map(Turn::Remove),
-        6 => (0..2_usize, key(), any::<bool>()).prop_map(|(worker, key, is_foreseen)| Turn::Packet(worker, key, is_foreseen)),
+        6 => (0..2_usize, key(), way).prop_map(|(worker, key, way)| Turn::Packet(worker, key, way)),
     ]
 }
 
@@ -138,9 +168,9 @@ proptest! {
                     prop_assert_eq!(done.is_ok(), list.remove(&name).is_some());
                     removed.extend(done);
                 }
-                Turn::Packet(worker, (src, dst, port), is_foreseen) => {
-                    let key = packet(&udp(src, dst, port));
-                    let found = look_up_as(&table, &mut lanes[worker], &key, is_foreseen);
+                Turn::Packet(worker, (src, dst, port), way) => {
+                    let (of_packet, key) = (udp(src, dst, port), packet(&udp(src, dst, port)));
+                    let found = look_up_as(&table, &mut lanes[worker], &of_packet, way);
                     let matching = |listed: &&Listed| key.masked(&listed.compact.mask) == listed.compact.key;
                     let wanted: Vec<u32> = list.values().filter(matching).map(|listed| listed.port).collect();
                     match found {
@@ -159,21 +189,42 @@ proptest! {
 }
 
 #[test]
-fn the_cache_is_left_alone_while_it_knows_few_packets_and_tried_again() {
+fn the_caches_are_left_alone_while_they_have_no_room_and_tried_again() {
     let (table, mut lane) = (FlowTable::default(), Lane::new(0, 1));
-    let batch = |lane: &mut Lane, keys: std::ops::Range<u8>| {
-        for src in keys {
-            let is_foreseen = !lane.is_warm();
-            look_up_as(&table, lane, &packet(&udp(src, 0, 0)), is_foreseen);
+    let flows = 3 * *OTHER_ENTRIES.end() as u32;
+    (0..flows).for_each(|number| table.install(exact(number)).unwrap());
+    let batch = |lane: &mut Lane, numbers: std::ops::Range<u32>| {
+        for number in numbers {
+            let way = if lane.is_warm() { Way::Other } else { Way::Foreseen };
+            assert_eq!(look_up_as(&table, lane, &numbered(number), way), Some((number % 1000) as u16));
         }
         lane.learn();
         lane.is_warm()
     };
-    table.install(flow(1, udp(0, 0, 0), 0, 7)).unwrap();
-    assert!(!batch(&mut lane, 0..32), "all were unknown");
-    let cold = std::iter::repeat_with(|| batch(&mut lane, 32..64)).take_while(|is_warm| !is_warm).count();
-    assert_eq!(cold as u32, CACHE_TRIED_ONE_IN - 2);
-    assert!(batch(&mut lane, 0..32), "all are known");
+    assert!((0..1000).all(|number| batch(&mut lane, number..number + 1)), "there is room");
+    (0..flows / 32).for_each(|number| _ = batch(&mut lane, number * 32..(number + 1) * 32));
+    let later = flows / 64..flows / 64 + 10 * CACHE_TRIED_ONE_IN;
+    let warm = later.filter(|number| batch(&mut lane, number * 32..(number + 1) * 32)).count();
+    assert!((5..=80).contains(&warm), "{warm}");
+    assert!((0..10_000).any(|_| batch(&mut lane, 0..8) && batch(&mut lane, 0..8)), "they are known by now");
+}
+
+#[test]
+fn packets_that_differ_where_no_flow_looks_share_an_entry() {
+    let (table, mut lane) = (FlowTable::default(), Lane::new(0, 1));
+    table.install(flow(1, udp(1, 0, 0), 1, 7)).unwrap();
+    let mut look_up = |dst, port, way| look_up_as(&table, &mut lane, &udp(1, dst, port), way);
+    (0..50).for_each(|port| assert_eq!(look_up(port as u8, port, Way::Usual), Some(7)));
+    (0..50).for_each(|port| assert_eq!(look_up(port as u8, port, Way::Other), Some(7)));
+    table.install(flow(2, udp(1, 0, 9), 5, 8)).unwrap();
+    table.remove(FlowName::Ufid(ufid(1))).unwrap();
+    for way in [Way::Usual, Way::Other] {
+        assert_eq!([8, 9, 10, 9].map(|port| look_up(3, port, way)), [None, Some(8), None, Some(8)]);
+    }
+    lane.learn();
+    // Those that were not known: the first of each kind twice, and four that are of no flow.
+    assert_eq!(lane.counts[LOOKUPS] - lane.counts[HITS], 4 + 4);
+    assert_eq!(lane.counts[MISSES], 4);
 }
 
 fn dump(table: &FlowTable) -> Vec<(std::sync::Arc<crate::Installed>, FlowStats)> {
@@ -191,10 +242,10 @@ fn a_flow_that_is_in_use_is_counted_to_the_end_before_its_place_is_given_away() 
     let table = FlowTable::default();
     let mut lane = Lane::new(0, 1);
     table.install(flow(1, udp(1, 2, 3), 7, 5)).unwrap();
-    let key = packet(&udp(1, 2, 3));
+    let key = udp(1, 2, 3);
     assert_eq!(look_up(&table, &mut lane, &key), Some(5));
     lane.begin(&table.shared);
-    let hit = lane.look_up(&table.shared, table.shared.secret.digest(&key, false), &key).unwrap();
+    let hit = lane.look_up(&table.shared, &packet(&key), None).unwrap();
     let removed = table.remove(FlowName::Ufid(ufid(1))).unwrap();
     assert_eq!(table.final_stats(&removed), None, "a visit is under way");
     table.install(flow(2, udp(3, 2, 1), 7, 6)).unwrap();
@@ -205,7 +256,7 @@ fn a_flow_that_is_in_use_is_counted_to_the_end_before_its_place_is_given_away() 
     let stats = FlowStats { packets: 2, bytes: 100, used_ms: 9, tcp_flags: 2 };
     assert_eq!(table.final_stats(&removed), Some(stats));
     assert_eq!(look_up(&table, &mut lane, &key), None);
-    assert_eq!(look_up(&table, &mut lane, &packet(&udp(3, 2, 1))), Some(6));
+    assert_eq!(look_up(&table, &mut lane, &udp(3, 2, 1)), Some(6));
 }
 
 #[test]
@@ -216,7 +267,7 @@ fn flows_have_names_or_matches_and_statistics_start_over() {
     let name = FlowName::Key(&matching.key);
     table.install(unnamed).unwrap();
     let mut lane = Lane::new(0, 1);
-    let key = packet(&udp(1, 2, 3));
+    let key = udp(1, 2, 3);
     (0..3).for_each(|_| assert_eq!(look_up(&table, &mut lane, &key), Some(5)));
     assert_eq!(table.get(name).unwrap().1.packets, 3);
     table.clear_stats(name).unwrap();
@@ -250,37 +301,35 @@ fn masks_are_bounded_and_come_back() {
     assert_eq!(table.len(), (0, 0));
 }
 
+/// One of many packets, and the flow that is for it alone.
+fn numbered(number: u32) -> FlowKey {
+    let [_, b, c, d] = number.to_be_bytes();
+    let ip = Ipv4 { src: [10, b, c, d].into(), proto: 17, ..Ipv4::default() };
+    FlowKey { ipv4: Some(ip), ..udp(0, 0, 0) }
+}
+
+fn exact(number: u32) -> Flow {
+    let (matching, actions) =
+        (Match { key: numbered(number), mask: None }, vec![Action::Output(number % 1000)]);
+    Flow { ufid: None, matching, actions, is_probe: false }
+}
+
 #[test]
 fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
     let table = FlowTable::default();
     let mut lane = Lane::new(0, 1);
     lane.begin(&table.shared);
     lane.end(&table.shared);
-    let key = |number: u32| {
-        let [_, b, c, d] = number.to_be_bytes();
-        let ip = Ipv4 { src: [10, b, c, d].into(), proto: 17, ..Ipv4::default() };
-        FlowKey { ipv4: Some(ip), ..udp(0, 0, 0) }
-    };
     const FLOWS: u32 = 20_000;
-    for number in 0..FLOWS {
-        let matching = Match { key: key(number), mask: None };
-        table
-            .install(Flow {
-                ufid: None,
-                matching,
-                actions: vec![Action::Output(number % 1000)],
-                is_probe: false,
-            })
-            .unwrap();
-    }
+    (0..FLOWS).for_each(|number| table.install(exact(number)).unwrap());
     assert!(table.stats_memory_bytes() <= 64 << 10, "{}", table.stats_memory_bytes());
     for number in (0..FLOWS).step_by(100).cycle().take(1000) {
-        assert_eq!(look_up(&table, &mut lane, &packet(&key(number))), Some((number % 1000) as u16));
+        assert_eq!(look_up(&table, &mut lane, &numbered(number)), Some((number % 1000) as u16));
     }
     // Each flow misses once, and again when another one of the 200 has its place in the cache.
     assert!((700..=800).contains(&lane.counts[HITS]), "{:?}", lane.counts);
     assert!(table.stats_memory_bytes() <= 64 << 10);
-    let stats = table.get(FlowName::Key(&key(100))).unwrap().1;
+    let stats = table.get(FlowName::Key(&numbered(100))).unwrap().1;
     assert_eq!((stats.packets, stats.bytes), (5, 300));
 }
 
@@ -292,7 +341,7 @@ fn a_probe_is_there_by_name_and_no_packet_meets_it() {
     let probe = || Flow { ufid: None, is_probe: true, ..flow(1, udp(1, 2, 3), 7, 6) };
     assert_eq!(table.install(probe()), Ok(()));
     assert_eq!(table.install(probe()), Err(InstallError::Exists));
-    let key = packet(&udp(1, 2, 3));
+    let key = udp(1, 2, 3);
     assert_eq!(look_up(&table, &mut lane, &key), Some(5));
     table.remove(FlowName::Ufid(ufid(1))).unwrap();
     assert_eq!(look_up(&table, &mut lane, &key), None);

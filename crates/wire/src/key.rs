@@ -23,8 +23,10 @@
 //! datapath, ICMP type and code are in the place of ports, the ARP operation in that of the IP protocol, and bit 12 of a
 //! TCI says that there is a tag.
 
+mod brief;
 mod extract;
 
+pub use brief::{BRIEF4_WORDS, BRIEF6_WORDS, Brief};
 pub use extract::{Offsets, extract, ipv6_transport};
 
 /// Words of a key.

@@ -1,9 +1,13 @@
 //! A flow table that knows the traffic's receivers by their addresses, behind masks of somebody else's making.
 
+use std::collections::BTreeSet;
+
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{Flow, FlowModule};
-use lasthop_verdict::Mac;
 
+use lasthop_verdict::{Header, Mac};
+
+use super::frames::Frame;
 use super::{Plan, SENDER};
 
 fn install(module: &FlowModule, destination: Mac, mask: FlowKey, port: u32) {
@@ -14,12 +18,12 @@ fn install(module: &FlowModule, destination: Mac, mask: FlowKey, port: u32) {
     module.table().install(Flow { ufid: None, matching, actions, is_probe: false }).unwrap();
 }
 
-/// One flow for each receiver, by destination address, input port and EtherType; `other_masks` other ones.
+/// One flow for each pair of addresses, by these, input port and EtherType; `other_masks` other ones.
 pub fn module(plan: &Plan, other_masks: u16) -> FlowModule {
     let module = FlowModule::for_workers(1);
     let by_address = |priority| FlowKey {
         in_port: Some(u32::MAX),
-        ethernet: Some(Ethernet { src: Mac([0; 6]), dst: Mac([0xff; 6]) }),
+        ethernet: Some(Ethernet { src: Mac([0xff; 6]), dst: Mac([0xff; 6]) }),
         ether_type: Some(0),
         priority,
         ..FlowKey::default()
@@ -29,14 +33,13 @@ pub fn module(plan: &Plan, other_masks: u16) -> FlowModule {
         // No packet has a priority.
         install(&module, Mac([4, 0, 0, 0, high, low]), by_address(Some(u32::from(other) + 1)), 9);
     }
-    for receiver in 0..plan.receivers {
-        let port = SENDER.0 + 1 + receiver;
-        let address = Mac([2, 0, 0, 0, 0, port as u8]);
-        let ethernet = Ethernet { src: Mac([0; 6]), dst: address };
-        let key =
-            FlowKey { in_port: Some(u32::from(SENDER.0)), ethernet: Some(ethernet), ..FlowKey::default() };
+    let macs = |frame: &Frame| Header::new(&frame.bytes[..14], 14, frame.offload).macs().expect("addresses");
+    for (dst, src) in plan.frames.iter().map(macs).collect::<BTreeSet<_>>() {
+        let ethernet = Some(Ethernet { src, dst });
+        let key = FlowKey { in_port: Some(u32::from(SENDER.0)), ethernet, ..FlowKey::default() };
         let matching = Match { key, mask: Some(by_address(None)) };
-        let actions = vec![Action::Output(u32::from(port))];
+        // The address of a port ends with its number.
+        let actions = vec![Action::Output(u32::from(dst.0[5]))];
         module.table().install(Flow { ufid: None, matching, actions, is_probe: false }).unwrap();
     }
     module

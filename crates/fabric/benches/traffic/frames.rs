@@ -12,6 +12,7 @@ pub const TCP_PAYLOAD_BYTES: u16 = 1448;
 pub const TSO_SEGMENTS: usize = 45;
 const ETHERNET_BYTES: u16 = 14;
 const IPV4_BYTES: u16 = 20;
+const IPV6_BYTES: u16 = 40;
 const TCP_BYTES: u16 = 32;
 
 /// A frame and what its sender left to be done.
@@ -31,6 +32,30 @@ pub fn plain(receiver: u8, len_bytes: usize) -> Frame {
 /// `count` frames of `len_bytes` to the first receiver.
 pub fn one_flow(count: usize, len_bytes: usize) -> Vec<Frame> {
     vec![plain(0, len_bytes); count]
+}
+
+/// The frame with a UDP datagram in it.
+pub fn udp(mut frame: Frame) -> Frame {
+    let packet_bytes = (frame.bytes.len() - usize::from(ETHERNET_BYTES)) as u16;
+    frame.bytes[12..42].copy_from_slice(&[
+        8, 0, 0x45, 0, 0, 0, 0, 7, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 0x9c, 0x40, 0, 53, 0, 0,
+        0, 0,
+    ]);
+    frame.bytes[16..18].copy_from_slice(&packet_bytes.to_be_bytes());
+    frame.bytes[38..40].copy_from_slice(&(packet_bytes - IPV4_BYTES).to_be_bytes());
+    frame
+}
+
+/// The same on IPv6, for which it has to have room.
+pub fn udp6(mut frame: Frame) -> Frame {
+    let payload_bytes = (frame.bytes.len() - usize::from(ETHERNET_BYTES + IPV6_BYTES)) as u16;
+    let packet = &mut frame.bytes[12..];
+    packet[..10].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 17, 64]);
+    packet[10..42].copy_from_slice(&[0xfd; 32]);
+    packet[6..8].copy_from_slice(&payload_bytes.to_be_bytes());
+    packet[42..50].copy_from_slice(&[0x9c, 0x40, 0, 53, 0, 0, 0, 0]);
+    packet[46..48].copy_from_slice(&payload_bytes.to_be_bytes());
+    frame
 }
 
 /// An unsegmented TCP frame of `segments` segments' payload to the first receiver, its checksum not complete.

@@ -165,7 +165,7 @@ impl Traffic {
         self.sender.tx.publish();
         self.now_ns += VISIT_NS;
         if let Some(module) = &self.uncached {
-            module.forget(0);
+            module.bypass_caches(0);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use lasthop_fabric::Capabilities;
 
-use super::frames::{TSO_SEGMENTS, one_flow, plain, tcp};
+use super::frames::{Frame, TSO_SEGMENTS, one_flow, plain, tcp, udp, udp6};
 use super::{Decider, Layout, Plan, everything};
 
 /// Packets of a full batch.
@@ -46,19 +46,27 @@ pub const ALL: &[Scenario] = &[
     ("flow-cached-1000-masks", || flows(1000, true)),
     ("flow-cached-32-destinations", || Plan {
         decider: Decider::Flows { other_masks: 0, is_cached: true },
+        frames: destinations().frames.into_iter().map(udp).collect(),
         ..destinations()
     }),
+    ("flow-cached-ipv6", || Plan { frames: sources().into_iter().map(udp6).collect(), ..flows(0, true) }),
     ("flow-found", || flows(0, false)),
     ("flow-found-100-masks", || flows(100, false)),
 ];
 
-/// Packets of different keys, all of one flow.
+/// Packets of as many flows.
 pub fn flows(other_masks: u16, is_cached: bool) -> Plan {
+    let frames = sources().into_iter().map(udp).collect();
+    Plan { decider: Decider::Flows { other_masks, is_cached }, ..Plan::bridged(frames) }
+}
+
+/// From different addresses.
+fn sources() -> Vec<Frame> {
     let mut frames = one_flow(BATCH, 64);
     for (frame, source) in frames.iter_mut().zip(0..) {
         frame.bytes[10] = source;
     }
-    Plan { decider: Decider::Flows { other_masks, is_cached }, ..Plan::bridged(frames) }
+    frames
 }
 
 /// Each packet of a batch to another receiver.

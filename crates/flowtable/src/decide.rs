@@ -1,0 +1,138 @@
+//! What is decided on a batch: look-ups, actions.
+//!
+//! ```text
+//!   caches help       all packets: sight ─> lines of the cache come in     each: cache, or key ─> caches, masks ─> actions
+//!   caches do not     all packets: key ─> masks side by side               each: ─> actions
+//! ```
+
+use std::sync::atomic::Ordering;
+
+use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Header, Verdicts};
+use lasthop_wire::key::{extract, field};
+use lasthop_wire::{Key, Metadata};
+
+use crate::cache::Hit;
+use crate::execute::Executor;
+use crate::module::{FlowModule, Own};
+use crate::sight::{Kind, Sight};
+
+impl FlowModule {
+    /// Decides by flows about packets of a port with a number.
+    pub(crate) fn decide_for(
+        &self,
+        own: &mut Own,
+        (batch, number): (&Batch<'_>, u16),
+        now_ns: u64,
+        verdicts: &mut Verdicts,
+    ) {
+        let shared = &*self.table.shared;
+        let Own { lane, sights, keys } = own;
+        let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
+        let metadata = Metadata { in_port: number, ..Metadata::default() };
+        lane.begin(shared);
+        let is_warm = lane.is_warm();
+        if is_warm {
+            lane.behold(shared, (headers, &metadata), (sights, keys));
+        } else {
+            lane.foresee(shared, extract_all(headers, &metadata, keys));
+        }
+        let port = batch.port;
+        let (meters, may_hold) = (&self.table.meters, !self.is_uplink(port));
+        let origin = self.origin.load(Ordering::Relaxed);
+        let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold };
+        match is_warm {
+            true => self.go_by_caches(&mut executor, batch, &metadata, (&**sights, &**keys)),
+            false => self.go_by_foresight(&mut executor, batch, &metadata, &**keys),
+        }
+        lane.finish(shared, &self.table.meters, now_ns);
+    }
+
+    #[inline]
+    fn go_by_caches(
+        &self,
+        executor: &mut Executor<'_>,
+        batch: &Batch<'_>,
+        metadata: &Metadata,
+        (sights, counted): (&[Sight; BATCH_PACKETS_MAX], &[Key; BATCH_PACKETS_MAX]),
+    ) {
+        let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
+        let mut packet = 0;
+        while let (Some(header), Some(sight)) = (headers.get(packet), sights.get(packet)) {
+            let may_go = !executor.lane.pending.is_any();
+            if may_go && sight.kind == Kind::Four {
+                let sent = executor.send_known(&headers[packet..], &sights[packet..], packet);
+                packet += sent;
+                if sent > 0 {
+                    continue;
+                }
+            }
+            let hit = if may_go { executor.lane.known(sight, &counted[packet]) } else { None };
+            match hit {
+                Some(hit) => executor.act(packet, header, sight.tcp_flags, hit, metadata),
+                None => self.act_at_length(executor, (batch, packet), sight, metadata),
+            }
+            packet += 1;
+        }
+    }
+
+    fn go_by_foresight(
+        &self,
+        executor: &mut Executor<'_>,
+        batch: &Batch<'_>,
+        metadata: &Metadata,
+        keys: &[Key; BATCH_PACKETS_MAX],
+    ) {
+        for (packet, key) in keys.iter().enumerate().take(batch.headers.len()) {
+            let hit = executor.look_up_foreseen(packet, key);
+            self.act_or_ask(executor, (batch, packet), key, hit, metadata);
+        }
+    }
+
+    /// Looks a packet up that no cache knew at once.
+    #[inline(never)]
+    fn act_at_length(
+        &self,
+        executor: &mut Executor<'_>,
+        (batch, packet): (&Batch<'_>, usize),
+        sight: &Sight,
+        metadata: &Metadata,
+    ) {
+        let mut key = Key::default();
+        extract(batch.headers[packet].bytes(), metadata, &mut key);
+        let hit = executor.look_up(&key, Some(sight));
+        self.act_or_ask(executor, (batch, packet), &key, hit, metadata);
+    }
+
+    /// Does what the flow of a packet says, or what is to be done with packets that have none.
+    fn act_or_ask(
+        &self,
+        executor: &mut Executor<'_>,
+        (batch, packet): (&Batch<'_>, usize),
+        key: &Key,
+        hit: Option<Hit>,
+        metadata: &Metadata,
+    ) {
+        let (header, shared) = (&batch.headers[packet], executor.shared);
+        let tcp_flags = key.get(field::TCP_FLAGS) as u16;
+        match hit {
+            Some(hit) => executor.act(packet, header, tcp_flags, hit, metadata),
+            None if self.is_asked.load(Ordering::Relaxed) => executor.miss(packet, header, key, *metadata),
+            // What a control plane that is gone had of the flow may be with the next one.
+            None if executor.lane.pending.overtake(&shared.tickets, shared.secret.of_key(key)) => {
+                self.stand_in(batch, packet..packet + 1, executor.now_ns, executor.verdicts);
+            }
+            None => executor.verdicts.drop_packet(packet, DropReason::OutOfOrder),
+        }
+    }
+}
+
+fn extract_all<'a>(
+    headers: &[Header],
+    metadata: &Metadata,
+    keys: &'a mut [Key; BATCH_PACKETS_MAX],
+) -> &'a [Key] {
+    for (header, key) in headers.iter().zip(keys.iter_mut()) {
+        extract(header.bytes(), metadata, key);
+    }
+    &keys[..headers.len()]
+}

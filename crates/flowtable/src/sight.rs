@@ -1,0 +1,217 @@
+//! What a worker sees of packets before it looks them up: of all their headers, the bits that any flow looks at.
+//!
+//! Packets that differ in other bits go the same way, so they share an entry of the cache: where flows look at Ethernet addresses
+//! only, all connections between two guests are one entry. A change of these bits makes all entries worthless.
+//!
+//! ```text
+//!   masks of all flows ── or ──> scope ──┐
+//!   header ──> brief or key ────────────and──> hash, what is compared
+//! ```
+
+use lasthop_wire::Key;
+use lasthop_wire::key::{BRIEF4_WORDS, BRIEF6_WORDS, Brief, KEY_WORDS};
+
+use crate::bounds::SCOPE_NARROWS_AFTER;
+use crate::cache::Sought;
+use crate::hash::Secret;
+
+/// Which bits flows look at, or somewhat more: it becomes wider at once and narrower once in a while.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope {
+    key: Key,
+    brief4: Brief<BRIEF4_WORDS>,
+    brief6: Brief<BRIEF6_WORDS>,
+    /// Number of the change that it came with; never 0.
+    time: u16,
+    /// What flows do look at, and batches until it becomes that; none if it is.
+    wanted: Key,
+    batches_left: u32,
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        Self::new(Key::default(), 1)
+    }
+}
+
+/// The same for packets of one port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PortScope {
+    brief4: Brief<BRIEF4_WORDS>,
+    brief6: Brief<BRIEF6_WORDS>,
+    tag: u32,
+    hash: u64,
+}
+
+impl Scope {
+    fn new(key: Key, time: u16) -> Self {
+        let (brief4, brief6) = (Brief::<BRIEF4_WORDS>::mask_of(&key), Brief::<BRIEF6_WORDS>::mask_of(&key));
+        Self { key, brief4, brief6, time, wanted: key, batches_left: 0 }
+    }
+
+    /// Flows look at these bits from now on. True if what was cached before could be taken for something newer: a number is used
+    /// again.
+    #[must_use]
+    pub(crate) fn aim(&mut self, bits: Key) -> bool {
+        self.wanted = bits;
+        if bits.masked(&self.key) != bits {
+            return self.change();
+        }
+        if bits == self.key {
+            self.batches_left = 0;
+        } else if self.batches_left == 0 {
+            self.batches_left = SCOPE_NARROWS_AFTER;
+        }
+        false
+    }
+
+    /// A batch begins. True as above.
+    #[inline]
+    #[must_use]
+    pub(crate) fn begin(&mut self) -> bool {
+        self.batches_left > 0 && self.count_down()
+    }
+
+    #[cold]
+    fn count_down(&mut self) -> bool {
+        self.batches_left -= 1;
+        self.batches_left == 0 && self.change()
+    }
+
+    fn change(&mut self) -> bool {
+        let (time, is_over) = self.time.overflowing_add(1);
+        *self = Self::new(self.wanted, time.max(1));
+        is_over
+    }
+
+    /// For packets of the port with this number, which always counts.
+    #[inline]
+    pub(crate) fn at(&self, port: u16, secret: &Secret) -> PortScope {
+        let tag = u32::from(self.time) << 16 | u32::from(port);
+        let hash = secret.of_word(BRIEF6_WORDS, u64::from(port));
+        PortScope { brief4: self.brief4, brief6: self.brief6, tag, hash }
+    }
+
+    /// What counts of a key.
+    #[inline]
+    pub(crate) fn of_key(&self, key: &Key) -> Key {
+        key.masked(&self.key)
+    }
+
+    /// How a packet of which `counted` is what counts is sought if it is not a usual one.
+    #[inline]
+    pub(crate) fn sought<'a>(&self, counted: &'a Key, secret: &Secret) -> Sought<'a, KEY_WORDS> {
+        Sought { hash: secret.of_words(&counted.0), tag: u32::from(self.time) << 16, key: &counted.0 }
+    }
+}
+
+/// What packets are sought by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The brief of IPv4.
+    #[default]
+    Four,
+    /// The brief of IPv6.
+    Six,
+    /// The key.
+    Other,
+}
+
+/// What is seen of one packet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sight {
+    /// What counts of its brief.
+    words: [u64; BRIEF6_WORDS],
+    hash: u64,
+    tag: u32,
+    pub(crate) tcp_flags: u16,
+    pub(crate) kind: Kind,
+}
+
+impl Sight {
+    /// Becomes that of the packet that begins with `head`, the first time that it is looked up. False if it is none of IPv4 that is
+    /// usual; nothing is seen of it then.
+    #[inline(always)]
+    pub(crate) fn see4(&mut self, head: &[u8], scope: &PortScope, secret: &Secret) -> bool {
+        let Some(whole) = Brief::<BRIEF4_WORDS>::of(head) else { return false };
+        let brief = whole.masked(&scope.brief4);
+        self.words[..BRIEF4_WORDS].copy_from_slice(&brief.0);
+        self.hash = secret.of_brief(&brief.0, scope.hash);
+        (self.tag, self.tcp_flags, self.kind) = (scope.tag, whole.tcp_flags(), Kind::Four);
+        true
+    }
+
+    /// The same of IPv6.
+    #[inline(always)]
+    pub(crate) fn see6(&mut self, head: &[u8], scope: &PortScope, secret: &Secret) -> bool {
+        let Some(whole) = Brief::<BRIEF6_WORDS>::of(head) else { return false };
+        self.words = whole.masked(&scope.brief6).0;
+        self.hash = secret.of_brief(&self.words, scope.hash);
+        (self.tag, self.tcp_flags, self.kind) = (scope.tag, whole.tcp_flags(), Kind::Six);
+        true
+    }
+
+    /// Becomes that of a packet that is none of them.
+    pub(crate) fn see_other(&mut self, sought: Sought<'_, KEY_WORDS>, tcp_flags: u16) {
+        (self.hash, self.tag) = (sought.hash, sought.tag);
+        (self.tcp_flags, self.kind) = (tcp_flags, Kind::Other);
+    }
+
+    /// As it is sought if it is usual and of IPv4.
+    #[inline(always)]
+    pub(crate) fn four(&self) -> Sought<'_, BRIEF4_WORDS> {
+        Sought { hash: self.hash, tag: self.tag, key: &self.words.as_chunks().0[0] }
+    }
+
+    /// The same of IPv6.
+    #[inline]
+    pub(crate) fn six(&self) -> Sought<'_, BRIEF6_WORDS> {
+        Sought { hash: self.hash, tag: self.tag, key: &self.words }
+    }
+
+    /// As any other one is of which `counted` is what counts.
+    #[inline]
+    pub(crate) fn other<'a>(&self, counted: &'a Key) -> Sought<'a, KEY_WORDS> {
+        Sought { hash: self.hash, tag: self.tag, key: &counted.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NARROW: Key = Key([1; KEY_WORDS]);
+    const WIDE: Key = Key([3; KEY_WORDS]);
+
+    #[test]
+    fn a_scope_becomes_wider_at_once_and_narrower_later() {
+        let mut scope = Scope::default();
+        assert!(!scope.aim(WIDE) && scope.of_key(&WIDE) == WIDE);
+        let other = Key([2; KEY_WORDS]);
+        for bits in [NARROW, other, NARROW] {
+            assert!(!scope.aim(bits) && scope.of_key(&WIDE) == WIDE);
+        }
+        (1..SCOPE_NARROWS_AFTER).for_each(|_| assert!(!scope.begin()));
+        assert_eq!((scope.time, scope.of_key(&WIDE)), (2, WIDE));
+        assert!(!scope.begin());
+        assert_eq!((scope.time, scope.of_key(&WIDE)), (3, NARROW));
+        assert!(!scope.begin() && scope.batches_left == 0);
+        assert!(!scope.aim(other) && scope.of_key(&WIDE) == other, "it is no part of the other");
+    }
+
+    #[test]
+    fn a_scope_that_is_wanted_again_stays() {
+        let mut scope = Scope::default();
+        assert!(![WIDE, NARROW, WIDE].into_iter().any(|bits| scope.aim(bits)));
+        assert_eq!((scope.time, scope.batches_left), (2, 0));
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_told() {
+        let mut scope = Scope::default();
+        let bits = |change: u32| if change.is_multiple_of(2) { NARROW } else { Key([2; KEY_WORDS]) };
+        let again = (0..u32::from(u16::MAX)).filter(|change| scope.aim(bits(*change)));
+        assert_eq!(again.collect::<Vec<_>>(), [u32::from(u16::MAX) - 1]);
+        assert_eq!(scope.time, 1);
+    }
+}

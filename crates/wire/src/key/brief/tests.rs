@@ -1,0 +1,190 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Metadata;
+use crate::key::extract;
+
+const METADATA: Metadata = Metadata {
+    recirc_id: 1,
+    dp_hash: 2,
+    priority: 3,
+    mark: 4,
+    in_port: 5,
+    link: super::super::Link::Ethernet,
+};
+
+fn key_of(head: &[u8]) -> Key {
+    let mut key = Key::default();
+    extract(head, &METADATA, &mut key);
+    key
+}
+
+/// The key that a brief stands for.
+trait Brevity: Sized {
+    fn brief_of(head: &[u8]) -> Option<Self>;
+    fn under(&self, mask: &Key) -> Self;
+    fn flags(&self) -> u16;
+    fn key(&self) -> Key;
+}
+
+fn link_key([first, second]: [u64; 2]) -> Key {
+    let mut key = key_of(&[]);
+    key.put(field::ETH_DST, first >> 16);
+    key.put(field::ETH_SRC, (first & 0xffff) << 32 | second >> 32);
+    let tci = second >> 16 & 0xffff;
+    key.put(field::VLAN_TPID, if tci == 0 { 0 } else { 0x8100 });
+    key.put(field::VLAN_TCI, tci);
+    key
+}
+
+impl Brevity for Brief<BRIEF4_WORDS> {
+    fn brief_of(head: &[u8]) -> Option<Self> {
+        Self::of(head)
+    }
+
+    fn under(&self, mask: &Key) -> Self {
+        self.masked(&Self::mask_of(mask))
+    }
+
+    fn flags(&self) -> u16 {
+        self.tcp_flags()
+    }
+
+    fn key(&self) -> Key {
+        let [first, second, third, fourth] = self.0.map(u64::swap_bytes);
+        let mut key = link_key([first, second]);
+        key.put(field::ETH_TYPE, 0x0800);
+        key.put(field::IP_TOS, second & 0xff);
+        key.put(field::IP_TTL, third >> 56);
+        key.put(field::IP_PROTO, third >> 48 & 0xff);
+        key.put(field::IPV4_SRC, third >> 16 & 0xffff_ffff);
+        key.put(field::IPV4_DST, (third & 0xffff) << 16 | fourth >> 48);
+        key.put(field::TP_SRC, fourth >> 32 & 0xffff);
+        key.put(field::TP_DST, fourth >> 16 & 0xffff);
+        key.put(field::TCP_FLAGS, fourth & 0xffff);
+        key
+    }
+}
+
+impl Brevity for Brief<BRIEF6_WORDS> {
+    fn brief_of(head: &[u8]) -> Option<Self> {
+        Self::of(head)
+    }
+
+    fn under(&self, mask: &Key) -> Self {
+        self.masked(&Self::mask_of(mask))
+    }
+
+    fn flags(&self) -> u16 {
+        self.tcp_flags()
+    }
+
+    fn key(&self) -> Key {
+        let [first, second, addresses @ .., seventh, eighth] = self.0.map(u64::swap_bytes);
+        let mut key = link_key([first, second]);
+        key.put(field::ETH_TYPE, 0x86dd);
+        key.put(field::IP_PROTO, second >> 8 & 0xff);
+        key.put(field::IP_TTL, second & 0xff);
+        key.0[8..12].copy_from_slice(&addresses);
+        key.put(field::IP_TOS, seventh >> 52);
+        key.put(field::IPV6_LABEL, seventh >> 32);
+        key.put(field::TP_SRC, seventh >> 16 & 0xffff);
+        key.put(field::TP_DST, seventh & 0xffff);
+        key.put(field::TCP_FLAGS, eighth >> 48);
+        key
+    }
+}
+
+/// Bytes by which a packet is known to be a usual one, and those of which its transport header is the first.
+const USUAL4: (&[(usize, u8)], usize) = (&[(12, 8), (13, 0), (14, 0x45), (20, 0x40), (21, 0)], 34);
+const USUAL6: (&[(usize, u8)], usize) = (&[(12, 0x86), (13, 0xdd), (14, 0x6f)], 54);
+
+/// A packet that is usual, but for what chance changes of the bytes that decide on it.
+fn any_packet() -> impl Strategy<Value = Vec<u8>> {
+    let (bytes, tag) = (prop::collection::vec(any::<u8>(), 128), prop::option::of(any::<[u8; 2]>()));
+    let change = prop::option::weighted(0.3, (12..70_usize, any::<u8>()));
+    let len = prop_oneof![3 => Just(128), 1 => 0..128_usize];
+    let form = (any::<bool>(), any::<bool>());
+    (bytes, tag, form, change, len).prop_map(|(mut bytes, tag, (is_four, is_tcp), change, len)| {
+        let (usual, transport) = if is_four { USUAL4 } else { USUAL6 };
+        usual.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+        bytes[if is_four { 23 } else { 20 }] = if is_tcp { 6 } else { 17 };
+        bytes[transport + 12] = 0x50 | bytes[transport + 12] & 0xf;
+        if let Some((at, byte)) = change {
+            bytes[at] = byte;
+        }
+        if let Some([high, low]) = tag {
+            bytes.splice(12..12, [0x81, 0, high, low]);
+        }
+        bytes.truncate(len);
+        bytes
+    })
+}
+
+fn check<B: Brevity>(packet: &[u8], mask: &Key) -> Result<(), TestCaseError> {
+    let Some(brief) = B::brief_of(packet) else { return Ok(()) };
+    let key = key_of(packet);
+    prop_assert_eq!(brief.key(), key);
+    prop_assert_eq!(u64::from(brief.flags()), key.get(field::TCP_FLAGS));
+    // What is left of it has all of the key that the mask looks at.
+    prop_assert_eq!(brief.under(mask).key().masked(mask), key.masked(mask));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_brief_is_its_packets_key(packet in any_packet(), words in any::<[u64; 12]>()) {
+        let mut mask = Key::default();
+        mask.0[..12].copy_from_slice(&words);
+        check::<Brief<BRIEF4_WORDS>>(&packet, &mask)?;
+        check::<Brief<BRIEF6_WORDS>>(&packet, &mask)?;
+    }
+}
+
+/// Whether a packet that has these bytes besides has a brief.
+fn has_brief<B: Brevity>(packet: &[u8], changes: &[(usize, u8)]) -> bool {
+    let mut bytes = packet.to_vec();
+    changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+    B::brief_of(&bytes).is_some()
+}
+
+/// The usual TCP packet that is as short as it can be, one of UDP, tagged once and twice.
+fn check_lengths<B: Brevity>(packet: &[u8], len: usize) {
+    let mut packet = packet.to_vec();
+    let (proto, udp_len) = if len == 54 { (23, 42) } else { (20, 62) };
+    let mut udp = packet.clone();
+    udp[proto] = 17;
+    assert!(B::brief_of(&udp[..udp_len]).is_some() && B::brief_of(&udp[..udp_len - 1]).is_none());
+    assert!(B::brief_of(&packet[..len]).is_some() && B::brief_of(&packet[..len - 1]).is_none());
+    packet.splice(12..12, [0x81, 0, 0, 7]);
+    assert!(B::brief_of(&packet[..len + 4]).is_some() && B::brief_of(&packet[..len + 3]).is_none());
+    packet.splice(12..12, [0x81, 0, 0, 7]);
+    assert!(B::brief_of(&packet).is_none(), "two tags");
+}
+
+#[test]
+fn usual_packets_have_briefs_and_others_do_not() {
+    let mut tcp = vec![0; 128];
+    (tcp[12], tcp[14], tcp[23], tcp[46]) = (8, 0x45, 6, 0x50);
+    let has_brief = |change| has_brief::<Brief<BRIEF4_WORDS>>(&tcp, &[change]);
+    assert!(
+        [(20, 0x40), (23, 17), (46, 0xf0)].into_iter().all(has_brief),
+        "not to be fragmented, UDP, options"
+    );
+    let others = [(12, 9), (13, 6), (14, 0x46), (20, 0x20), (20, 1), (21, 1), (23, 1), (46, 0x40)];
+    assert!(!others.into_iter().any(has_brief));
+    check_lengths::<Brief<BRIEF4_WORDS>>(&tcp, 54);
+}
+
+#[test]
+fn so_have_usual_packets_of_ipv6() {
+    let mut tcp = vec![0; 128];
+    (tcp[12], tcp[13], tcp[14], tcp[20], tcp[66]) = (0x86, 0xdd, 0x60, 6, 0x50);
+    let has_brief = |change| has_brief::<Brief<BRIEF6_WORDS>>(&tcp, &[change]);
+    assert!([(14, 0x6f), (20, 17), (66, 0xf0)].into_iter().all(has_brief), "any class, UDP, options");
+    let others = [(12, 8), (14, 0x50), (20, 0), (20, 44), (20, 58), (66, 0x40)];
+    assert!(!others.into_iter().any(has_brief));
+    check_lengths::<Brief<BRIEF6_WORDS>>(&tcp, 74);
+}
