@@ -13,6 +13,7 @@ use lasthop_wire::{Key, Metadata};
 
 use crate::cache::Hit;
 use crate::execute::Executor;
+use crate::marks::Mark;
 use crate::module::{FlowModule, Own};
 use crate::sight::{Kind, Sight};
 
@@ -58,15 +59,15 @@ impl FlowModule {
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let mut packet = 0;
         while let (Some(header), Some(sight)) = (headers.get(packet), sights.get(packet)) {
-            let may_go = !executor.lane.pending.is_any();
-            if may_go && sight.kind == Kind::Four {
+            if sight.kind == Kind::Four {
                 let sent = executor.send_known(&headers[packet..], &sights[packet..], packet);
                 packet += sent;
                 if sent > 0 {
                     continue;
                 }
             }
-            let hit = if may_go { executor.lane.known(sight, &counted[packet]) } else { None };
+            let is_clear = executor.lane.is_clear(sight);
+            let hit = if is_clear { executor.lane.known(sight, &counted[packet]) } else { None };
             match hit {
                 Some(hit) => executor.act(packet, header, sight.tcp_flags, hit, metadata),
                 None => self.act_at_length(executor, (batch, packet), sight, metadata),
@@ -84,7 +85,7 @@ impl FlowModule {
     ) {
         for (packet, key) in keys.iter().enumerate().take(batch.headers.len()) {
             let hit = executor.look_up_foreseen(packet, key);
-            self.act_or_ask(executor, (batch, packet), key, hit, metadata);
+            self.act_or_ask(executor, (batch, packet), (key, Mark::Unseen), hit, metadata);
         }
     }
 
@@ -100,7 +101,7 @@ impl FlowModule {
         let mut key = Key::default();
         extract(batch.headers[packet].bytes(), metadata, &mut key);
         let hit = executor.look_up(&key, Some(sight));
-        self.act_or_ask(executor, (batch, packet), &key, hit, metadata);
+        self.act_or_ask(executor, (batch, packet), (&key, Mark::of(sight)), hit, metadata);
     }
 
     /// Does what the flow of a packet says, or what is to be done with packets that have none.
@@ -108,7 +109,7 @@ impl FlowModule {
         &self,
         executor: &mut Executor<'_>,
         (batch, packet): (&Batch<'_>, usize),
-        key: &Key,
+        (key, mark): (&Key, Mark),
         hit: Option<Hit>,
         metadata: &Metadata,
     ) {
@@ -116,7 +117,9 @@ impl FlowModule {
         let tcp_flags = key.get(field::TCP_FLAGS) as u16;
         match hit {
             Some(hit) => executor.act(packet, header, tcp_flags, hit, metadata),
-            None if self.is_asked.load(Ordering::Relaxed) => executor.miss(packet, header, key, *metadata),
+            None if self.is_asked.load(Ordering::Relaxed) => {
+                executor.miss(packet, header, (key, mark), *metadata)
+            }
             // What a control plane that is gone had of the flow may be with the next one.
             None if executor.lane.pending.overtake(&shared.tickets, shared.secret.of_key(key)) => {
                 self.stand_in(batch, packet..packet + 1, executor.now_ns, executor.verdicts);

@@ -11,6 +11,7 @@ use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX
 use crate::cache::Hit;
 use crate::executions::Execution;
 use crate::lane::Lane;
+use crate::marks::Mark;
 use crate::meter::Meters;
 use crate::parcel::{ETHERNET_BYTES, EVERYTHING, Parcel};
 use crate::pending::{Ticket, Turn};
@@ -41,8 +42,8 @@ pub(crate) struct Executor<'a> {
 
 /// What is done with a packet.
 enum Todo<'a> {
-    /// The control plane is asked; the hash of its key.
-    Ask(u64),
+    /// The control plane is asked; the hash of its key, and how others of its flow are known.
+    Ask(u64, Mark),
     /// The actions of its flow, and the flow's tag.
     Follow(u64, u32),
     /// Actions of no flow, and what is told in the place of one.
@@ -94,8 +95,12 @@ impl Executor<'_> {
     pub(crate) fn send_known(&mut self, headers: &[Header], sights: &[Sight], first: usize) -> usize {
         let (lane, shared, now_ns) = (&*self.lane, self.shared, self.now_ns);
         let Some(stock) = shared.stats.of(lane.worker()) else { return 0 };
+        let is_any_behind = lane.pending.is_any();
         let mut packet = first;
         for (header, sight) in headers.iter().zip(sights) {
+            if is_any_behind && !lane.pending.is_clear(sight) {
+                break;
+            }
             let Some(hit) = lane.known4(sight) else { break };
             let (len_bytes, tcp_flags) = (header.frame_len_bytes(), sight.tcp_flags);
             let step = Step(hit.program);
@@ -141,8 +146,15 @@ impl Executor<'_> {
 
     /// Asks the control plane about a packet of no flow.
     #[cold]
-    pub(crate) fn miss(&mut self, packet: usize, header: &Header, key: &Key, metadata: Metadata) {
-        self.act_at_length(Parcel::new(packet, header, metadata), Todo::Ask(self.shared.secret.of_key(key)));
+    pub(crate) fn miss(
+        &mut self,
+        packet: usize,
+        header: &Header,
+        (key, mark): (&Key, Mark),
+        metadata: Metadata,
+    ) {
+        let todo = Todo::Ask(self.shared.secret.of_key(key), mark);
+        self.act_at_length(Parcel::new(packet, header, metadata), todo);
     }
 
     /// Does what the control plane says, to a packet of its own.
@@ -177,7 +189,7 @@ impl Executor<'_> {
     fn follow(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, todo: Todo<'_>) {
         let shared = self.shared;
         let done = match todo {
-            Todo::Ask(hash) => return self.ask(fate, parcel, hash),
+            Todo::Ask(hash, mark) => return self.ask(fate, parcel, (hash, mark)),
             Todo::Obey(words, number) => self.list(fate, parcel, words, number),
             Todo::Follow(program, tag) => match Step(program).place() {
                 Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), tag),
@@ -189,8 +201,8 @@ impl Executor<'_> {
         }
     }
 
-    fn ask(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, hash: u64) {
-        match self.lane.pending.enter(&self.shared.tickets, (self.port, hash), self.now_ns) {
+    fn ask(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, (hash, mark): (u64, Mark)) {
+        match self.lane.pending.enter(&self.shared.tickets, (self.port, hash, mark), self.now_ns) {
             Some(ticket) => {
                 if self.may_hold && self.lane.pending.is_crowded(self.port, hash) {
                     self.verdicts.hold();
@@ -387,7 +399,7 @@ impl Executor<'_> {
                 self.count(parcel.header(), key.get(field::TCP_FLAGS) as u16, hit);
                 Todo::Follow(hit.program, tag(hit))
             }
-            None => Todo::Ask(self.shared.secret.of_key(&key)),
+            None => Todo::Ask(self.shared.secret.of_key(&key), Mark::Inner),
         };
         self.follow(fate, &mut parcel, todo);
     }

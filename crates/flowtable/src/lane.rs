@@ -169,6 +169,7 @@ impl Lane {
         if self.scope.begin() {
             self.forget();
         }
+        self.pending.begin(self.scope.time());
     }
 
     /// Masks came or went: what is cached counts as long as they look at the same bits.
@@ -316,6 +317,12 @@ impl Lane {
         let is_valid = self.is_valid(hit);
         self.cached += u32::from(is_valid);
         is_valid.then_some(hit)
+    }
+
+    /// Whether a packet need not go up behind any.
+    #[inline]
+    pub(crate) fn is_clear(&self, sight: &Sight) -> bool {
+        !self.pending.is_any() || self.pending.is_clear(sight)
     }
 
     /// Whether nothing has changed since. A flow without an entry for statistics asks for it.

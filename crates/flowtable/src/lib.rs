@@ -42,6 +42,7 @@ mod grace;
 mod hash;
 mod lane;
 mod ledger;
+mod marks;
 mod meter;
 mod module;
 mod numbers;

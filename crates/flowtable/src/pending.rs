@@ -22,6 +22,8 @@ use crate::bounds::{
     CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS,
 };
 use crate::hash::Dice;
+use crate::marks::{Mark, Marks};
+use crate::sight::Sight;
 
 /// Where the round of a place begins in its word; below are the count and this bit.
 const ROUND_SHIFT: u32 = 32;
@@ -145,6 +147,7 @@ struct Place {
     round: u16,
     /// Where its packets come in.
     port: u16,
+    mark: Mark,
     is_taken: bool,
 }
 
@@ -165,6 +168,7 @@ pub(crate) struct Pending {
     worker: usize,
     places: Box<[Place]>,
     taken: usize,
+    marks: Marks,
     crowds: Vec<Crowd>,
     /// Where [`Self::tidy`] goes on.
     next: usize,
@@ -175,7 +179,14 @@ impl Pending {
     pub(crate) fn new(worker: usize, dice: &mut Dice) -> Self {
         let mut place = || Place { round: (dice.next() >> 48) as u16, ..Place::default() };
         let places = (0..PENDING_FLOWS).map(|_| place()).collect();
-        Self { worker, places, taken: 0, crowds: Vec::with_capacity(CROWDS_MAX), next: 0 }
+        Self {
+            worker,
+            places,
+            taken: 0,
+            marks: Marks::new(),
+            crowds: Vec::with_capacity(CROWDS_MAX),
+            next: 0,
+        }
     }
 
     /// Places that a flow may have.
@@ -192,6 +203,18 @@ impl Pending {
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.taken > 0
+    }
+
+    /// A batch begins, whose packets are seen in the scope of this time.
+    #[inline]
+    pub(crate) fn begin(&mut self, time: u16) {
+        self.marks.begin(time);
+    }
+
+    /// Whether a packet that was seen need not go up behind any, whatever else its key may be.
+    #[inline(always)]
+    pub(crate) fn is_clear(&self, sight: &Sight) -> bool {
+        self.marks.is_clear(sight)
     }
 
     /// Frees some places of flows whose packets are through, so that those that say nothing more do not cost others a look; and of
@@ -240,6 +263,7 @@ impl Pending {
 
     fn free(&mut self, at: usize) {
         self.places[at].is_taken = false;
+        self.marks.remove(self.places[at].mark);
         self.taken -= 1;
     }
 
@@ -312,16 +336,16 @@ impl Pending {
         crowds.iter().any(|crowd| crowd.port == port)
     }
 
-    /// A packet goes up; none if too many of its flow are on the way.
+    /// A packet goes up, others of its flow are known by `mark`; none if too many of its flow are on the way.
     pub(crate) fn enter(
         &mut self,
         tickets: &Tickets,
-        (port, hash): (PortId, u64),
+        (port, hash, mark): (PortId, u64, Mark),
         now_ns: u64,
     ) -> Option<Ticket> {
         let deadline_ns = now_ns + PENDING_NS_MAX;
         let Some(at) = self.find(hash).filter(|at| self.is_any_on_the_way(tickets, *at)) else {
-            return Some(self.enter_first(tickets, (port, hash), now_ns));
+            return Some(self.enter_first(tickets, (port, hash, mark), now_ns));
         };
         let word = self.word(tickets, at);
         let place = &mut self.places[at];
@@ -337,7 +361,12 @@ impl Pending {
         Some(Ticket::new(place.round, self.worker, at))
     }
 
-    fn enter_first(&mut self, tickets: &Tickets, (port, hash): (PortId, u64), now_ns: u64) -> Ticket {
+    fn enter_first(
+        &mut self,
+        tickets: &Tickets,
+        (port, hash, mark): (PortId, u64, Mark),
+        now_ns: u64,
+    ) -> Ticket {
         let is_free = |at: &usize| {
             let place = &self.places[*at];
             if self.word(tickets, *at).load(Ordering::Relaxed) & SENDING != 0 {
@@ -351,10 +380,15 @@ impl Pending {
         if !self.begin_round(tickets, at, 1) {
             return Ticket::NONE;
         }
-        self.taken += usize::from(!self.places[at].is_taken);
+        if self.places[at].is_taken {
+            self.free(at);
+        }
+        self.taken += 1;
+        self.marks.add(mark);
         let deadline_ns = now_ns + PENDING_NS_MAX;
         let round = self.places[at].round;
-        self.places[at] = Place { hash, deadline_ns, packets: 1, round, port: port.0, is_taken: true };
+        let (port, is_taken) = (port.0, true);
+        self.places[at] = Place { hash, deadline_ns, packets: 1, round, port, mark, is_taken };
         Ticket::new(round, self.worker, at)
     }
 }
@@ -371,7 +405,7 @@ mod tests {
     fn tickets_of_another_table_are_late() {
         let ticket_by = |seed| {
             let (tickets, mut pending) = (Tickets::new(), Pending::new(0, &mut Dice::new(seed)));
-            let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+            let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
             (ticket, tickets)
         };
         let ((former, _), (now, tickets)) =
@@ -385,17 +419,17 @@ mod tests {
     fn packets_follow_until_all_before_them_are_through() {
         let (tickets, mut pending) = (Tickets::new(), pending(3));
         assert_eq!(pending.turn(&tickets, 77, 0), Turn::Now);
-        let first = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
+        let first = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 77, 1), Turn::Behind);
         assert_eq!(pending.turn(&tickets, 77 + PENDING_FLOWS as u64, 1), Turn::Now);
-        let second = pending.enter(&tickets, (PortId(1), 77), 1).expect("there is room");
+        let second = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 1).expect("there is room");
         assert_eq!(first, second);
         tickets.settle(first);
         assert_eq!(pending.turn(&tickets, 77, 2), Turn::Behind);
         tickets.settle(second);
         assert_eq!(pending.turn(&tickets, 77, 3), Turn::Now);
         tickets.settle(second);
-        assert_ne!(pending.enter(&tickets, (PortId(1), 77), 4), Some(first), "another round");
+        assert_ne!(pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 4), Some(first), "another round");
         assert!(tickets.is_overtaken(first));
         tickets.settle(first);
         assert_eq!(pending.turn(&tickets, 77, 5), Turn::Behind, "what is late counts no more");
@@ -404,12 +438,13 @@ mod tests {
     #[test]
     fn beyond_a_number_of_packets_nobody_follows_until_those_are_through() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let ticket = pending.enter(&tickets, (PortId(1), 5), 0);
-        (1..PENDING_PACKETS_MAX).for_each(|_| assert_eq!(pending.enter(&tickets, (PortId(1), 5), 0), ticket));
+        let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0);
+        (1..PENDING_PACKETS_MAX)
+            .for_each(|_| assert_eq!(pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0), ticket));
         let ticket = ticket.expect("there is room");
         (1..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
         assert_eq!(
-            (pending.turn(&tickets, 5, 1), pending.enter(&tickets, (PortId(1), 5), 1)),
+            (pending.turn(&tickets, 5, 1), pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 1)),
             (Turn::Behind, None)
         );
         tickets.settle(ticket);
@@ -420,33 +455,37 @@ mod tests {
     fn behind_a_crowd_its_port_waits_until_that_is_through_or_overdue() {
         let (tickets, mut pending) = (Tickets::new(), pending(1));
         let (port, other) = (PortId(3), PortId(4));
-        let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
         assert!(!pending.is_crowded(port, 5) && !pending.is_holding(&tickets, port, 0));
-        (1..CROWD_PACKETS).for_each(|_| assert!(pending.enter(&tickets, (PortId(1), 5), 0).is_some()));
+        (1..CROWD_PACKETS)
+            .for_each(|_| assert!(pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).is_some()));
         assert!(pending.is_crowded(port, 5) && pending.is_crowded(port, 5));
         assert!(pending.is_holding(&tickets, port, 1) && !pending.is_holding(&tickets, other, 1));
-        (0..BATCH_PACKETS_MAX)
-            .for_each(|_| assert!(pending.enter(&tickets, (PortId(1), 5), 0).is_some(), "the batch"));
+        (0..BATCH_PACKETS_MAX).for_each(|_| {
+            assert!(pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).is_some(), "the batch")
+        });
         (0..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
         assert!(!pending.is_holding(&tickets, port, 1) && pending.crowds.is_empty());
-        assert!((0..CROWD_PACKETS).all(|_| pending.enter(&tickets, (PortId(1), 6), 1).is_some()));
+        assert!(
+            (0..CROWD_PACKETS).all(|_| pending.enter(&tickets, (PortId(1), 6, Mark::Unseen), 1).is_some())
+        );
         assert!(pending.is_crowded(port, 6) && !pending.is_holding(&tickets, port, 1 + PENDING_NS_MAX));
     }
 
     #[test]
     fn what_is_overdue_is_late_once_it_is_overtaken() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let first = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        let first = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX - 1), Turn::Behind);
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX), Turn::Overdue);
         assert_eq!(
-            pending.enter(&tickets, (PortId(1), 5), PENDING_NS_MAX),
+            pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), PENDING_NS_MAX),
             Some(first),
             "without flow it is behind still"
         );
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX + 1), Turn::Behind);
         assert!(!tickets.is_overtaken(first));
-        let other = pending.enter(&tickets, (PortId(1), 6), 0).expect("there is room");
+        let other = pending.enter(&tickets, (PortId(1), 6, Mark::Unseen), 0).expect("there is room");
         pending.overtake(&tickets, 5);
         assert!(!tickets.is_overtaken(other));
         pending.overtake_all(&tickets, PortId(2));
@@ -460,15 +499,15 @@ mod tests {
     #[test]
     fn nothing_overtakes_a_packet_that_is_being_sent() {
         let (tickets, mut pending) = (Tickets::new(), pending(2));
-        let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
-        let behind = pending.enter(&tickets, (PortId(1), 5), 1).expect("there is room");
+        let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
+        let behind = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 1).expect("there is room");
         assert!(tickets.begin(ticket));
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX), Turn::Overdue);
         assert!(!pending.overtake(&tickets, 5) && !pending.overtake_all(&tickets, PortId(1)));
         assert!(pending.overtake_all(&tickets, PortId(2)) && pending.is_any(), "it keeps its place");
         tickets.settle(behind);
         assert!(!pending.overtake(&tickets, 5), "another one was lost");
-        let third = pending.enter(&tickets, (PortId(1), 5), PENDING_NS_MAX);
+        let third = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), PENDING_NS_MAX);
         assert_eq!((third, pending.turn(&tickets, 5, PENDING_NS_MAX)), (Some(ticket), Turn::Behind));
         tickets.done(ticket);
         assert_eq!(pending.turn(&tickets, 5, 2 * PENDING_NS_MAX), Turn::Overdue, "the third one is");
@@ -480,14 +519,14 @@ mod tests {
     #[test]
     fn each_part_of_a_packet_is_told_of() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let ticket = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
         [ticket, ticket, Ticket::NONE].into_iter().for_each(|ticket| tickets.add(ticket));
         assert!(tickets.begin(ticket));
         tickets.done(ticket);
         tickets.settle(ticket);
         assert_eq!(pending.turn(&tickets, 5, 1), Turn::Behind, "a third part is on the way");
         assert!(pending.overtake(&tickets, 5) && !tickets.begin(ticket));
-        let next = pending.enter(&tickets, (PortId(1), 5), 2).expect("there is room");
+        let next = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 2).expect("there is room");
         tickets.add(ticket);
         tickets.done(next);
         assert_eq!(pending.turn(&tickets, 5, 3), Turn::Now, "what is late counts no more");
@@ -496,9 +535,9 @@ mod tests {
     #[test]
     fn what_was_overtaken_is_not_sent_and_changes_nothing() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let late = pending.enter(&tickets, (PortId(1), 5), 0).expect("there is room");
+        let late = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
         assert!(pending.overtake(&tickets, 5) && !tickets.begin(late));
-        let next = pending.enter(&tickets, (PortId(1), 5), 1).expect("there is room");
+        let next = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 1).expect("there is room");
         tickets.done(late);
         assert_eq!(pending.turn(&tickets, 5, 2), Turn::Behind);
         assert!(tickets.begin(next) && tickets.begin(Ticket::NONE));
@@ -513,7 +552,8 @@ mod tests {
     fn a_place_of_which_a_packet_is_being_sent_is_nobody_elses() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let hash = |number: usize| 5 + (number * PENDING_FLOWS) as u64;
-        let mut enter = |number, now_ns| pending.enter(&tickets, (PortId(1), hash(number)), now_ns);
+        let mut enter =
+            |number, now_ns| pending.enter(&tickets, (PortId(1), hash(number), Mark::Unseen), now_ns);
         let all: Vec<_> = (0..PENDING_WAYS).filter_map(|number| enter(number, 0)).collect();
         assert!(all.iter().all(|ticket| tickets.begin(*ticket)));
         let forgotten_ns = PENDING_NS_MAX + FORGOTTEN_NS;
@@ -525,7 +565,7 @@ mod tests {
     #[test]
     fn who_is_through_and_says_nothing_more_leaves_its_place() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let ticket = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
+        let ticket = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 0).expect("there is room");
         assert!(is_any_after(&mut pending, &tickets, 0), "it is on the way");
         tickets.settle(ticket);
         assert!(!is_any_after(&mut pending, &tickets, 0));
@@ -540,16 +580,17 @@ mod tests {
     #[test]
     fn whom_nobody_says_anything_of_leaves_its_place_and_is_late() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let ticket = pending.enter(&tickets, (PortId(1), 77), 0).expect("there is room");
+        let ticket = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 0).expect("there is room");
         let forgotten_ns = PENDING_NS_MAX + FORGOTTEN_NS;
         assert!(is_any_after(&mut pending, &tickets, forgotten_ns - 1));
         assert!(tickets.begin(ticket) && is_any_after(&mut pending, &tickets, forgotten_ns), "it is sent");
         tickets.done(ticket);
-        let lost = pending.enter(&tickets, (PortId(1), 77), 1).expect("there is room");
+        let lost = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 1).expect("there is room");
         assert!(!is_any_after(&mut pending, &tickets, 1 + forgotten_ns));
         assert!(tickets.is_overtaken(lost) && !tickets.begin(lost));
         tickets.settle(lost);
-        let next = pending.enter(&tickets, (PortId(1), 77), forgotten_ns).expect("there is room");
+        let next =
+            pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), forgotten_ns).expect("there is room");
         tickets.done(lost);
         assert!(next != lost && pending.turn(&tickets, 77, forgotten_ns) == Turn::Behind);
     }
@@ -558,15 +599,16 @@ mod tests {
     fn a_flow_without_a_place_has_no_ticket() {
         let (tickets, mut pending) = (Tickets::new(), pending(15));
         let hashes = |count: usize| (0..count as u64).map(|number| 5 + number * PENDING_FLOWS as u64);
-        let all: Vec<_> =
-            hashes(PENDING_WAYS + 1).map(|hash| pending.enter(&tickets, (PortId(1), hash), 0)).collect();
+        let all: Vec<_> = hashes(PENDING_WAYS + 1)
+            .map(|hash| pending.enter(&tickets, (PortId(1), hash, Mark::Unseen), 0))
+            .collect();
         let (none, own) = all.split_last().expect("some");
         assert_eq!(*none, Some(Ticket::NONE));
         assert!(own.iter().flatten().all(|ticket| *ticket != Ticket::NONE && ticket.worker() == 15));
         assert_ne!(
             pending.enter(
                 &tickets,
-                (PortId(1), 5 + 99 * PENDING_FLOWS as u64),
+                (PortId(1), 5 + 99 * PENDING_FLOWS as u64, Mark::Unseen),
                 PENDING_NS_MAX + FORGOTTEN_NS
             ),
             Some(Ticket::NONE)

@@ -84,6 +84,11 @@ impl Scope {
         is_over
     }
 
+    /// Number of the change that it came with, which no other has for long; never 0.
+    pub(crate) fn time(&self) -> u16 {
+        self.time
+    }
+
     /// For packets of the port with this number, which always counts.
     #[inline]
     pub(crate) fn at(&self, port: u16, secret: &Secret) -> PortScope {
@@ -149,6 +154,17 @@ impl Sight {
         self.hash = secret.of_brief(&self.words, scope.hash);
         (self.tag, self.tcp_flags, self.kind) = (scope.tag, whole.tcp_flags(), Kind::Six);
         true
+    }
+
+    /// Where it is among others.
+    #[inline(always)]
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The time of its scope.
+    pub(crate) fn time(&self) -> u16 {
+        (self.tag >> 16) as u16
     }
 
     /// Becomes that of a packet that is none of them.
