@@ -246,10 +246,15 @@ impl Lane {
     /// As [`Self::look_up`], of a packet of the batch that was foreseen.
     #[inline]
     pub(crate) fn look_up_foreseen(&mut self, shared: &Shared, packet: usize, key: &Key) -> Option<Hit> {
-        let Some((flow, at)) = self.foresight.found(packet) else { return self.look_up(shared, key, None) };
         self.counts[LOOKUPS] += 1;
-        self.order.note(at);
-        self.hit(shared, flow)
+        let flow = match self.foresight.found(packet) {
+            Some((flow, at)) => {
+                self.order.note(at);
+                Some(flow)
+            }
+            None => self.classify(shared, key),
+        };
+        self.hit(shared, flow?)
     }
 
     /// A batch is decided on: what is to be learned of it for the next one.
@@ -376,10 +381,7 @@ impl Lane {
             }
             cache(self).remove(place);
         }
-        let Some(flow) = self.classify(shared, key) else {
-            self.counts[MISSES] += 1;
-            return None;
-        };
+        let flow = self.classify(shared, key)?;
         let hit = self.hit(shared, flow)?;
         // A flow that goes at this very moment is right for this packet and no other.
         let is_lasting = hit.generation != 0;
@@ -428,6 +430,7 @@ impl Lane {
         let found =
             self.order.masks.iter().enumerate().find_map(|(at, mask)| Some((at, shared.find(*mask, key)?)));
         self.counts[MASKS] += found.map_or(self.order.masks.len(), |(at, _)| at + 1) as u64;
+        self.counts[MISSES] += u64::from(found.is_none());
         let (at, flow) = found?;
         self.order.note(at);
         Some(flow)

@@ -19,9 +19,9 @@
 //! writer's lock, which no worker ever does.
 //!
 //! ```text
-//!   header image ─> key ─┬─ this worker's cache ─ hit ──────────────────────────────┬─> statistics ─> actions ─> verdicts
-//!                        └─ masks, by use ─> buckets ─> flow ─ cache it ────────────┘      │            │
-//!                                             └─ none: upcall                              │            └─ recirculate ─> key
+//!   header image ─> sight ─ this worker's caches ─ hit ──────────────────────────────┬─> statistics ─> actions ─> verdicts
+//!                     └─ none: key ─> masks, by use ─> buckets ─> flow ─ cache it ────┘      │            │
+//!                                                        └─ none: upcall                     │            └─ recirculate ─> key
 //!   FlowTable: install, replace, dump, remove ── one writer ── words that workers load     └─ this worker's entry of the flow
 //! ```
 #![forbid(unsafe_code)]
