@@ -42,8 +42,8 @@ impl FlowModule {
         let origin = self.origin.load(Ordering::Relaxed);
         let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold };
         match is_warm {
-            true => self.go_by_caches(&mut executor, batch, &metadata, (&**sights, &**keys)),
-            false => self.go_by_foresight(&mut executor, batch, &metadata, &**keys),
+            true => self.go_by_caches(&mut executor, batch, &metadata, (sights, keys)),
+            false => self.go_by_foresight(&mut executor, batch, &metadata, keys),
         }
         lane.finish(shared, &self.table.meters, now_ns);
     }
