@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use lasthop_ring::{Courtesy, Patience};
+use lasthop_ring::{Courtesy, Patience, Reminder};
 
 use crate::EngineSettings;
 use crate::crew::Crew;
@@ -44,6 +44,7 @@ pub(crate) struct Duty {
     arrivals: Receiver<Worker>,
     role: Role,
     patience: Patience,
+    reminder: Reminder,
     /// When the last round began, if it found packets.
     busy_since_ns: Option<u64>,
     worked_ns: u64,
@@ -96,6 +97,7 @@ pub(crate) fn duties(
         arrivals,
         role,
         patience: Patience::new(u64::from(settings.hysteresis_us) * 1000),
+        reminder: Reminder::default(),
         busy_since_ns: None,
         worked_ns: 0,
         courtesy: Courtesy::default(),
@@ -138,6 +140,11 @@ impl Duty {
             let now = now_ns(self.started);
             self.count_load(now);
             let worked = self.round(now);
+            if worked {
+                self.reminder.found(now);
+            } else {
+                self.workers.iter_mut().for_each(|worker| worker.remind(now, &mut self.reminder));
+            }
             if self.workers.iter().any(Worker::is_active) {
                 self.stay_awake(worked, now);
             } else {

@@ -3,9 +3,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
+use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Signal, Stopping, Visited};
 use lasthop_guestmem::{Mapping, guard};
-use lasthop_ring::{DeviceRing, Patience, arm_and_recheck};
+use lasthop_ring::{DeviceRing, Patience, Reminder, arm_and_recheck};
 use lasthop_verdict::PortId;
 
 use crate::bells::{Bells, Blocked, Call};
@@ -22,6 +22,9 @@ const RECALL: Duration = Duration::from_millis(10);
 
 /// How often a receive ring without kick descriptor is looked at while packets wait for it.
 const UNKICKED_NS: u64 = 100_000;
+
+/// Within this time a guest reacts to a signal if it has a CPU, also if it has to wake up.
+const REACTION_NS: u64 = 100_000;
 
 /// Time since the engine started, in ns.
 pub(crate) fn now_ns(started: Instant) -> u64 {
@@ -61,6 +64,8 @@ pub(crate) struct Worker {
     polled_ns: u64,
     /// The last round found packets.
     has_worked: bool,
+    /// The receive ring whose guest was signalled last, and when, until that was looked after.
+    called: Option<(RingId, u64)>,
     /// Nothing is taken from guests.
     is_resting: bool,
     /// And nothing is done for them: not a word of their rings is written any more, since another process may be at them.
@@ -90,6 +95,7 @@ impl Worker {
             faults_seen: guard::faults(),
             polled_ns: 0,
             has_worked: false,
+            called: None,
             is_resting: false,
             is_still: false,
             stopping: false,
@@ -420,6 +426,7 @@ impl Worker {
         for signal in signals.drain(..) {
             if self.ring_bell(signal.port, signal.index) {
                 self.fabric.count_signal(signal.port);
+                self.note_call(signal);
             }
         }
         *self.fabric.signals() = signals;
@@ -435,6 +442,33 @@ impl Worker {
             // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
             let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
         }
+    }
+
+    fn note_call(&mut self, Signal { port, index }: Signal) {
+        if index.is_multiple_of(2) {
+            self.called = Some((RingId { port, queue: index / 2 }, now_ns(self.started)));
+        }
+    }
+
+    /// There were no packets: if the guest that was signalled last has had time to react and has not, it is signalled once
+    /// more, if that has been worth it.
+    #[inline]
+    pub(crate) fn remind(&mut self, now: u64, reminder: &mut Reminder) {
+        let is_due = |(_, at): &mut (RingId, u64)| now.saturating_sub(*at) >= REACTION_NS;
+        if let Some((ring, _)) = self.called.take_if(is_due) {
+            self.remind_if_unheeded(ring, now, reminder);
+        }
+    }
+
+    fn remind_if_unheeded(&mut self, ring: RingId, now: u64, reminder: &mut Reminder) {
+        if self.is_still {
+            return; // somebody else may have the ring
+        }
+        let is_wanted = self.fabric.is_unheeded(ring) && reminder.is_worth_it(now);
+        if is_wanted && self.ring_bell(ring.port, 2 * ring.queue) {
+            self.fabric.count_signal(ring.port);
+        }
+        self.send_signals();
     }
 
     /// Stops the rings of ports whose memory was cut short.

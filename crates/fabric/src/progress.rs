@@ -41,6 +41,15 @@ impl Fabric {
         progress
     }
 
+    /// Whether the guest of a receive ring has not reacted to what it was signalled. False if another worker is at it just now:
+    /// then it is signalled anyway.
+    pub fn is_unheeded(&mut self, ring: RingId) -> bool {
+        let unheeded =
+            self.receivers.with_claim(ring, &mut tools!(self), |service| service.claim.ring.is_unheeded());
+        self.publish();
+        unheeded == Some(true)
+    }
+
     /// Chains that were taken from transmit rings at home here, and not given back.
     #[must_use]
     pub fn under_way(&self) -> usize {

@@ -348,11 +348,12 @@ fn names_and_devices_are_shared_by_none() {
     for (words, why) in [
         (["vnic", "add", "wire"], "there is a port \"wire\" already"),
         (["port", "add", "vm1"], "there is a vnic \"vm1\" already"),
+        (["port", "add", "wire"], "there is a port \"wire\" already"),
         (["port", "add", "again,device=wire"], "the device \"wire\" is that of port \"wire\""),
         (["port", "del", "vm1"], "\"vm1\" is a vnic; use: lasthop vnic show vm1"),
         (["vnic", "del", "wire"], "\"wire\" is a port; use: lasthop port show wire"),
         (["vnic", "show", "wire"], "\"wire\" is a port"),
-        (["port", "show", "wrie"], "there is no vnic \"wrie\""),
+        (["port", "show", "wrie"], "there is no port \"wrie\""),
         (["port", "add", "x,switch=red"], "there is no switch \"red\""),
     ] {
         let message = refused(&words);

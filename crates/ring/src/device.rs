@@ -21,6 +21,8 @@ pub struct DeviceRing {
     signalled: u16,
     /// Whether `signalled` means anything: the first publication after a start always signals.
     signalled_valid: bool,
+    /// The driver's available index when it was last signalled as it asked for.
+    signalled_available: u16,
     event_idx: bool,
     kicks_armed: bool,
     /// For a front end that keeps track, too.
@@ -130,6 +132,7 @@ impl DeviceRing {
             published: next_used,
             signalled: next_used,
             signalled_valid: false,
+            signalled_available: base,
             event_idx,
             kicks_armed: true,
             log: None,
@@ -366,7 +369,22 @@ impl DeviceRing {
         if !self.event_idx {
             return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
         }
-        crossed(self.memory.used_event(), new, old)
+        let is_wanted = crossed(self.memory.used_event(), new, old);
+        if is_wanted {
+            self.signalled_available = self.memory.available_index();
+        }
+        is_wanted
+    }
+
+    /// Whether the driver seems not to have reacted to its last signal: it has made nothing available since, and has not
+    /// asked for another signal. Without EVENT_IDX nobody can tell, and it counts as one that has.
+    #[must_use]
+    pub fn is_unheeded(&self) -> bool {
+        let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));
+        self.event_idx
+            && self.signalled_valid
+            && self.memory.available_index() == self.signalled_available
+            && crossed(self.memory.used_event(), end, oldest)
     }
 
     /// Tells the driver that it need not kick: this ring is being looked at anyway.

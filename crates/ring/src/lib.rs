@@ -36,6 +36,7 @@ mod inflight;
 mod ledger;
 mod memory;
 mod patience;
+mod reminder;
 mod rendezvous;
 #[cfg(test)]
 mod tests;
@@ -49,6 +50,7 @@ pub use inflight::InflightLog;
 pub use ledger::{Ledger, LedgerError};
 pub use memory::{Descriptor, RingAddresses, RingMemory};
 pub use patience::Patience;
+pub use reminder::Reminder;
 pub use rendezvous::arm_and_recheck;
 
 use thiserror::Error;

@@ -198,3 +198,33 @@ fn arming_tells_of_work_that_is_there_already() {
         assert!(driver.arm_calls() && !driver.arm_calls_ahead(1));
     }
 }
+
+/// Completes one buffer; whether the driver wants to be signalled.
+fn fill(device: &mut DeviceRing, round: u16) -> bool {
+    device.complete(device.head(round).unwrap(), 0);
+    device.publish();
+    device.needs_signal()
+}
+
+#[test]
+fn a_driver_that_does_not_react_to_a_signal_is_noticed() {
+    for (event_idx, position) in [(true, 0), (true, 7), (true, u16::MAX), (false, 7)] {
+        let map = map();
+        let (mut driver, mut device) = ring(&map, event_idx, position);
+        (0..3).for_each(|round| _ = driver.add(&[(0, 1)], &[], round).unwrap());
+        driver.publish();
+        assert!(!device.is_unheeded(), "it was not signalled");
+        assert!(fill(&mut device, 0), "the first publication always signals");
+        driver.take_used().unwrap().unwrap();
+        assert!(!driver.arm_calls() && !device.is_unheeded(), "it sleeps");
+        assert!(fill(&mut device, 1));
+        assert_eq!(device.is_unheeded(), event_idx, "it stands still");
+        driver.take_used().unwrap().unwrap();
+        assert!(!driver.arm_calls() && !device.is_unheeded(), "it sleeps again");
+        assert!(fill(&mut device, 2));
+        assert_eq!(device.is_unheeded(), event_idx, "it stands still");
+        driver.add(&[(0, 1)], &[], 3).unwrap();
+        driver.publish();
+        assert!(!device.is_unheeded(), "it has posted another buffer");
+    }
+}

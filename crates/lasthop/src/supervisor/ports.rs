@@ -48,9 +48,9 @@ impl Supervisor {
 
     /// Refuses a device port that cannot be beside the others.
     pub(super) fn check_device(&self, spec: &PortSpec) -> Result<(), Fault> {
+        self.check_beside(&spec.vnic())?;
         let devices = self.ports.values().filter_map(Port::device);
-        port::check_beside(spec, devices.map(|device| &device.spec))?;
-        self.check_beside(&spec.vnic())
+        port::check_beside(spec, devices.map(|device| &device.spec))
     }
 
     /// Makes a device port that was checked.
@@ -107,8 +107,12 @@ impl Supervisor {
 
     /// The number of the port with this name.
     pub(super) fn find(&self, name: &str) -> Result<u32, Fault> {
+        self.number_of(name).ok_or_else(|| self.no_such("vnic", name))
+    }
+
+    fn number_of(&self, name: &str) -> Option<u32> {
         let found = self.ports.iter().find(|(_, port)| port.spec.name.as_str() == name);
-        found.map(|(number, _)| *number).ok_or_else(|| self.no_such_vnic(name))
+        found.map(|(number, _)| *number)
     }
 
     /// As `find`, for what is done with a vnic and not with a device port.
@@ -122,7 +126,8 @@ impl Supervisor {
     }
 
     fn find_kind(&self, name: &str, is_device: bool) -> Result<u32, Fault> {
-        let number = self.find(name)?;
+        let wanted = if is_device { "port" } else { "vnic" };
+        let number = self.number_of(name).ok_or_else(|| self.no_such(wanted, name))?;
         match self.ports.get(&number) {
             Some(port) if port.device().is_some() != is_device => {
                 let kind = port.kind_word();
@@ -134,14 +139,14 @@ impl Supervisor {
         }
     }
 
-    fn no_such_vnic(&self, name: &str) -> Fault {
+    fn no_such(&self, kind: &str, name: &str) -> Fault {
         let hint = names::hint(name, self.ports.values().map(|port| port.spec.name.as_str()));
         let remedy = match (hint.is_empty(), self.ports.values().any(|port| port.device().is_some())) {
             (true, false) => "; see the list: lasthop vnic list",
             (true, true) => "; see the lists: lasthop vnic list, lasthop port list",
             (false, _) => hint.as_str(),
         };
-        Fault::new(Kind::NoSuchVnic, format!("there is no vnic \"{name}\"{remedy}"))
+        Fault::new(Kind::NoSuchVnic, format!("there is no {kind} \"{name}\"{remedy}"))
     }
 
     /// The switch has taken a port, or has not. A new port that it refuses is gone as if it never was.

@@ -24,7 +24,8 @@ impl<'a> Warner<'a> {
         let inside = stats.ports.iter().map(|inside| (inside.name.as_str(), inside)).collect();
         let mut warner = Self { inside, mtus: HashMap::new() };
         for port in ports {
-            let entry = (warner.mtu(port), port.spec.name.as_str());
+            let Some(mtu) = warner.mtu(port) else { continue };
+            let entry = (mtu, port.spec.name.as_str());
             warner.mtus.entry(port.spec.switch.as_str()).or_default().push(entry);
         }
         warner.mtus.values_mut().for_each(|mtus| mtus.sort_unstable());
@@ -45,16 +46,18 @@ impl<'a> Warner<'a> {
         not_taken.into_iter().chain(disagrees).chain(self.mtu_larger(port)).chain(limits).collect()
     }
 
-    fn mtu(&self, port: &Port) -> u16 {
+    /// None of a device that is not there, or not open: nothing passes it.
+    fn mtu(&self, port: &Port) -> Option<u16> {
         if let Some(device) = port.device() {
-            return device.mtu_bytes().map_or(MTU_USUAL, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
+            let mtu = device.facts().and(device.mtu_bytes())?;
+            return Some(u16::try_from(mtu).unwrap_or(u16::MAX));
         }
         let told = self.inside.get(port.spec.name.as_str()).and_then(|inside| inside.guest_mtu);
-        told.or(port.spec.mtu).unwrap_or(MTU_USUAL)
+        Some(told.or(port.spec.mtu).unwrap_or(MTU_USUAL))
     }
 
     fn mtu_larger(&self, port: &Port) -> Option<String> {
-        let own = self.mtu(port);
+        let own = self.mtu(port)?;
         let mtus = self.mtus.get(port.spec.switch.as_str()).map(Vec::as_slice).unwrap_or_default();
         let smaller = &mtus[..mtus.partition_point(|(mtu, _)| *mtu < own)];
         if smaller.is_empty() {

@@ -1,0 +1,100 @@
+/// Within this time after a second signal comes what it was worth.
+const ANSWER_NS: u64 = 400_000;
+/// Trust is a number up to this; without any, one in so many second signals is tried.
+const TRUST_MAX: u8 = 4;
+const TRIAL: u8 = 16;
+
+/// Whether guests that have not reacted to a signal are signalled once more: as long as that has been paying lately.
+///
+/// Some guests go to sleep over a signal that comes while they do so, and sleep until their next timer. To them the second one
+/// is worth milliseconds, and what they were to do follows at once. To those that are slow to react it is one interrupt more.
+///
+/// Time is a number of ns of any clock that does not go back.
+#[derive(Clone, Copy, Debug)]
+pub struct Reminder {
+    trust: u8,
+    /// Second signals that were not sent for want of trust.
+    spared: u8,
+    /// When the last one was sent, until something came.
+    sent_ns: Option<u64>,
+}
+
+impl Default for Reminder {
+    fn default() -> Self {
+        Self { trust: TRUST_MAX, spared: 0, sent_ns: None }
+    }
+}
+
+impl Reminder {
+    /// A guest has not reacted; whether it is to be signalled again.
+    pub fn is_worth_it(&mut self, now_ns: u64) -> bool {
+        self.settle(false);
+        if self.trust == 0 {
+            self.spared = (self.spared + 1) % TRIAL;
+            if self.spared > 0 {
+                return false;
+            }
+        }
+        self.sent_ns = Some(now_ns);
+        true
+    }
+
+    /// Packets came.
+    #[inline]
+    pub fn found(&mut self, now_ns: u64) {
+        if let Some(sent_ns) = self.sent_ns {
+            self.settle(now_ns.saturating_sub(sent_ns) < ANSWER_NS);
+        }
+    }
+
+    /// Enters what the last second signal was worth, if there is one.
+    fn settle(&mut self, has_paid: bool) {
+        if self.sent_ns.take().is_some() {
+            self.trust = if has_paid { TRUST_MAX.min(self.trust + 2) } else { self.trust.saturating_sub(1) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of `rounds` guests that do not react are signalled again, if something comes `answer_ns` later.
+    fn sent(reminder: &mut Reminder, rounds: u64, answer_ns: Option<u64>) -> usize {
+        let round = |number: &u64| {
+            let now_ns = number * 10_000_000;
+            let is_sent = reminder.is_worth_it(now_ns);
+            answer_ns.into_iter().for_each(|answer_ns| reminder.found(now_ns + answer_ns));
+            is_sent
+        };
+        (1..=rounds).filter(round).count()
+    }
+
+    #[test]
+    fn who_wakes_by_it_is_always_reminded() {
+        assert_eq!(sent(&mut Reminder::default(), 1000, Some(ANSWER_NS - 1)), 1000);
+    }
+
+    #[test]
+    fn who_is_slow_anyway_is_reminded_now_and_then() {
+        for answer_ns in [Some(ANSWER_NS), None] {
+            let mut reminder = Reminder::default();
+            assert_eq!(sent(&mut reminder, 12, answer_ns), usize::from(TRUST_MAX));
+            assert_eq!(sent(&mut reminder, 160, answer_ns), 10);
+        }
+    }
+
+    #[test]
+    fn one_trial_that_pays_is_enough() {
+        let mut reminder = Reminder::default();
+        sent(&mut reminder, 100, None);
+        assert!(sent(&mut reminder, u64::from(TRIAL) + 100, Some(1)) >= 100);
+    }
+
+    #[test]
+    fn packets_that_nobody_was_reminded_for_say_nothing() {
+        let mut reminder = Reminder::default();
+        (0..100).for_each(|number| reminder.found(number));
+        assert_eq!(reminder.trust, TRUST_MAX);
+    }
+}
