@@ -645,7 +645,7 @@ fn read_chain(
     Ok(())
 }
 
-/// As [`take_chain`], for a chain of any kind.
+/// As [`read_chain`], for a chain of any kind.
 #[inline(never)]
 fn take_pieces(
     queue: &mut TxQueue,
