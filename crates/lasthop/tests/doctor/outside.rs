@@ -6,8 +6,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::Signal;
+
 use crate::support::namespaces::{Namespace, may};
-use crate::support::{Switch, lasthop};
+use crate::support::{Switch, lasthop, signal};
 use crate::{ONE, blames, diagnosed, first_lines, guest, has_all};
 
 /// A process with the command line of a VMM, which does nothing.
@@ -78,6 +80,16 @@ fn a_guest_of_a_switch_in_another_network_namespace_is_none_of_ours() {
     let other = Switch::start_in(namespace.name(), &["--vnic", "vm1"]);
     let chardev = format!("socket,id=c,path={},reconnect=1", other.path("vm1.sock").display());
     let vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
+    leaves_alone(&Switch::start(&["--vnic", "vm1"]), &vmm);
+}
+
+#[test]
+fn a_guest_that_a_killed_switch_left_behind_is_none_of_ours() {
+    let mut other = Switch::start(&["--vnic", "vm1"]);
+    let chardev = format!("socket,id=c,path={},reconnect=1", other.path("vm1.sock").display());
+    let vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
+    signal(other.pid(), Signal::KILL);
+    other.wait();
     leaves_alone(&Switch::start(&["--vnic", "vm1"]), &vmm);
 }
 
