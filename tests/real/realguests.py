@@ -225,8 +225,11 @@ class Dpdk(Process):
 
     def __init__(self, directory, sockets, mode="io", queues=1, options="", testpmd=(), first=0):
         need("dpdk-testpmd")
+        # Threads of it poll: the one that forwards has a CPU of its own, if there are two that we may use.
+        first_cpu, *others = sorted(os.sched_getaffinity(0))
+        lcores = f"--lcores=0@{first_cpu},1@{others[0] if others else first_cpu}"
         # Line by line, as its answers are waited for in the log.
-        command = "stdbuf -oL dpdk-testpmd --no-huge -m 384 --no-pci -l 1,0 --main-lcore 1".split()
+        command = f"stdbuf -oL dpdk-testpmd --no-huge -m 384 --no-pci {lcores} --main-lcore 1".split()
         log = free_name(directory, "testpmd")
         command.append(f"--file-prefix={log.stem}")
         for number, socket in enumerate(sockets):

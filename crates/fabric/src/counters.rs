@@ -132,7 +132,7 @@ impl PortCounters {
         self.forwarded += delivered;
         self.segments_added += delivered;
         match attempt.outcome {
-            Outcome::Wait | Outcome::Postponed | Outcome::PostponedGso => return false,
+            Outcome::Wait => return false,
             // The copy itself was counted when it came in or was added; only the other segments are extra.
             Outcome::Done => self.segments_added -= 1,
             Outcome::Drop(reason) => self.rx_drops.count(reason),

@@ -13,23 +13,32 @@ use std::collections::VecDeque;
 
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, PortId};
 
-use crate::bounds::VISIT_BYTES_MAX;
 use crate::reference::{Outcome, PacketRef};
-use crate::sender::{Fetched, Sender, Senders, read_chain};
+use crate::sender::{Fetched, Sender, Senders, read_chains};
 use crate::tx_queue::TxQueue;
 use crate::{Fabric, RingId, Tools, tools};
 
-/// No rank: some segments of the frame were delivered.
+/// No number: some segments of the frame were delivered.
 const RULED_OUT: u64 = u64::MAX;
+
+/// What is known of a chain that waits, to postpone it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rank {
+    /// Which one it is of those that were ranked; 0, or anything if it does not wait: there may be several copies of it.
+    number: u64,
+    /// As it was counted when it was taken.
+    frame_bytes: u32,
+    is_gso: bool,
+}
 
 /// The chains of one transmit ring that are postponed, or can be.
 #[derive(Debug)]
 pub(crate) struct Postponement {
     /// Heads to be taken before all others; as the ledger has it.
     next: VecDeque<u16>,
-    /// By head: when its chain was taken, if it waits and there is but one copy of it. Else 0, or anything if it does not wait.
-    ranks: Box<[u64]>,
-    last_rank: u64,
+    /// By head.
+    ranks: Box<[Rank]>,
+    last_number: u64,
     /// By rank, chains that wait no more and are not in the ledger yet.
     withdrawn: Vec<(u64, u16)>,
 }
@@ -37,9 +46,10 @@ pub(crate) struct Postponement {
 impl Postponement {
     /// Of a ring with `entries`, where `next` were postponed before.
     pub(crate) fn new(entries: u16, next: Vec<u16>) -> Self {
-        let ranks = vec![0; usize::from(entries)].into_boxed_slice();
-        let mut postponement = Self { next: VecDeque::new(), ranks, last_rank: 0, withdrawn: Vec::new() };
-        next.iter().for_each(|head| postponement.rank(*head));
+        let ranks = vec![Rank::default(); usize::from(entries)].into_boxed_slice();
+        let mut postponement = Self { next: VecDeque::new(), ranks, last_number: 0, withdrawn: Vec::new() };
+        // They count as not taken, so there is nothing to be uncounted.
+        next.iter().for_each(|head| postponement.rank(*head, 0, false));
         postponement.next = next.into();
         postponement
     }
@@ -52,31 +62,33 @@ impl Postponement {
 
     /// A copy of the chain at `head` begins to wait. Unless it turns out to be the only one, it cannot be postponed.
     pub(crate) fn forget(&mut self, head: u16) {
-        self.ranks[usize::from(head)] = 0;
+        self.ranks[usize::from(head)].number = 0;
     }
 
     /// Of the chain at `head`, taken after all others that were ranked, there is one copy.
-    fn rank(&mut self, head: u16) {
-        self.last_rank += 1;
+    fn rank(&mut self, head: u16, frame_bytes: u32, is_gso: bool) {
+        self.last_number += 1;
         let rank = &mut self.ranks[usize::from(head)];
-        if *rank != RULED_OUT {
-            *rank = self.last_rank;
+        if rank.number != RULED_OUT {
+            *rank = Rank { number: self.last_number, frame_bytes, is_gso };
         }
     }
 
     /// Some of the chain at `head`, which waits, was delivered.
     fn rule_out(&mut self, head: u16) {
-        self.ranks[usize::from(head)] = RULED_OUT;
+        self.ranks[usize::from(head)].number = RULED_OUT;
     }
 
     /// Whether the chain at `head`, which waits, can be postponed.
     pub(crate) fn is_possible(&self, head: u16) -> bool {
-        !matches!(self.ranks[usize::from(head)], 0 | RULED_OUT)
+        !matches!(self.ranks[usize::from(head)].number, 0 | RULED_OUT)
     }
 
     /// The chain at `head` does not wait any more.
-    fn withdraw(&mut self, head: u16) {
-        self.withdrawn.push((self.ranks[usize::from(head)], head));
+    fn withdraw(&mut self, head: u16) -> Rank {
+        let rank = self.ranks[usize::from(head)];
+        self.withdrawn.push((rank.number, head));
+        rank
     }
 
     /// All that is to be taken once more, in order: what was fetched again and waits comes before what was not. `None`: nothing is
@@ -125,16 +137,8 @@ impl Sender {
     ) -> (usize, Option<lasthop_ring::RingError>) {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(queue)) else { return (0, None) };
         let wanted = queue.postponement.next.len().min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
-        let (mut taken, mut bytes, mut error) = (0, 0_u32, None);
-        while taken < wanted && bytes < VISIT_BYTES_MAX && queue.table.has_room() {
-            let (head, chain) = (queue.postponement.next[taken], &mut fetched.chains[taken]);
-            if let Err(broken) = read_chain(queue, &self.map, head, self.epoch, chain) {
-                error = Some(broken);
-                break;
-            }
-            bytes = bytes.saturating_add(chain.bytes);
-            taken += 1;
-        }
+        fetched.heads.iter_mut().zip(&queue.postponement.next).for_each(|(place, head)| *place = *head);
+        let (taken, error) = read_chains(queue, &self.map, self.epoch, fetched, wanted, |_, _| false);
         queue.blocked = taken < wanted && error.is_none() && !queue.table.has_room();
         // First: nothing may be done of a chain that a successor would take again.
         queue.resume(taken);
@@ -170,23 +174,19 @@ impl Senders {
             is_guests && queue().is_some_and(|queue| queue.postponement.is_possible(packet.head))
         };
         match outcome {
-            Outcome::Postponed | Outcome::PostponedGso if !is_possible() => {
-                Outcome::Drop(DropReason::Restart)
-            }
+            Outcome::Wait if !is_possible() => Outcome::Drop(DropReason::Restart),
             outcome => outcome,
         }
     }
 
     /// A chain is to be taken once more: until then it counts as not taken.
-    pub(crate) fn withdraw(&mut self, packet: PacketRef, is_gso: bool) {
+    pub(crate) fn withdraw(&mut self, packet: PacketRef) {
         let Some(sender) = self.get_mut(packet.port()) else { return };
-        let vnet_bytes = sender.capabilities.sent_header_bytes as u64;
         let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return };
-        let bytes = queue.table.chain_bytes(packet.head, packet.epoch).saturating_sub(vnet_bytes);
         queue.table.release(packet.head);
-        queue.postponement.withdraw(packet.head);
+        let Rank { frame_bytes, is_gso, .. } = queue.postponement.withdraw(packet.head);
         sender.counters.rx_packets -= 1;
-        sender.counters.rx_bytes -= bytes;
+        sender.counters.rx_bytes -= u64::from(frame_bytes);
         sender.counters.rx_gso_packets -= u64::from(is_gso);
     }
 
@@ -228,9 +228,10 @@ impl Fabric {
         self.verdicts.upcalls().iter().for_each(|upcall| copies[usize::from(upcall.packet)] += 1);
         self.verdicts.drops().iter().for_each(|(packet, _)| copies[usize::from(*packet)] += 1);
         let Some(queue) = self.senders.queue_mut(ring) else { return };
-        for (packet, copies) in self.fetched.packets[..self.fetched.len].iter().zip(copies) {
+        let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
+        for ((packet, header), copies) in packets.zip(copies) {
             if copies == 1 {
-                queue.postponement.rank(packet.head);
+                queue.postponement.rank(packet.head, header.frame_len_bytes(), header.offload.is_gso());
             }
         }
     }

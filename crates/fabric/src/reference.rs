@@ -54,6 +54,8 @@ pub(crate) struct Return {
     pub(crate) packet: PacketRef,
     /// Where it waited.
     pub(crate) to: RingId,
+    /// `Wait`: it would have to wait longer than there is a device, and nothing of it was delivered. Its chain is to be taken once more, if
+    /// this is the only copy.
     pub(crate) outcome: Outcome,
     pub(crate) delivered: Delivered,
 }
@@ -65,10 +67,6 @@ pub(crate) enum Outcome {
     Done,
     /// No buffers for the rest.
     Wait,
-    /// It waits no more, and nothing of it was delivered: its chain is to be taken once more, if this is the only copy.
-    Postponed,
-    /// The same of a GSO frame.
-    PostponedGso,
     /// The rest is lost.
     Drop(DropReason),
 }

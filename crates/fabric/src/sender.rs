@@ -45,7 +45,7 @@ pub(crate) struct Fetched {
     pub(crate) len: usize,
     /// Whether the ring has more. If it is blocked or broken, the next visit takes none of it.
     pub(crate) more: bool,
-    heads: [u16; BATCH_PACKETS_MAX],
+    pub(crate) heads: [u16; BATCH_PACKETS_MAX],
     /// The chains as taken, before frames that are none are left out.
     pub(crate) chains: [Chain; BATCH_PACKETS_MAX],
     segments: Box<SegmentBuffer>,
@@ -183,8 +183,7 @@ impl Senders {
     pub(crate) fn settle_waiting(&mut self, packet: PacketRef, attempt: Attempt) {
         self.end_waiting(packet);
         match attempt.outcome {
-            Outcome::Postponed => self.withdraw(packet, false),
-            Outcome::PostponedGso => self.withdraw(packet, true),
+            Outcome::Wait => self.withdraw(packet),
             _ => self.settle(packet, attempt),
         }
     }
@@ -525,26 +524,10 @@ impl Sender {
             return (0, None);
         }
         let pending = all.min(self.charge.begin_visit()).min(BATCH_PACKETS_MAX);
-        let (readable, mut error) = read_heads(&queue.ring, &mut fetched.heads[..pending]);
-        let (mut taken, mut bytes) = (0, 0_u32);
-        let heads = fetched.heads[..readable].iter().zip(&mut fetched.chains);
-        for (head, chain) in heads {
-            if bytes >= VISIT_BYTES_MAX || !queue.table.has_room() {
-                error = None; // that is not reached yet
-                break;
-            }
-            let is_known = queue.ring.mark(*head) > 0;
-            let read = match is_known {
-                true => Err(RingError::HeadTwice(*head)),
-                false => read_chain(queue, &self.map, *head, self.epoch, chain),
-            };
-            if let Err(broken) = read {
-                error = Some(broken);
-                break;
-            }
-            bytes = bytes.saturating_add(chain.bytes);
-            taken += 1;
-        }
+        let (readable, unreadable) = read_heads(&queue.ring, &mut fetched.heads[..pending]);
+        let is_under_way = |queue: &TxQueue, head| queue.ring.mark(head) > 0;
+        let (taken, broken) = read_chains(queue, &self.map, self.epoch, fetched, readable, is_under_way);
+        let error = if taken == readable { unreadable } else { broken };
         queue.blocked = taken < pending && error.is_none() && !queue.table.has_room();
         fetched.more = taken < all;
         queue.ring.take_marked(taken as u16);
@@ -609,9 +592,38 @@ fn read_heads(ring: &DeviceRing, heads: &mut [u16]) -> (usize, Option<RingError>
     (heads.len(), None)
 }
 
+/// Reads, checks and enters the chains at the first `count` fetched heads, as far as a visit goes; how many, and what is wrong with the
+/// next one.
+#[inline(always)]
+pub(crate) fn read_chains(
+    queue: &mut TxQueue,
+    map: &MemoryMap,
+    epoch: u32,
+    fetched: &mut Fetched,
+    count: usize,
+    is_under_way: impl Fn(&TxQueue, u16) -> bool,
+) -> (usize, Option<RingError>) {
+    let (mut taken, mut bytes) = (0, 0_u32);
+    for (head, chain) in fetched.heads[..count].iter().zip(&mut fetched.chains) {
+        if bytes >= VISIT_BYTES_MAX || !queue.table.has_room() {
+            break;
+        }
+        let read = match is_under_way(queue, *head) {
+            true => Err(RingError::HeadTwice(*head)),
+            false => read_chain(queue, map, *head, epoch, chain),
+        };
+        if let Err(broken) = read {
+            return (taken, Some(broken));
+        }
+        bytes = bytes.saturating_add(chain.bytes);
+        taken += 1;
+    }
+    (taken, None)
+}
+
 /// Reads, checks and enters the chain at `head`, which is not under way; what was read is in `chain`.
 #[inline(always)]
-pub(crate) fn read_chain(
+fn read_chain(
     queue: &mut TxQueue,
     map: &MemoryMap,
     head: u16,
@@ -633,7 +645,7 @@ pub(crate) fn read_chain(
     Ok(())
 }
 
-/// As [`take_chain`], for a chain of any kind.
+/// As [`read_chain`], for a chain of any kind.
 #[inline(never)]
 fn take_pieces(
     queue: &mut TxQueue,

@@ -118,7 +118,7 @@ impl<'a, 't> Service<'a, 't> {
             match attempt.outcome {
                 Outcome::Done => {}
                 Outcome::Drop(reason) => self.received.drops.count(reason),
-                Outcome::Wait | Outcome::Postponed | Outcome::PostponedGso => {
+                Outcome::Wait => {
                     self.let_wait_or_drop(copy, attempts.next_segment, clear, now_ns);
                 }
             }
@@ -416,8 +416,7 @@ impl<'a, 't> Service<'a, 't> {
     pub(crate) fn withdraw(&mut self) {
         while let Some(waiting) = self.claim.pop().or_else(|| self.claim.take_left()) {
             let outcome = match waiting.next_segment {
-                0 if waiting.header.offload.is_gso() => Outcome::PostponedGso,
-                0 => Outcome::Postponed,
+                0 => Outcome::Wait,
                 _ => Outcome::Drop(DropReason::Restart),
             };
             self.finish(waiting, outcome);

@@ -184,13 +184,6 @@ impl SideTable {
         chunk
     }
 
-    /// Bytes of the chain at `head`, virtio-net header included.
-    pub(crate) fn chain_bytes(&self, head: u16, epoch: u32) -> u64 {
-        let mut buffer = [Segment::default(); CHAIN_SEGMENTS_MAX];
-        let segments = self.chains.segments(head, epoch, &mut buffer).unwrap_or_default();
-        segments.iter().map(|segment| u64::from(segment.len)).sum()
-    }
-
     /// Notes why a chain is dropped as soon as it is taken.
     #[inline]
     pub(crate) fn refuse(&mut self, head: u16, reason: DropReason) {

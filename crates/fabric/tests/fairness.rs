@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::HashMap;
 
-use lasthop_fabric::bounds::{PIECE_COST, TURN_COST, VISIT_COST_MAX};
+use lasthop_fabric::bounds::{LONG_CHAINS_MAX, PIECE_COST, TURN_COST, VISIT_COST, VISIT_COST_MAX};
 use lasthop_fabric::{Capabilities, Fabric, RingId, Rota};
 use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
@@ -284,6 +284,22 @@ fn descriptors_cost_what_they_cause() {
     assert_eq!(cost_in_pieces(&[50], &[100, 112], everything()), whole + 3 * PIECE_COST);
     let legacy = Capabilities { header_bytes: 10, sent_header_bytes: 10, mergeable: false, ..everything() };
     assert_eq!(cost_in_pieces(&[], &[2048], legacy), whole, "another way, no more pieces");
+}
+
+/// Else whoever fills its ring with long chains for a receiver that takes nothing would be visited for nothing.
+#[test]
+fn a_visit_that_finds_no_room_for_what_is_pending_is_charged() {
+    let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 2048, 2048);
+    let _receiver = TestGuest::attach(&mut fabric, 3, everything(), 64, 2048);
+    sender.queue_shared(&frame(3, 1, 200), &[50, 100, 150], LONG_CHAINS_MAX + 1);
+    let ring = sender.tx_ring();
+    let mut taken = 0;
+    while taken < LONG_CHAINS_MAX {
+        taken += fabric.visit_in_turn(ring, 0).packets;
+    }
+    let visited = fabric.visit_in_turn(ring, 0);
+    assert_eq!((visited.packets, visited.more, visited.cost), (0, false, VISIT_COST));
 }
 
 /// Else a receiver could have its senders pay for as many attempts as it likes.

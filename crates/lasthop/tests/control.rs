@@ -2,11 +2,15 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
+use lasthop_guest::Guest;
+use lasthop_wire::Offload;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
+use support::guests::{ONE, WAIT, frame, guest};
 use support::{Switch, eventually, lasthop, module, signal};
 
 #[test]
@@ -228,6 +232,61 @@ fn requests_sent_at_once_are_answered_in_order() {
         .map(|line| serde_json::from_str::<Value>(&line.expect("a line")).expect("JSON")["id"].clone())
         .collect();
     assert_eq!(ids, (0..20).map(Value::from).collect::<Vec<_>>());
+}
+
+/// So many addresses behind one vnic, each of which sends a frame to somebody unknown.
+fn be_many(guest: &mut Guest, first: u16, count: u16) {
+    for number in first..first + count {
+        let [high, low] = number.to_be_bytes();
+        let frame = frame([2, 0, 0, 0, 0, 9], [2, 1, 0, 0, high, low], number.into(), 60);
+        while !guest.send(0, &frame, Offload::default()).expect("connected") {
+            guest.flush(0).expect("connected");
+            guest.wait_sent(0, Some(WAIT)).expect("connected");
+            guest.reclaim(0).expect("a sound ring");
+        }
+    }
+    guest.flush(0).expect("connected");
+}
+
+/// More than a message between processes, or a socket, has room for.
+#[test]
+fn many_addresses_are_all_shown_and_others_are_answered_meanwhile() {
+    const EACH: u16 = 10_000;
+    let switch =
+        Switch::start(&["--module", "bridge", "--fdb-entries", "65536", "--vnic", "one", "--vnic", "two"]);
+    for (name, first) in [("one", 0), ("two", EACH)] {
+        let mut guest = guest(&switch, name, ONE);
+        be_many(&mut guest, first, EACH);
+        let taken = || switch.port(name)["rx_packets"] == EACH;
+        eventually("all that was sent", || taken().then_some(()));
+    }
+    let mut slow = switch.connect("control.sock");
+    writeln!(slow, r#"{{"jsonrpc":"2.0","id":1,"method":"fdb.show"}}"#).expect("written");
+    // Who does not take the answer yet keeps nobody waiting, and gets all of it.
+    switch.ask(&["stats"]).ok();
+    let mut answer = String::new();
+    BufReader::new(slow).read_line(&mut answer).expect("an answer");
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    let entries = answer["result"]["entries"].as_array().expect("entries").iter();
+    let told: HashSet<(String, String)> =
+        entries.map(|entry| (text(&entry["mac"]), text(&entry["port"]))).collect();
+    // What shares a bucket with too many others is not learned: a few of them.
+    assert!(told.len() > 2 * usize::from(EACH) - 200, "only {} are told", told.len());
+    for number in 0..2 * EACH {
+        let [high, low] = number.to_be_bytes();
+        let wrong = if number < EACH { "two" } else { "one" };
+        assert!(!told.contains(&(format!("02:01:00:00:{high:02x}:{low:02x}"), wrong.to_owned())), "{number}");
+    }
+    let shown = switch.ask(&["fdb", "show"]).ok();
+    let lines = shown.lines().map(|line| {
+        let words: Vec<&str> = line.split(' ').collect();
+        (words[0].to_owned(), words[2].to_owned())
+    });
+    assert_eq!(lines.collect::<HashSet<_>>(), told);
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("text").to_owned()
 }
 
 #[test]

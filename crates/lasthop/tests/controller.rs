@@ -6,7 +6,7 @@ use lasthop_control::client::Client;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
-use support::{Switch, eventually, signal};
+use support::{Switch, copy_of_lasthop, eventually, signal};
 
 const FLOW: [&str; 2] = ["--module", "flow"];
 
@@ -87,8 +87,7 @@ fn known_flows_go_on_without_the_controller_and_the_next_one_takes_them_over() {
 fn an_upgrade_replaces_the_controller_too_and_flows_go_on() {
     let switch = start(&["one", "two"]);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
-    let program = switch.base.path().join("next");
-    std::fs::copy(env!("CARGO_BIN_EXE_lasthop"), &program).expect("copied");
+    let program = copy_of_lasthop(switch.base.path(), "next");
     let runs = |pid: &u32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
     let mut number = 0;
     let mut talk = || {

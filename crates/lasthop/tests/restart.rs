@@ -11,7 +11,7 @@ use lasthop_wire::Offload;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest, guest_with, receive, send};
 use support::talkers::Talker;
-use support::{Switch, eventually, signal};
+use support::{Switch, copy_of_lasthop, eventually, signal};
 
 /// Deaths in each test.
 const DEATHS: u32 = 5;
@@ -168,10 +168,8 @@ fn a_session_that_kills_the_switch_process_again_and_again_is_given_up() {
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
 }
 
-/// A copy of the program, as a package brings it.
-fn copy_of_lasthop(switch: &Switch, name: &str) -> String {
-    let path = switch.base.path().join(name);
-    std::fs::copy(env!("CARGO_BIN_EXE_lasthop"), &path).expect("copied");
+fn copied(switch: &Switch, name: &str) -> String {
+    let path = copy_of_lasthop(switch.base.path(), name);
     path.to_str().expect("text").to_owned()
 }
 
@@ -187,7 +185,7 @@ fn guests_do_not_notice_an_upgrade() {
     let talkers = [Talker::start(one, ONE, TWO), Talker::start(two, TWO, ONE)];
     for name in ["first", "second", "third"] {
         talkers.iter().for_each(|talker| talker.hear(200));
-        let program = copy_of_lasthop(&switch, name);
+        let program = copied(&switch, name);
         let said = switch.ask(&["upgrade", &program]).ok();
         assert!(said.starts_with(&format!("the switch process is that of {program} now;")), "{said}");
         talkers.iter().for_each(|talker| talker.hear(200));

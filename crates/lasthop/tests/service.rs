@@ -11,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use support::{Switch, eventually, lasthop, module, signal};
+use support::{Switch, copy_of_lasthop, eventually, lasthop, module, signal};
 use tempfile::TempDir;
 
 /// A service manager's ear.
@@ -154,10 +154,7 @@ fn a_control_group_may_not_choose_the_program() {
     let switch = Switch::start(&["--control-group", &NOBODY.to_string()]);
     // Where others may look and run the program.
     std::fs::set_permissions(switch.base.path(), PermissionsExt::from_mode(0o755)).expect("ours");
-    let program = switch.base.path().join("lasthop");
-    // By another process: what is open for writing here, in a fork of another test, cannot be run.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lasthop")).arg(&program).status();
-    assert!(copied.expect("cp runs").success());
+    let program = copy_of_lasthop(switch.base.path(), "lasthop");
     let as_nobody = |words: &[&str]| {
         let mut command = Command::new(&program);
         command.uid(NOBODY).gid(NOBODY).arg("--dir").arg(switch.dir()).args(words);

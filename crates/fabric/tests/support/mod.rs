@@ -147,6 +147,27 @@ impl TestGuest {
     pub fn queue_cut(&mut self, frame: &[u8], offload: Offload, cuts: &[usize]) -> bool {
         self.reclaim();
         let Some(buffer) = self.free_tx.pop() else { return false };
+        let parts = self.lay_out(buffer, frame, offload, cuts);
+        if self.tx.add(&parts, &[], buffer).is_none() {
+            self.free_tx.push(buffer);
+            return false;
+        }
+        self.tx.publish();
+        true
+    }
+
+    /// Queues as many chains of one frame, which share its memory.
+    pub fn queue_shared(&mut self, frame: &[u8], cuts: &[usize], count: usize) {
+        let buffer = self.free_tx.pop().expect("a free buffer");
+        let parts = self.lay_out(buffer, frame, Offload::default(), cuts);
+        for _ in 0..count {
+            self.tx.add(&parts, &[], buffer).expect("a ring with room for all");
+        }
+        self.tx.publish();
+    }
+
+    /// Writes a frame to a buffer; its pieces.
+    fn lay_out(&self, buffer: u32, frame: &[u8], offload: Offload, cuts: &[usize]) -> Vec<(u64, u32)> {
         let addr = self.base + TX_BUFFERS + u64::from(buffer) * TX_BUFFER_BYTES;
         let header = &offload.emit(0)[..self.capabilities.header_bytes];
         let bytes = [header, frame].concat();
@@ -158,12 +179,7 @@ impl TestGuest {
             parts.push((addr + from as u64, (to - from) as u32));
             from = to;
         }
-        if self.tx.add(&parts, &[], buffer).is_none() {
-            self.free_tx.push(buffer);
-            return false;
-        }
-        self.tx.publish();
-        true
+        parts
     }
 
     pub fn queue(&mut self, frame: &[u8], offload: Offload) -> bool {

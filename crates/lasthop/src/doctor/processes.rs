@@ -1,5 +1,7 @@
 //! Other processes of this machine, as far as they have to do with vhost-user: what their command lines say.
 
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +73,16 @@ impl Process {
             .filter(|argument| self.is_of_card(argument))
             .flat_map(|argument| paths(argument));
         paths.filter(|path| path.is_absolute()).collect()
+    }
+
+    /// Whether a path leads it to the same file as us, as far as that can be told: it may have a file system of its own.
+    pub(crate) fn sees(&self, path: &Path) -> bool {
+        let theirs = procfs::dir(self.pid).join("root").join(path.strip_prefix("/").unwrap_or(path));
+        match (path.symlink_metadata(), theirs.symlink_metadata()) {
+            (Ok(ours), Ok(theirs)) => (ours.dev(), ours.ino()) == (theirs.dev(), theirs.ino()),
+            (Ok(_), Err(error)) => error.kind() != std::io::ErrorKind::NotFound,
+            _ => true,
+        }
     }
 
     /// A QEMU has character devices for other things, too.
@@ -152,19 +164,30 @@ fn harmless(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// Paths of sockets that somebody listens at (proc(5), net/unix).
-pub(crate) fn listened_at() -> Vec<PathBuf> {
-    listening(&std::fs::read_to_string("/proc/net/unix").unwrap_or_default())
+/// Paths of sockets that are of use: somebody listens there, or has a guest that came by it. Here and in the network namespaces of
+/// these processes, each of which knows only of its own, while a path leads from one to the other.
+pub(crate) fn served_at(processes: &[Process]) -> HashSet<PathBuf> {
+    let namespace = |pid: &dyn Display| std::fs::read_link(procfs::dir(pid).join("ns/net")).ok();
+    let here = (namespace(&"self"), procfs::text("self", "net/unix"));
+    let mut tables = HashMap::from([here]);
+    for process in processes {
+        let name = namespace(&process.pid);
+        tables.entry(name).or_insert_with(|| procfs::text(process.pid, "net/unix"));
+    }
+    tables.values().flatten().flat_map(|table| served(table)).collect()
 }
 
-fn listening(table: &str) -> Vec<PathBuf> {
+/// Those in one table (proc(5), net/unix).
+fn served(table: &str) -> impl Iterator<Item = PathBuf> {
     /// The flag __SO_ACCEPTCON, as it is printed.
     const ACCEPTS: &str = "00010000";
-    let path = |line: &str| {
+    /// The state SS_CONNECTED.
+    const CONNECTED: &str = "03";
+    table.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        (words.get(3) == Some(&ACCEPTS)).then(|| words.get(7).map(PathBuf::from)).flatten()
-    };
-    table.lines().filter_map(path).collect()
+        let is_served = words.get(3) == Some(&ACCEPTS) || words.get(5) == Some(&CONNECTED);
+        is_served.then(|| words.get(7).map(PathBuf::from)).flatten()
+    })
 }
 
 /// What a command line tells of guest memory.
@@ -249,11 +272,13 @@ mod tests {
     }
 
     #[test]
-    fn sockets_with_a_listener_are_told_from_connected_ones() {
+    fn sockets_of_use_are_told_from_others() {
         let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
-                     00000000a: 00000002 00000000 00010000 0001 01 1 /r/a.sock\n\
-                     00000000b: 00000003 00000000 00000000 0001 03 2 /r/b.sock\n\
-                     00000000c: 00000002 00000000 00010000 0001 01 3\n";
-        assert_eq!(listening(table), [PathBuf::from("/r/a.sock")]);
+                     00000000a: 00000002 00000000 00010000 0001 01 1 /r/listens.sock\n\
+                     00000000b: 00000003 00000000 00000000 0001 03 2 /r/connected.sock\n\
+                     00000000c: 00000002 00000000 00000000 0001 01 3 /r/only-bound.sock\n\
+                     00000000d: 00000002 00000000 00010000 0001 01 4\n";
+        let paths: Vec<PathBuf> = served(table).collect();
+        assert_eq!(paths, ["/r/listens.sock", "/r/connected.sock"].map(PathBuf::from));
     }
 }

@@ -1,11 +1,13 @@
-//! Frames over a real socket, never blocking.
+//! Frames over a real socket, never blocking, but for the pauses of a system that has no memory for them.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
+use lasthop_control::shortage::Shortage;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
@@ -30,6 +32,7 @@ pub(crate) struct Channel<Out, In> {
     socket: OwnedFd,
     reader: FrameReader,
     writer: FrameWriter,
+    shortage: Shortage,
     arrived: VecDeque<(In, Option<Vec<OwnedFd>>)>,
     out: PhantomData<Out>,
 }
@@ -38,8 +41,8 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
     /// A channel over one end of a socket pair, which becomes non-blocking.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
         fcntl_setfl(&socket, OFlags::NONBLOCK)?;
-        let (reader, writer) = (FrameReader::default(), FrameWriter::default());
-        Ok(Self { socket, reader, writer, arrived: VecDeque::new(), out: PhantomData })
+        let (reader, writer, shortage) = Default::default();
+        Ok(Self { socket, reader, writer, shortage, arrived: VecDeque::new(), out: PhantomData })
     }
 
     /// Queues a message with descriptors and sends what goes out at once. A message that is too long, or has too many
@@ -53,12 +56,27 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
         self.flush()
     }
 
-    /// Sends what the socket takes.
+    /// Sends what the socket takes. While the system has no memory for it, each call takes a pause: what waits is to be flushed again,
+    /// as the socket says that it has room.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.flush_by(send_part)
+    }
+
+    fn flush_by(
+        &mut self,
+        mut send: impl FnMut(&OwnedFd, &[u8], &[OwnedFd]) -> rustix::io::Result<usize>,
+    ) -> io::Result<()> {
         while let Some((bytes, fds)) = self.writer.front() {
-            match send_part(&self.socket, bytes, fds) {
-                Ok(count) => self.writer.advance(count),
+            match send(&self.socket, bytes, fds) {
+                Ok(count) => {
+                    self.writer.advance(count);
+                    self.shortage.end();
+                }
                 Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::NOBUFS) => {
+                    std::thread::sleep(self.shortage.hit(Instant::now()));
+                    return Ok(());
+                }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -181,6 +199,26 @@ mod tests {
             }
         };
         assert!(arrived == text && !one.wants_write());
+    }
+
+    #[test]
+    fn a_message_that_there_is_no_memory_for_waits_and_is_sent() {
+        let (mut one, mut other) = pair();
+        one.writer.push(b"\"late\"", Vec::new()).expect("queued");
+        for tries in 1..=3 {
+            let mut sent = 0;
+            let short = |_: &OwnedFd, _: &[u8], _: &[OwnedFd]| {
+                sent += 1;
+                Err(Errno::NOBUFS)
+            };
+            one.flush_by(short).expect("nobody has gone");
+            assert_eq!((sent, one.wants_write()), (1, true), "try {tries}");
+            assert!(one.shortage.due().is_some(), "the next pause is a longer one");
+        }
+        one.flush().expect("sent");
+        assert!(!one.wants_write() && one.shortage.due().is_none());
+        assert!(other.receive().expect("received"));
+        assert!(matches!(other.take(), Some((text, _)) if text == "late"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One client of the control socket: lines in, lines out, one request at a time.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -25,7 +26,7 @@ pub(super) struct Client {
     /// It is of root or of our own user, and not only of the control group.
     pub(super) is_owner: bool,
     input: Vec<u8>,
-    output: Vec<u8>,
+    output: VecDeque<u8>,
     /// A request of it is under way.
     is_waiting: bool,
     /// It will send nothing more.
@@ -41,7 +42,7 @@ impl Client {
         stream.set_nonblocking(true)?;
         let own = rustix::process::geteuid().as_raw();
         let is_owner = peer_user(stream.as_fd()).is_some_and(|user| user == 0 || user == own);
-        let (input, output) = (Vec::new(), Vec::new());
+        let (input, output) = Default::default();
         Ok(Self {
             stream,
             is_owner,
@@ -90,7 +91,7 @@ impl Client {
             self.is_closing = true;
             let why = format!("a request is at most {REQUEST_BYTES_MAX} bytes long");
             let fault = Fault::new(Kind::Request, why);
-            self.output = write_answer(&serde_json::Value::Null, &Err(fault));
+            self.output = write_answer(&serde_json::Value::Null, &Err(fault)).into();
         }
     }
 
@@ -122,21 +123,22 @@ impl Client {
     /// The request under way is answered with `line`; an empty one for a notification.
     pub(super) fn answer(&mut self, line: Vec<u8>) {
         self.is_waiting = false;
-        self.output = line;
+        self.output = line.into();
     }
 
-    /// Writes what the client takes.
+    /// Writes what the socket takes at once. What the client reads meanwhile makes room for the next time: a long table keeps no other
+    /// client waiting.
     pub(super) fn write(&mut self, now: Instant) -> std::io::Result<()> {
-        while !self.output.is_empty() {
-            match self.stream.write(&self.output) {
-                Ok(count) => {
-                    self.output.drain(..count);
-                    self.reads_until = None;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        if self.output.is_empty() {
+            return Ok(()); // it may have gone, and its request is to be done all the same
+        }
+        match self.stream.write(self.output.as_slices().0) {
+            Ok(count) => {
+                self.output.drain(..count);
+                self.reads_until = None;
             }
+            Err(error) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()) => {}
+            Err(error) => return Err(error),
         }
         if self.output.is_empty() {
             self.reads_until = None;

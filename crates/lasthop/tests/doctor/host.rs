@@ -9,7 +9,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::support::{Answer, Switch, eventually, lasthop, signal};
+use crate::support::{Answer, Switch, copy_of_lasthop, eventually, lasthop, signal};
 use crate::{diagnosed, first_lines, has_all};
 
 fn doctor_in(dir: &Path) -> Answer {
@@ -105,8 +105,8 @@ fn a_switch_of_another_user_is_told() {
     }
     let switch = Switch::start(&["--vnic", "vm1"]);
     // Where nobody may go, to a program that nobody may run.
-    let (base, program) = (switch.base.path(), switch.base.path().join("lasthop"));
-    std::fs::copy(env!("CARGO_BIN_EXE_lasthop"), &program).expect("copied");
+    let base = switch.base.path();
+    let program = copy_of_lasthop(base, "lasthop");
     for path in [base, &program] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("opened");
     }

@@ -1,10 +1,15 @@
 //! Sockets: wrong, stale, gone, taken, or silent.
 
+use std::io::Read;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use crate::support::{Switch, lasthop};
+use rustix::process::Signal;
+
+use crate::support::namespaces::{Namespace, may};
+use crate::support::{Switch, lasthop, signal};
 use crate::{ONE, blames, diagnosed, first_lines, guest, has_all};
 
 /// A process with the command line of a VMM, which does nothing.
@@ -18,8 +23,21 @@ impl Vmm {
     fn start_with(words: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let mut command = Command::new("sh");
         change(&mut command);
-        command.args(["-c", "read word", "qemu-system-x86_64"]).args(words);
-        Self(command.stdin(Stdio::piped()).spawn().expect("a shell"))
+        Self::run(command.args(["-c", "echo; read word"]), words)
+    }
+
+    /// One that has an empty directory where others have `hidden`.
+    fn start_without(hidden: &Path, words: &[&str]) -> Self {
+        let script = format!("mount -t tmpfs none {} && echo && read word", hidden.display());
+        Self::run(Command::new("unshare").args(["--mount", "sh", "-c", &script]), words)
+    }
+
+    fn run(command: &mut Command, words: &[&str]) -> Self {
+        let command = command.arg("qemu-system-x86_64").args(words);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+        let mut said = [0];
+        child.stdout.take().expect("a pipe").read_exact(&mut said).expect("it runs");
+        Self(child)
     }
 }
 
@@ -45,6 +63,46 @@ fn a_vmm_with_another_socket_path_is_named() {
     let vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
     let process = format!("process {}", vmm.0.id());
     blames(&switch, &["vm1 peer", "wrong socket path", "vm1.sok", &process]);
+}
+
+/// The doctor says nothing of a VMM that has nothing to do with the switch.
+fn leaves_alone(switch: &Switch, vmm: &Vmm) {
+    let answer = diagnosed(switch, &["vm1 peer", "no guest is connected"]);
+    assert!(!answer.out.contains(&format!("process {}", vmm.0.id())), "{}", answer.out);
+}
+
+#[test]
+fn a_guest_of_a_switch_in_another_network_namespace_is_none_of_ours() {
+    if !may() {
+        return;
+    }
+    let namespace = Namespace::new();
+    let other = Switch::start_in(namespace.name(), &["--vnic", "vm1"]);
+    let chardev = format!("socket,id=c,path={},reconnect=1", other.path("vm1.sock").display());
+    let vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
+    leaves_alone(&Switch::start(&["--vnic", "vm1"]), &vmm);
+}
+
+#[test]
+fn a_guest_that_a_killed_switch_left_behind_is_none_of_ours() {
+    let mut other = Switch::start(&["--vnic", "vm1"]);
+    let chardev = format!("socket,id=c,path={},reconnect=1", other.path("vm1.sock").display());
+    let vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
+    signal(other.pid(), Signal::KILL);
+    other.wait();
+    leaves_alone(&Switch::start(&["--vnic", "vm1"]), &vmm);
+}
+
+#[test]
+fn a_guest_of_another_file_system_is_none_of_ours() {
+    if !may() {
+        return;
+    }
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let chardev = format!("socket,id=c,path={},reconnect=1", switch.path("vm1.sock").display());
+    let words = ["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"];
+    let vmm = Vmm::start_without(&switch.dir(), &words);
+    leaves_alone(&switch, &vmm);
 }
 
 #[test]

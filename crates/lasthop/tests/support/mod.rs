@@ -64,6 +64,15 @@ pub(crate) fn lasthop(words: &[&str]) -> Answer {
     Answer { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
 }
 
+/// A copy of the binary, as a package brings it. Made by another process: what is open for writing here is so in forks of other
+/// tests' threads, too, and such a file cannot be run.
+pub(crate) fn copy_of_lasthop(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lasthop")).arg(&path).status();
+    assert!(copied.expect("cp runs").success());
+    path
+}
+
 /// The module of switches whose tests name none: the usual one, or what LASTHOP_TEST_MODULE says.
 pub(crate) fn module() -> String {
     std::env::var("LASTHOP_TEST_MODULE").unwrap_or_else(|_| "flow".to_owned())

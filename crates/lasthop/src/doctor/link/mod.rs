@@ -34,18 +34,19 @@ pub(super) struct Case<'a> {
 #[derive(Debug)]
 pub(super) struct Sockets<'a> {
     all: Vec<(&'a Process, PathBuf)>,
-    /// Those that are no vnic's, and at which nobody listens: another switch's guest is no stray.
+    /// Those that are no vnic's, and that nobody serves: another switch's guest is no stray.
     strays: Vec<(&'a Process, PathBuf)>,
 }
 
 impl<'a> Sockets<'a> {
     pub(super) fn of(processes: &'a [Process], facts: &Facts) -> Self {
-        let listened_at = processes::listened_at();
-        let known = facts.vnics.iter().map(|vnic| &vnic.vnic.socket).chain(&listened_at);
+        let served_at = processes::served_at(processes);
+        let known = facts.vnics.iter().map(|vnic| &vnic.vnic.socket).chain(&served_at);
         let known: HashSet<&PathBuf> = known.collect();
         let of_process =
             |process: &'a Process| process.sockets().into_iter().map(move |path| (process, path));
-        let all: Vec<_> = processes.iter().flat_map(of_process).collect();
+        let all = processes.iter().flat_map(of_process).filter(|(process, path)| process.sees(path));
+        let all: Vec<_> = all.collect();
         let strays = all.iter().filter(|(_, path)| !known.contains(path)).cloned().collect();
         Self { all, strays }
     }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::doctor::finding::Verdict;
 use crate::doctor::processes::Process;
 use crate::doctor::words::time;
+use crate::rundir::control_socket;
 use crate::vnic::Mode;
 
 use super::Case;
@@ -162,7 +163,11 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
 /// A front end whose socket is no vnic's and that nobody else serves: probably meant for this one.
 fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, &'a PathBuf)> {
     let own = &case.now.vnic.socket;
-    let is_near = |path: &Path| path.parent() == own.parent() || path.file_name() == own.file_name();
+    // Not what is a guest of another switch, whether that runs or has left its directory behind.
+    let is_others = |path: &Path| path.parent().is_some_and(|dir| control_socket(dir).exists());
+    let is_near = |path: &Path| {
+        path.parent() == own.parent() || (path.file_name() == own.file_name() && !is_others(path))
+    };
     let near = case.sockets.strays.iter().filter(|(_, path)| is_near(path));
     let nearest = near.min_by_key(|(_, path)| path.file_name() != own.file_name());
     nearest.map(|(process, path)| (*process, path))
