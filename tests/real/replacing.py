@@ -82,13 +82,14 @@ def send_for_ever(port):
 class Crew(contextlib.ExitStack):
     """The switch and its guests, of the given kinds.
 
-    `rate` is frames a second of each own guest, `mbit` Mbit/s of iperf3 between Linux guests.
+    `rate` is frames a second of each own guest, `mbit` Mbit/s of iperf3 between Linux guests. Upgrades are to `other` and back, if that
+    is given.
     """
 
-    def __init__(self, directory, kinds=KINDS, rate=20_000, mbit=200, workers=2):
+    def __init__(self, directory, kinds=KINDS, rate=20_000, mbit=200, workers=2, other=None):
         super().__init__()
         self.directory, self.kinds = directory, kinds
-        self.rate, self.mbit, self.workers = rate, mbit, workers
+        self.rate, self.mbit, self.workers, self.other = rate, mbit, workers, other
 
     def __enter__(self):
         super().__enter__()
@@ -163,7 +164,9 @@ class Crew(contextlib.ExitStack):
 
     def upgrade(self):
         before = self.switch_process()
-        answer = self.switch.ask("upgrade", str(self.switch.program))
+        own = str(self.switch.program)
+        is_own = os.readlink(f"/proc/{before}/exe") == os.path.realpath(own)
+        answer = self.switch.ask("upgrade", self.other if self.other and is_own else own)
         check(answer.returncode == 0, f"lasthop upgrade: {answer.stderr.strip()}")
         check(self.switch_process() != before, "the switch process is still the same")
 

@@ -238,6 +238,13 @@ impl Crew {
         }
     }
 
+    /// As `ring_bell`, when the worker has nothing better to do: guests that wake up want CPUs.
+    pub(crate) fn ring_bell_later(&self, port: PortId, index: u16) {
+        if let Some(home) = self.home(port, index) {
+            self.mailboxes[home].post(Box::new(move |worker| _ = worker.ring_bell(port, index)));
+        }
+    }
+
     /// A call descriptor of `port` made a worker wait: its rings stop.
     pub(crate) fn quarantine(&self, port: PortId) {
         lock(&self.offences).record(port, Instant::now());

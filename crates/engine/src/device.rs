@@ -106,11 +106,13 @@ impl Device for PortDevice {
             self.crew.start_ring(port, index, ring, (kick, call), enabled)
         };
         match started {
-            Ok(Ok(())) if is_taken_over => {
-                // What was published last, the guest may not have been told of.
-                self.crew.ring_bell(port, index).map_err(|error| error.to_string())
+            Ok(Ok(())) => {
+                if is_taken_over {
+                    // What was published last, the guest may not have been told of.
+                    self.crew.ring_bell_later(port, index);
+                }
+                Ok(())
             }
-            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("cannot wait for kicks of ring {index}: {error}")),
             Err(error) => Err(error.to_string()),
         }

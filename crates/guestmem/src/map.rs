@@ -6,6 +6,9 @@ use thiserror::Error;
 use crate::short::copy_short;
 use crate::{Mapping, REGIONS_MAX};
 
+/// The smallest page, in bytes.
+const PAGE_BYTES: usize = 4096;
+
 /// A segment was used with a map that has no such range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the segment does not lie inside the guest's memory any more")]
@@ -186,6 +189,14 @@ impl MemoryMap {
             return Err(StaleSegment);
         }
         Ok((pointer, Arc::clone(&self.regions[usize::from(segment.region)].mapping)))
+    }
+
+    /// Has all pages of a segment mapped, by a read of a byte of each: whoever uses them first need not wait for that.
+    pub fn touch(&self, segment: Segment) {
+        let last = segment.len.saturating_sub(1);
+        let pages = (0..last).step_by(PAGE_BYTES).chain((segment.len > 0).then_some(last));
+        // A segment that is not of this map has no pages here.
+        pages.for_each(|skip| _ = self.read(segment, skip, &mut [0]));
     }
 
     /// Copies bytes out, from `skip` bytes into `segment` on.

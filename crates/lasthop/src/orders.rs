@@ -53,6 +53,13 @@ pub(crate) enum Order {
     /// The attached descriptors are the connection to the port's guest and the memory of its session, as a switch process left
     /// them that is dead: go on, as if nothing had happened. `session` is what that one told last; null: nothing yet.
     TakeOver { name: String, attachment: u64, session: Value },
+    /// As `TakeOver`, while the process that has the guest is at work still: get everything ready, and do nothing before `GoOn`. One
+    /// that was got ready for the same port before is forgotten.
+    Prepare { name: String, attachment: u64, session: Value },
+    /// Have the memory mapped that sessions which were got ready use now, as far as it comes in so many microseconds. Not answered.
+    Touch { for_us: u64 },
+    /// Go on with the sessions that were got ready under these numbers: nobody is at work with them any more.
+    GoOn { attachments: Vec<u64> },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
     /// Make again the datapaths that [`Report::Datapaths`] told of last; all ports are there.
@@ -82,9 +89,10 @@ pub(crate) enum Order {
     Know,
     /// Take nothing more from any guest, and finish or postpone what was taken: another process will go on.
     Rest,
-    /// Take nothing from any guest before `Wake`: all are to be there first.
+    /// Take nothing from any guest before `Wake`. Supervisors of before say so before they hand guests over; it changes nothing for a
+    /// process that has not begun.
     Hold,
-    /// Take from guests again.
+    /// Take from guests again, or begin to. Sessions that were got ready and not gone on with are forgotten.
     Wake,
     /// Let every guest go and end.
     End,
@@ -103,6 +111,9 @@ impl Order {
                 | Self::Hold
                 | Self::Bring { .. }
                 | Self::TakeOver { .. }
+                | Self::Prepare { .. }
+                | Self::Touch { .. }
+                | Self::GoOn { .. }
                 | Self::Wake
         )
     }
@@ -190,9 +201,15 @@ pub(crate) enum Answer {
     Fdb(FdbReport),
     Inspection(Inspection),
     Switches(Vec<SwitchInside>),
-    /// Of orders, reports and sessions: `STATE_VERSION`.
+    /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`], and say nothing of it.
     Knows {
         version: u64,
+        #[serde(default)]
+        prepares: bool,
+    },
+    /// Sessions that cannot be gone on with, of those that were to be.
+    WentOn {
+        refused: Vec<(u64, Fault)>,
     },
     /// So many addresses were forgotten.
     Flushed(usize),

@@ -10,8 +10,9 @@ use lasthop_guest::{Guest, GuestOptions};
 use lasthop_wire::Offload;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest, guest_with, receive, send};
+use support::heirs::{heir_of_version, heir_that_waits, own_version};
 use support::talkers::Talker;
-use support::{Switch, copy_of_lasthop, eventually, signal};
+use support::{Switch, copy_of_lasthop, eventually, fds, signal};
 
 /// Deaths in each test.
 const DEATHS: u32 = 5;
@@ -21,10 +22,6 @@ fn kill(switch: &Switch) -> u32 {
     let pid = eventually("the switch process", || switch.switch_pid());
     signal(pid, Signal::KILL);
     eventually("the next one", || switch.switch_pid().filter(|next| *next != pid))
-}
-
-fn fds(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count()
 }
 
 fn guests_do_not_notice(words: &[&str], options: GuestOptions) {
@@ -297,34 +294,6 @@ fn an_upgrade_to_what_is_no_lasthop_is_refused_and_touches_nothing() {
     assert_eq!(switch.switch_pid(), process);
     send(&mut one, &frame(TWO, ONE, 1, 60));
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
-}
-
-/// A program that says as often as it is asked that it knows `version` of what is kept, and then does `rest`, a line of sh.
-fn heir_of_version(switch: &Switch, version: u64, rest: &str) -> String {
-    heir_that_waits(switch, version, "", rest)
-}
-
-/// As `heir_of_version`; it does `between`, lines of sh, before it says so once more.
-fn heir_that_waits(switch: &Switch, version: u64, between: &str, rest: &str) -> String {
-    let answer = format!(r#"{{"Reply":{{"id":0,"result":{{"Ok":{{"Knows":{{"version":{version}}}}}}}}}}}"#);
-    // Four bytes of length, four of descriptors, as the channel between the processes has them.
-    let say = format!("printf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{answer}' >&0\n", answer.len());
-    let script = format!("#!/bin/sh\n{say}{between}{say}{rest}\n");
-    let path = switch.base.path().join(format!("heir{version}"));
-    std::fs::write(&path, script).expect("written");
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("made executable");
-    path.to_str().expect("text").to_owned()
-}
-
-/// The version of what this program keeps, as a refusal tells it.
-fn own_version(switch: &Switch) -> u64 {
-    let said = switch.ask(&["upgrade", &heir_of_version(switch, 0, "cat")]).refused();
-    assert!(
-        said.contains("it knows version 0 of what is kept of guests, and this switch has version "),
-        "{said}"
-    );
-    let digits = said.trim().trim_end_matches('.').rsplit(' ').next().expect("a word");
-    digits.parse().unwrap_or_else(|_| panic!("no number at the end of: {said}"))
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::death;
 
 /// Words in front of the marks: a line of cache.
 const HEAD_WORDS: usize = 32;
+/// Words of the smallest page.
+const PAGE_WORDS: usize = 2048;
 /// Of the layout below; another one gets another number.
 const TAG: u16 = 0x4c02;
 
@@ -137,6 +139,11 @@ impl Ledger {
     fn set(&self, index: usize, value: u16) {
         death::may_come();
         self.word(index).store(value, Ordering::Relaxed);
+    }
+
+    /// Has its pages mapped: whoever goes on with the ring need not wait for that.
+    pub fn touch(&self) {
+        (0..Self::words(self.entries)).step_by(PAGE_WORDS).for_each(|index| _ = self.get(index));
     }
 
     /// A ring begins, or begins again, at position `base` of its available ring, with `used` as its used index.

@@ -4,7 +4,16 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use lasthop_guestmem::{Mapping, MemoryMap};
 
-use crate::{RING_ENTRIES_MAX, RingError, death};
+use crate::{DESC_INDIRECT, RING_ENTRIES_MAX, RingError, death};
+
+/// Descriptors of an indirect table that are touched at most: more than the usual frame has.
+const INDIRECT_TOUCHED_MAX: usize = 20;
+/// Pages that are touched for one ring at most: a table full of frames of 64 KiB, or whatever a guest makes up.
+const TOUCHED_PAGES_MAX: u32 = 4096;
+/// The smallest page, in bytes.
+const PAGE_BYTES: u32 = 4096;
+/// What is touched of a buffer at most, in bytes: it is large enough for any frame.
+const TOUCHED_BYTES_MAX: u32 = 64 * 1024;
 
 /// One descriptor, read once (virtio 1.2, 2.7.5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +66,42 @@ pub struct RingAddresses {
     pub used: u64,
 }
 
+/// Has pages of a guest mapped, so many and no more.
+struct Touch<'a> {
+    map: &'a MemoryMap,
+    hint: u16,
+    pages_left: u32,
+}
+
+impl Touch<'_> {
+    /// A buffer, and if it is a table, those that stand there.
+    fn chain_from(&mut self, descriptor: Descriptor) {
+        self.buffer(descriptor);
+        if descriptor.flags & DESC_INDIRECT != 0 {
+            let entries = (0..descriptor.len / Descriptor::BYTES).take(INDIRECT_TOUCHED_MAX);
+            let places =
+                entries.map(|entry| descriptor.addr.wrapping_add(u64::from(entry * Descriptor::BYTES)));
+            places.for_each(|at| self.buffer_of(at));
+        }
+    }
+
+    fn buffer(&mut self, Descriptor { addr, len, .. }: Descriptor) {
+        let len = len.min(TOUCHED_BYTES_MAX).min(self.pages_left * PAGE_BYTES);
+        let Some(segment) = self.map.translate(addr, len, &mut self.hint) else { return };
+        self.map.touch(segment);
+        self.pages_left = self.pages_left.saturating_sub(segment.len.div_ceil(PAGE_BYTES));
+    }
+
+    /// The buffer whose descriptor is at `addr`.
+    fn buffer_of(&mut self, addr: u64) {
+        let mut bytes = [0; Descriptor::BYTES as usize];
+        let place = self.map.translate_whole(addr, Descriptor::BYTES, &mut self.hint);
+        if let Some(Ok(())) = place.map(|place| self.map.read(place, 0, &mut bytes)) {
+            self.buffer(Descriptor::from_le_bytes(bytes));
+        }
+    }
+}
+
 /// The three areas of a split ring, pinned.
 #[derive(Debug)]
 pub struct RingMemory {
@@ -105,6 +150,15 @@ impl RingMemory {
     #[inline]
     fn slot(&self, position: u16) -> usize {
         usize::from(position & (self.entries - 1))
+    }
+
+    /// Has the ring's pages mapped, and those of the buffers that its table names in `map`, which is its own. Whoever begins to use a
+    /// ring under way need not wait for them then. Nothing that is read here is used, and whatever is there, it ends soon.
+    pub fn touch(&self, map: &MemoryMap) {
+        let last = self.entries - 1;
+        [0, last].into_iter().for_each(|entry| _ = (self.available_entry(entry), self.used_entry(entry)));
+        let mut touch = Touch { map, hint: 0, pages_left: TOUCHED_PAGES_MAX };
+        (0..self.entries).for_each(|index| touch.chain_from(self.descriptor(index)));
     }
 
     /// Half-word `index` of the available area.

@@ -82,6 +82,18 @@ impl Kept {
         self.stage.load() == RESTING
     }
 
+    /// An error if the front end could not go on with who was told of its session so often.
+    ///
+    /// # Errors
+    /// [`TakeOverError::AmidMessage`], [`TakeOverError::NewsLost`].
+    pub fn check(&self, told: u32) -> Result<(), TakeOverError> {
+        match () {
+            () if !self.is_resting() => Err(TakeOverError::AmidMessage),
+            () if self.told() != told => Err(TakeOverError::NewsLost),
+            () => Ok(()),
+        }
+    }
+
     /// How often the session was told anew, 0 before the first time: [`KeptSession`] has the number of its own time.
     #[must_use]
     pub fn told(&self) -> u32 {
@@ -233,14 +245,8 @@ pub struct Legacy {
 }
 
 impl Legacy {
-    /// An error if the front end could not go on with it.
-    pub(crate) fn check(&self, rings: u16) -> Result<(), TakeOverError> {
-        if !self.kept.is_resting() {
-            return Err(TakeOverError::AmidMessage);
-        }
-        if self.kept.told() != self.session.told {
-            return Err(TakeOverError::NewsLost);
-        }
+    /// An error if it has not so many rings.
+    pub(crate) fn check_rings(&self, rings: u16) -> Result<(), TakeOverError> {
         let known = self.session.rings.len();
         if known == usize::from(rings) { Ok(()) } else { Err(TakeOverError::Rings(known, rings)) }
     }

@@ -53,7 +53,7 @@ pub use fds::keep_descriptor_names;
 pub use kept::{Kept, KeptSession, Legacy, News, TakeOverError};
 pub use message::{MemoryRegionMessage, RingAddressMessage};
 pub use rings::RingView;
-pub use session::Session;
+pub use session::{Session, Successor};
 pub use state::{Protocol, Refusals, SessionView};
 
 /// Memory regions of one front end that adds them one by one: what QEMU asks for at most.

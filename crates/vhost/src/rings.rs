@@ -215,6 +215,16 @@ impl Rings {
         self.0.iter().map(Ring::kept).collect()
     }
 
+    /// Has the memory mapped that a ring is going to use, which another device may run still.
+    pub(crate) fn touch(&self, index: u16, shared: &Shared) {
+        let ring = &self.0[usize::from(index)];
+        // What is wrong with its place is said when it is to be used.
+        if let (Some(map), Ok(Some(memory))) = (&shared.map, ring.memory(index, shared)) {
+            memory.touch(map);
+            shared.ledger(index, ring.layout.entries).touch();
+        }
+    }
+
     /// Starts a ring that ran in a dead session, as that one left it.
     pub(crate) fn take_over(
         &mut self,

@@ -32,16 +32,6 @@ impl<D: Device> Session<D> {
         Ok(Self { link: Link::new(socket)?, protocol: Protocol::with_kept(device, kept) })
     }
 
-    /// The session of a process that died, whose connection `socket` is: it goes on, and the front end sees nothing of it.
-    ///
-    /// # Errors
-    /// [`TakeOverError`]: it cannot go on, and its connection is shut down.
-    pub fn take_over(socket: OwnedFd, device: D, legacy: Legacy) -> Result<Self, TakeOverError> {
-        // Made first: whatever fails, it ends the connection.
-        let link = Link::new(socket)?;
-        Ok(Self { protocol: Protocol::take_over(device, legacy)?, link })
-    }
-
     /// What a successor would have to know and was not told yet: to be asked for after [`ready`](Self::ready).
     pub fn news(&mut self) -> Option<News> {
         self.protocol.news()
@@ -115,5 +105,39 @@ impl<D: Device> Session<D> {
     #[must_use]
     pub fn refusals(&self) -> &Refusals {
         self.protocol.refusals()
+    }
+}
+
+/// All that it takes to go on with the session of another process, which may be at work meanwhile. Dropping it leaves the session as it
+/// is.
+#[derive(Debug)]
+pub struct Successor<D: Device> {
+    protocol: Protocol<D>,
+    socket: OwnedFd,
+}
+
+impl<D: Device> Successor<D> {
+    /// Gets everything ready that does not depend on how far the rings are.
+    ///
+    /// # Errors
+    /// [`TakeOverError`]: the session cannot go on with this device, or not with what is known.
+    pub fn prepare(socket: OwnedFd, device: D, legacy: Legacy) -> Result<Self, TakeOverError> {
+        Ok(Self { protocol: Protocol::prepare(device, legacy)?, socket })
+    }
+
+    /// Has the memory mapped that the rings use now, ring after ring until `is_over`: who goes on need not wait for that.
+    pub fn touch(&self, is_over: impl Fn() -> bool) {
+        self.protocol.touch(is_over);
+    }
+
+    /// Goes on with the session, whose process is dead or does nothing any more. The front end sees nothing of it.
+    ///
+    /// # Errors
+    /// [`TakeOverError`]: it cannot go on, maybe since more was told than this one knows, and its connection is shut down.
+    pub fn go_on(self) -> Result<Session<D>, TakeOverError> {
+        // Whatever fails from here on, the link ends the connection.
+        let mut session = Session { protocol: self.protocol, link: Link::new(self.socket)? };
+        session.protocol.go_on()?;
+        Ok(session)
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Estate {
     /// As told last; `Null` before the front end has said anything.
     session: Value,
     fds: BTreeMap<u32, OwnedFd>,
+    /// How often it changed here.
+    changes: u64,
     heir: Heir,
     /// Deaths in a row, while it was taken over and soon after.
     unanswered: u32,
@@ -61,6 +63,7 @@ impl Estate {
             memory: Kept::create(rings(queues))?,
             session: Value::Null,
             fds: BTreeMap::new(),
+            changes: 0,
             heir: Heir::None,
             unanswered: 0,
             young: 0,
@@ -77,7 +80,17 @@ impl Estate {
         };
         // Whoever takes it over finds that one is missing.
         let fds = fds.iter().filter_map(|(number, fd)| Some((*number, inherited.find(fd)?))).collect();
-        Some(Self { attachment, connection, memory, session, fds, heir: Heir::None, unanswered: 0, young: 0 })
+        Some(Self {
+            attachment,
+            connection,
+            memory,
+            session,
+            fds,
+            changes: 0,
+            heir: Heir::None,
+            unanswered: 0,
+            young: 0,
+        })
     }
 
     /// What another supervisor has to know to go on with it.
@@ -108,11 +121,13 @@ impl Estate {
     /// Descriptors that the switch got from the front end. Those that did not arrive are found to be missing by who needs
     /// them.
     pub(super) fn keep(&mut self, numbers: Vec<u32>, fds: Vec<OwnedFd>) {
+        self.changes += 1;
         self.fds.extend(numbers.into_iter().zip(fds));
     }
 
     /// The session as it is now, and which descriptors belong to it.
     pub(super) fn tell(&mut self, session: Value, numbers: &[u32]) {
+        self.changes += 1;
         self.session = session;
         self.fds.retain(|number, _| numbers.contains(number));
     }
@@ -147,23 +162,38 @@ impl Estate {
         self.heir = Heir::Since(Instant::now());
     }
 
+    /// Which session it is, and how it is: whoever knows it so knows it as it is now.
+    pub(super) fn edition(&self) -> Edition {
+        Edition { attachment: self.attachment, changes: self.changes }
+    }
+
     /// Copies of everything, for the next switch: session, connection and memory, and the descriptors with their numbers.
-    pub(super) fn bequeath(&mut self) -> io::Result<Bequest> {
+    pub(super) fn bequeath(&self) -> io::Result<Bequest> {
         let fds = self.fds.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
-        let bequest = Bequest {
+        Ok(Bequest {
             session: self.session.clone(),
             connection: self.connection.try_clone()?,
             memory: self.memory()?,
             fds: fds.collect::<io::Result<_>>()?,
-        };
+        })
+    }
+
+    /// The present switch is told to take it over.
+    pub(super) fn is_handed_over(&mut self) {
         self.heir = Heir::Told;
-        Ok(bequest)
     }
 
     /// Ends the connection, of which others may have copies.
     pub(super) fn hang_up(self) {
         let _ = shutdown(&self.connection, Shutdown::Both);
     }
+}
+
+/// One state of one session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Edition {
+    attachment: u64,
+    changes: u64,
 }
 
 /// What the next switch gets.
@@ -194,11 +224,11 @@ mod tests {
     fn a_session_that_two_switches_die_of_is_given_up() {
         let (mut estate, _guest) = estate();
         assert!(estate.survives(true), "it was begun by the one that died");
-        estate.bequeath().expect("copies");
+        estate.is_handed_over();
         assert!(estate.survives(true), "once");
-        estate.bequeath().expect("copies");
+        estate.is_handed_over();
         assert!(estate.survives(false), "of another one");
-        estate.bequeath().expect("copies");
+        estate.is_handed_over();
         assert!(!estate.survives(true), "twice");
     }
 
@@ -207,7 +237,7 @@ mod tests {
         let (mut estate, _guest) = estate();
         let mut deaths = 0..;
         while deaths.next().is_some() && estate.survives(false) {
-            estate.bequeath().expect("copies");
+            estate.is_handed_over();
             estate.is_taken_over();
         }
         assert_eq!(deaths.start, YOUNG_MAX + 1);

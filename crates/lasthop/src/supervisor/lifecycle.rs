@@ -18,6 +18,7 @@ use super::hurry::Hurry;
 use super::orders::What;
 use super::port::Port;
 use super::source::Source;
+use super::succession::Editions;
 
 /// How long the switch may take to let its guests go.
 const END_PATIENCE: Duration = Duration::from_secs(3);
@@ -74,13 +75,13 @@ impl Supervisor {
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| self.tell_of_port(port, false, None));
         self.restore_entries();
-        self.tell_of_guests();
+        self.tell_of_guests(&Editions::new());
     }
 
-    /// Tells a switch process that knows switches and ports of all guests, and hands them over.
-    pub(super) fn tell_of_guests(&mut self) {
+    /// Tells a switch process that knows switches and ports of all guests, and hands them over. Some it knows, as they were.
+    pub(super) fn tell_of_guests(&mut self, known: &Editions) {
         self.restore_datapaths();
-        self.hand_over();
+        self.hand_over(known);
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
     }

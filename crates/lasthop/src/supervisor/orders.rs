@@ -71,6 +71,8 @@ pub(super) enum What {
         port: u32,
         attachment: u64,
     },
+    /// These sessions go on, each behind the port with the number in front.
+    WentOn(Vec<(u32, u64)>),
     /// All orders of the start are done.
     Started,
     /// All guests are gone.
@@ -223,6 +225,7 @@ impl Supervisor {
             }),
             What::Restored | What::Tracked => result.map(|_| Value::Null),
             What::TakenOver { port, attachment } => self.taken_over(port, attachment, result.map(drop)),
+            What::WentOn(sessions) => self.went_on(sessions, result),
             What::Started => return self.started(),
             What::Rested => return self.rested(result),
             What::Ended => return,

@@ -1,5 +1,7 @@
 //! A switch process died: its guests' sessions are handed to the next one.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -8,12 +10,27 @@ use serde_json::Value;
 use crate::fault::Fault;
 use crate::ipc::FRAME_FDS_MAX;
 use crate::log::{say, say_of_others};
-use crate::orders::Order;
+use crate::orders::{Answer, Order, Report, Request};
 
 use super::Supervisor;
-use super::estate::{Bequest, Estate};
+use super::child::Process;
+use super::estate::{Bequest, Edition, Estate};
 use super::orders::What;
 use super::store::Key;
+
+/// How a process knows the sessions of ports.
+pub(super) type Editions = BTreeMap<u32, Edition>;
+
+/// Descriptors with their numbers.
+type Part = (Vec<u32>, Vec<OwnedFd>);
+
+/// What of a session comes after its descriptors: connection and memory with it.
+struct Last {
+    name: String,
+    attachment: u64,
+    session: Value,
+    fds: Vec<OwnedFd>,
+}
 
 impl Supervisor {
     /// What the switch gets with the connection of port `number`: the connection, and memory for a successor, if there is any.
@@ -87,44 +104,90 @@ impl Supervisor {
         port.end(why);
     }
 
-    /// Tells the switch, which has its ports, to go on with all sessions.
-    pub(super) fn hand_over(&mut self) {
-        let numbers: Vec<u32> = self.estates.keys().copied().collect();
-        if numbers.is_empty() {
+    /// Tells the switch, which has its ports, to go on with all sessions. For those that it knows as they are it is ready.
+    pub(super) fn hand_over(&mut self, known: &Editions) {
+        if self.estates.is_empty() {
             return;
         }
-        // What the first guest sends to the last one would find nobody there.
-        self.order(Order::Hold, What::Restored, None);
-        self.hand_over_all(&numbers);
+        let is_known = |(number, estate): &(&u32, &Estate)| known.get(number) == Some(&estate.edition());
+        let (ready, others): (Vec<_>, Vec<_>) = self.estates.iter().partition(is_known);
+        let others: Vec<u32> = others.into_iter().map(|(number, _)| *number).collect();
+        let ready: Vec<_> =
+            ready.into_iter().map(|(number, estate)| (*number, estate.attachment())).collect();
+        if !ready.is_empty() {
+            let attachments = ready.iter().map(|(_, attachment)| *attachment).collect();
+            self.order(Order::GoOn { attachments }, What::WentOn(ready), None);
+        }
+        others.into_iter().for_each(|number| self.hand_over_one(number));
         self.order(Order::Wake, What::Restored, None);
     }
 
-    fn hand_over_all(&mut self, numbers: &[u32]) {
-        for &number in numbers {
-            let bequest = self.estates.get_mut(&number).map(Estate::bequeath);
-            match bequest {
-                Some(Ok(bequest)) => self.hand_over_one(number, bequest),
-                Some(Err(error)) => {
-                    if let Some(estate) = self.estates.remove(&number) {
-                        self.give_up(number, estate, &error.to_string());
-                    }
-                }
-                None => {}
+    fn hand_over_one(&mut self, number: u32) {
+        match self.testament(number) {
+            Some(Ok((parts, Last { name, attachment, session, fds }))) => {
+                self.estates.get_mut(&number).into_iter().for_each(Estate::is_handed_over);
+                parts.into_iter().for_each(|(numbers, fds)| self.bring(attachment, numbers, fds));
+                let order = Order::TakeOver { name, attachment, session };
+                self.order_with(order, fds, What::TakenOver { port: number, attachment }, None);
             }
+            Some(Err(error)) => {
+                if let Some(estate) = self.estates.remove(&number) {
+                    self.give_up(number, estate, &error.to_string());
+                }
+            }
+            None => {}
         }
     }
 
-    fn hand_over_one(&mut self, number: u32, bequest: Bequest) {
-        let (Some(port), Some(estate)) = (self.ports.get(&number), self.estates.get(&number)) else { return };
-        let (name, attachment) = (port.spec.name.to_string(), estate.attachment());
-        let Bequest { session, connection, memory, fds } = bequest;
-        let mut fds = fds.into_iter().peekable();
-        while fds.peek().is_some() {
-            let (numbers, fds) = fds.by_ref().take(FRAME_FDS_MAX).unzip();
-            self.bring(attachment, numbers, fds);
+    /// Has a process that is to be the next switch get ready for all sessions that it does not know as they are. Whether there were
+    /// any.
+    pub(super) fn prepare(&self, heir: &mut Process<Request, Report>, known: &mut Editions) -> bool {
+        known.retain(|number, _| self.estates.contains_key(number));
+        let mut is_behind = false;
+        for (&number, estate) in &self.estates {
+            let edition = estate.edition();
+            // Without room for copies it is handed over later, and may be given up then.
+            if known.insert(number, edition) != Some(edition)
+                && let Some(Ok((parts, Last { name, attachment, session, fds }))) = self.testament(number)
+            {
+                is_behind = true;
+                for (numbers, fds) in parts {
+                    let order = Order::Bring { attachment, numbers };
+                    let _ = heir.channel.send(&Request { id: 0, order }, fds);
+                }
+                let order = Order::Prepare { name, attachment, session };
+                let _ = heir.channel.send(&Request { id: 0, order }, fds);
+            }
         }
-        let order = Order::TakeOver { name, attachment, session };
-        self.order_with(order, vec![connection, memory], What::TakenOver { port: number, attachment }, None);
+        is_behind
+    }
+
+    /// What a switch process gets to go on with a session: descriptors in parts that fit into a message, and the rest.
+    fn testament(&self, number: u32) -> Option<io::Result<(Vec<Part>, Last)>> {
+        let (port, estate) = (self.ports.get(&number)?, self.estates.get(&number)?);
+        let (name, attachment) = (port.spec.name.to_string(), estate.attachment());
+        Some(estate.bequeath().map(|Bequest { session, connection, memory, fds }| {
+            let (mut fds, mut parts) = (fds.into_iter().peekable(), Vec::new());
+            while fds.peek().is_some() {
+                parts.push(fds.by_ref().take(FRAME_FDS_MAX).unzip());
+            }
+            (parts, Last { name, attachment, session, fds: vec![connection, memory] })
+        }))
+    }
+
+    /// The switch goes on with sessions for which it was ready, but for some.
+    pub(super) fn went_on(
+        &mut self,
+        sessions: Vec<(u32, u64)>,
+        result: Result<Answer, Fault>,
+    ) -> Result<Value, Fault> {
+        let Answer::WentOn { refused } = result? else { return Ok(Value::Null) };
+        let mut refused: BTreeMap<u64, Fault> = refused.into_iter().collect();
+        for (number, attachment) in sessions {
+            let result = refused.remove(&attachment).map_or(Ok(()), Err);
+            self.taken_over(number, attachment, result)?;
+        }
+        Ok(Value::Null)
     }
 
     /// The switch goes on with a session, or cannot.

@@ -4,10 +4,12 @@
 //!   new program started ── knows this version of what is kept? ──no──> refused, nothing was touched
 //!                                  │ yes
 //!   new one told of all switches and ports ── takes them? ──no──> refused, nothing was touched
+//!   gets ready for all sessions: descriptors, memory                (again for those that change meanwhile)
 //!                                  │ yes
 //!   old switch rests: takes nothing more, finishes what it has ──no──> it goes on, refused
 //!                                  │ yes
-//!   old one killed, new one gets all guests ── guests waited for so long ──> answer
+//!   new one goes on with all guests ── guests waited for so long ──> answer
+//!   old one killed
 //! ```
 
 use std::collections::BTreeMap;
@@ -31,9 +33,15 @@ use super::child::Process;
 use super::hurry::Hurry;
 use super::orders::{Asker, What, switch_down};
 use super::source::Source;
+use super::succession::Editions;
 
 /// How long the new program has to answer, and the old switch to rest.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a new process is told once more of sessions that changed while it was told. What changes then it is told when guests wait.
+const TURNS_MAX: u32 = 4;
+/// How long a new process may touch guests' memory beforehand; and once more while the old one comes to rest, which takes as long.
+const TOUCH: Duration = Duration::from_millis(100);
+const LAST_TOUCH: Duration = Duration::from_millis(1);
 /// Why a new program that knows other switches and ports than there are is none.
 const CHANGED: &str = "its vnics, ports or switches changed meanwhile; try again";
 
@@ -80,6 +88,10 @@ pub(super) enum Upgrade {
 pub(super) struct Introduction {
     told: Told,
     refused: Vec<(u32, Fault)>,
+    /// Sessions that it got ready for.
+    known: Editions,
+    /// How often it may still be told what has changed of sessions since it was asked.
+    turns_left: u32,
 }
 
 /// What a new process is told. It is out of date if anything of it changes.
@@ -190,7 +202,9 @@ impl Supervisor {
         let (reports, is_over) = heir.hear();
         for (report, _) in reports {
             match report {
-                Report::Reply { result: Ok(Answer::Knows { version }), .. } => self.heir_knows(version),
+                Report::Reply { result: Ok(Answer::Knows { version, prepares }), .. } => {
+                    self.heir_knows(version, prepares);
+                }
                 Report::Reply { id, result: Err(fault) } => self.heir_refuses(id, fault),
                 Report::Failed { why } => self.refuse_upgrade(&why),
                 Report::Sandbox(layers) => self.heir_is_sandboxed(layers),
@@ -204,7 +218,7 @@ impl Supervisor {
         }
     }
 
-    fn heir_knows(&mut self, version: u64) {
+    fn heir_knows(&mut self, version: u64, prepares: bool) {
         if !matches!(self.upgrade, Some(Upgrade::Asking { .. })) {
             // It was asked nothing more.
             return;
@@ -220,18 +234,29 @@ impl Supervisor {
         else {
             return;
         };
-        let Some(introduction) = introduction else {
+        let Some(mut introduction) = introduction else {
             let is_other = born != self.switches;
-            let introduction = Some(self.introduce(&mut heir));
+            // From here on: who waits for a CPU has short turns from his next one on.
+            self.make_haste(heir.pid());
+            let introduction = Some(self.introduce(&mut heir, prepares));
             self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction });
             if is_other {
                 self.refuse_upgrade(CHANGED);
             }
             return;
         };
-        let heir_pid = heir.pid();
+        if self.prepare_again(&mut heir, &mut introduction) {
+            let introduction = Some(introduction);
+            self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction });
+            return;
+        }
+        self.make_haste(heir.pid());
+        if prepares {
+            // While the old one comes to rest.
+            let for_us = LAST_TOUCH.as_micros() as u64;
+            let _ = heir.channel.send(&Request { id: 0, order: Order::Touch { for_us } }, None);
+        }
         self.upgrade = Some(Upgrade::Resting { heir, program, asker, since: Instant::now(), introduction });
-        self.hurry = Some(Hurry::begin(self.lives.pid().into_iter().chain([heir_pid])));
         self.order(Order::Rest, What::Rested, None);
     }
 
@@ -256,15 +281,39 @@ impl Supervisor {
         }
     }
 
-    /// Tells the new process of switches and ports, while guests do not wait yet.
-    fn introduce(&mut self, heir: &mut Process<Request, Report>) -> Introduction {
+    /// Has all three processes take short turns, if they do not.
+    fn make_haste(&mut self, heir: u32) {
+        let current = self.lives.pid();
+        self.hurry.get_or_insert_with(|| Hurry::begin(current.into_iter().chain([heir])));
+    }
+
+    /// Whether the new process is told of sessions once more, which are not as they were. Of memory that guests use it is told at least
+    /// once, shortly before they wait.
+    fn prepare_again(&self, heir: &mut Process<Request, Report>, introduction: &mut Introduction) -> bool {
+        let is_last = introduction.turns_left == 0;
+        if is_last || !self.prepare(heir, &mut introduction.known) && introduction.turns_left < TURNS_MAX {
+            return false;
+        }
+        introduction.turns_left -= 1;
+        let orders = [Order::Touch { for_us: TOUCH.as_micros() as u64 }, Order::Know];
+        orders.into_iter().for_each(|order| _ = heir.channel.send(&Request { id: 0, order }, None));
+        true
+    }
+
+    /// Tells the new process of switches and ports, and if it `prepares` for sessions, of these: guests do not wait yet.
+    fn introduce(&mut self, heir: &mut Process<Request, Report>, prepares: bool) -> Introduction {
         let told = self.to_be_told();
         for (id, (order, port)) in (1..).zip(told.orders()) {
             let book = port.and_then(|port| self.next_book(port));
             let _ = heir.channel.send(&Request { id, order }, book);
         }
+        let (mut known, mut turns_left) = (Editions::new(), 0);
+        if prepares {
+            self.prepare(heir, &mut known);
+            turns_left = TURNS_MAX;
+        }
         let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
-        Introduction { told, refused: Vec::new() }
+        Introduction { told, refused: Vec::new(), known, turns_left }
     }
 
     fn to_be_told(&self) -> Told {
@@ -283,7 +332,7 @@ impl Supervisor {
                     self.upgrade = Some(Upgrade::Resting { heir, program, asker, since, introduction });
                     return self.refuse_upgrade(CHANGED);
                 }
-                let predecessor = self.succeed(heir, program.clone());
+                let predecessor = self.succeed(heir, program.clone(), &introduction.known);
                 let refused = introduction.refused;
                 self.upgrade = Some(Upgrade::TakingOver { program, asker, since, predecessor, refused });
             }
@@ -299,16 +348,21 @@ impl Supervisor {
         }
     }
 
-    /// Has the new switch go on; returns the old one.
+    /// Has the new switch go on, which knows sessions as they were; returns the old one.
     fn succeed(
         &mut self,
         heir: Process<Request, Report>,
         program: PathBuf,
+        known: &Editions,
     ) -> Option<Process<Request, Report>> {
         let mut predecessor = self.lives.replace(heir, program);
+        self.estates.values_mut().for_each(super::estate::Estate::begin_anew);
+        self.fail_waiting();
+        self.deposit_head();
+        // Guests wait for this, and for nothing that comes after it: the old one stands still.
+        self.tell_of_guests(known);
         if let Some(switch) = &mut predecessor {
             self.poller.remove(&switch.channel);
-            // It stands still, so whatever is left of its life does no harm.
             switch.kill();
         }
         if let Some(switch) = self.lives.current() {
@@ -316,13 +370,9 @@ impl Supervisor {
             let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
         }
         self.close_books();
-        self.estates.values_mut().for_each(super::estate::Estate::begin_anew);
         self.ports_down();
-        self.fail_waiting();
-        self.deposit_head();
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| drop(self.note_told(port)));
-        self.tell_of_guests();
         predecessor
     }
 

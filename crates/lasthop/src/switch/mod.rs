@@ -36,7 +36,7 @@ use datapath::Datapath;
 use interface::{Interface, Numbers};
 use keeper::Keeper;
 use sessions::{Arrival, Served, Sessions};
-use succession::Brought;
+use succession::{Brought, Heirs};
 
 /// The channel's number in the poller; sessions have their attachment's, which start at 1.
 const CHANNEL: u64 = 0;
@@ -69,6 +69,7 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         sessions: Sessions::default(),
         captures: Captures::default(),
         brought: Brought::default(),
+        heirs: Heirs::default(),
         stage: Stage::Serving,
     }
     .serve()
@@ -123,6 +124,8 @@ struct Switch {
     interface: Interface,
     /// Before the engine in the order of dropping: sessions hold devices of it.
     sessions: Sessions,
+    /// Before the engine, too.
+    heirs: Heirs,
     /// Before the engine, too: they end with a word from its workers.
     captures: Captures,
     datapath: Datapath,
@@ -196,6 +199,13 @@ impl Switch {
             Order::TakeOver { name, attachment, session } => {
                 self.take_over(name, attachment, session, fds).map(|()| Answer::Done)
             }
+            Order::Prepare { name, attachment, session } => {
+                let prepared = self.prepare(name.clone(), attachment, session, fds);
+                let of_vnic = |fault: Fault| Fault::new(fault.kind, format!("vnic {name}: {fault}"));
+                prepared.map(|()| Answer::Done).map_err(of_vnic)
+            }
+            Order::Touch { for_us } => return self.touch(Duration::from_micros(for_us)),
+            Order::GoOn { attachments } => Ok(Answer::WentOn { refused: self.go_on_with(&attachments) }),
             Order::AddPort(port) => {
                 let book = fds.and_then(|mut fds| fds.pop());
                 self.datapath.add(&port, book).map(|()| {
@@ -230,7 +240,7 @@ impl Switch {
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
-            Order::Know => Ok(Answer::Knows { version: STATE_VERSION }),
+            Order::Know => Ok(Answer::Knows { version: STATE_VERSION, prepares: true }),
             Order::Rest => self.come_to_rest().map(|()| Answer::Done),
             Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),
             Order::Wake => self.wake().map(|()| Answer::Done),

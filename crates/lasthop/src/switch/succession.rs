@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lasthop_vhost::{Device, Kept, KeptSession, Legacy, News, Session, TakeOverError};
+use lasthop_engine::PortDevice;
+use lasthop_vhost::{Device, Kept, KeptSession, Legacy, News, Successor};
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
@@ -67,6 +68,7 @@ impl Switch {
     /// Goes on, or begins.
     pub(super) fn wake(&mut self) -> Result<(), Fault> {
         self.stage = Stage::Serving;
+        self.heirs.clear();
         self.datapath.wake()?;
         self.begin_work();
         Ok(())
@@ -78,7 +80,7 @@ impl Switch {
         self.brought.entry(attachment).or_default().extend(numbered);
     }
 
-    /// Goes on with a session.
+    /// Goes on with a session at once.
     pub(super) fn take_over(
         &mut self,
         name: String,
@@ -86,29 +88,83 @@ impl Switch {
         session: Value,
         fds: Option<Vec<OwnedFd>>,
     ) -> Result<(), Fault> {
-        let mut fds = fds.unwrap_or_default().into_iter();
-        let (Some(socket), memory) = (fds.next(), fds.next()) else { return Err(no_descriptor()) };
-        let fds = self.brought.remove(&attachment).unwrap_or_default();
-        let device = self.datapath.device(&name)?;
-        let is_link_up = device.is_link_up();
-        let memory = memory.ok_or_else(no_descriptor)?;
-        let failed = |error: TakeOverError| Fault::new(Kind::Internal, error.to_string());
-        let kept = Kept::map(memory.as_fd(), device.offer().rings())
-            .map_err(|error| Fault::new(Kind::Internal, error.to_string()))?;
-        if session.is_null() {
-            if !kept.is_resting() {
-                return Err(failed(TakeOverError::AmidMessage));
-            }
-            if kept.told() != 0 {
-                return Err(failed(TakeOverError::NewsLost));
-            }
-            let arrival = Arrival { name, attachment, socket, memory: Some(memory) };
-            return self.sessions.begin(&self.poller, arrival, device);
-        }
-        let legacy = Legacy { kept, session: known(session)?, fds };
-        let session = Session::take_over(socket, device, legacy).map_err(failed)?;
-        self.sessions.enter(&self.poller, name, attachment, session, is_link_up)
+        self.prepare(name, attachment, session, fds)?;
+        self.go_on(attachment)
     }
+
+    /// Gets everything ready to go on with a session.
+    pub(super) fn prepare(
+        &mut self,
+        name: String,
+        attachment: u64,
+        session: Value,
+        fds: Option<Vec<OwnedFd>>,
+    ) -> Result<(), Fault> {
+        // The port has room for one guest.
+        self.heirs.retain(|_, heir| heir.port != name);
+        let heir = self.heir(&name, attachment, session, fds)?;
+        self.heirs.insert(attachment, heir);
+        Ok(())
+    }
+
+    fn heir(
+        &mut self,
+        name: &str,
+        attachment: u64,
+        session: Value,
+        fds: Option<Vec<OwnedFd>>,
+    ) -> Result<Heir, Fault> {
+        let mut fds = fds.unwrap_or_default().into_iter();
+        let (Some(socket), Some(memory)) = (fds.next(), fds.next()) else { return Err(no_descriptor()) };
+        let fds = self.brought.remove(&attachment).unwrap_or_default();
+        let device = self.datapath.device(name)?;
+        let is_link_up = device.is_link_up();
+        let kept = Kept::map(memory.as_fd(), device.offer().rings()).map_err(internal)?;
+        let awaited = if session.is_null() {
+            Awaited::First { socket, memory, kept, device }
+        } else {
+            let legacy = Legacy { kept, session: known(session)?, fds };
+            Awaited::Next(Box::new(Successor::prepare(socket, device, legacy).map_err(internal)?))
+        };
+        Ok(Heir { port: name.to_owned(), is_link_up, awaited })
+    }
+
+    /// Has the memory mapped that guests use now, for whom everything was got ready.
+    pub(super) fn touch(&self, patience: Duration) {
+        let until = Instant::now() + patience;
+        for heir in self.heirs.values() {
+            if let Awaited::Next(successor) = &heir.awaited {
+                successor.touch(|| Instant::now() >= until);
+            }
+        }
+    }
+
+    /// Goes on with sessions for which everything was got ready; with which it cannot.
+    pub(super) fn go_on_with(&mut self, attachments: &[u64]) -> Vec<(u64, Fault)> {
+        let results = attachments.iter().map(|attachment| (*attachment, self.go_on(*attachment)));
+        results.filter_map(|(attachment, result)| Some((attachment, result.err()?))).collect()
+    }
+
+    /// Goes on with a session for which everything was got ready.
+    fn go_on(&mut self, attachment: u64) -> Result<(), Fault> {
+        let heir = self.heirs.remove(&attachment).ok_or_else(|| internal("nothing was got ready for it"))?;
+        let Heir { port: name, is_link_up, awaited } = heir;
+        match awaited {
+            Awaited::First { socket, memory, kept, device } => {
+                kept.check(0).map_err(internal)?;
+                let arrival = Arrival { name, attachment, socket, memory: Some(memory) };
+                self.sessions.begin(&self.poller, arrival, device)
+            }
+            Awaited::Next(successor) => {
+                let session = successor.go_on().map_err(internal)?;
+                self.sessions.enter(&self.poller, name, attachment, session, is_link_up)
+            }
+        }
+    }
+}
+
+fn internal(error: impl std::fmt::Display) -> Fault {
+    Fault::new(Kind::Internal, error.to_string())
 }
 
 /// What was told of a session, if it was by a process of this version.
@@ -125,3 +181,25 @@ fn known(mut told: Value) -> Result<KeptSession, Fault> {
 
 /// Descriptors that arrived for sessions which are to be taken over.
 pub(super) type Brought = BTreeMap<u64, BTreeMap<u32, OwnedFd>>;
+
+/// What was got ready for a guest that another process has still.
+pub(super) struct Heir {
+    port: String,
+    is_link_up: bool,
+    awaited: Awaited,
+}
+
+/// Where its session stands.
+enum Awaited {
+    /// Its front end has said nothing yet.
+    First {
+        socket: OwnedFd,
+        memory: OwnedFd,
+        kept: Kept,
+        device: PortDevice,
+    },
+    Next(Box<Successor<PortDevice>>),
+}
+
+/// By attachment.
+pub(super) type Heirs = BTreeMap<u64, Heir>;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 pub(crate) mod guests;
+pub(crate) mod heirs;
 pub(crate) mod namespaces;
 pub(crate) mod talkers;
 
@@ -193,6 +194,11 @@ impl Drop for Switch {
 pub(crate) fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process");
     kill_process(pid, signal).expect("signalled");
+}
+
+/// Descriptors of a process.
+pub(crate) fn fds(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count()
 }
 
 pub(crate) fn is_alive(pid: u32) -> bool {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::channel::BackendChannel;
 use crate::features::PROTOCOL_FEATURES;
 use crate::inflight::Inflight;
-use crate::kept::{Keeper, KeptRing, Legacy};
+use crate::kept::{Keeper, Legacy};
 use crate::message::MemoryRegionMessage;
 use crate::rings::Rings;
 use crate::{Device, KeptSession, News, Protocol, Refusal, TakeOverError, memory};
@@ -53,25 +53,45 @@ impl<D: Device> Protocol<D> {
         self.shared.kept.iter().for_each(crate::Kept::set_resting);
     }
 
-    /// Goes on with the session of a process that died: its rings run as they ran, and the front end sees nothing.
+    /// Gets ready to go on with the session of a process that may be at work still: not a word of its rings is written.
     ///
     /// # Errors
-    /// [`TakeOverError`]: the session cannot go on, and none of its rings runs.
-    pub fn take_over(device: D, mut legacy: Legacy) -> Result<Self, TakeOverError> {
+    /// [`TakeOverError`]: the session cannot go on.
+    pub(crate) fn prepare(device: D, mut legacy: Legacy) -> Result<Self, TakeOverError> {
         let mut this = Self::new(device);
-        legacy.check(legacy.session.offer.rings())?;
-        let told = legacy.session.clone();
-        this.keeper = Keeper::new(told.fds().max().unwrap_or_default());
+        legacy.check_rings(legacy.session.offer.rings())?;
+        this.told = legacy.session.clone();
+        this.keeper = Keeper::new(this.told.fds().max().unwrap_or_default());
         this.rings = Rings::of_kept(&mut legacy)?;
         this.take_over_shared(&mut legacy)?;
         this.shared.kept = Some(legacy.kept);
-        let running = |(_, ring): &(u16, &KeptRing)| ring.is_running;
-        for (index, _) in (0..).zip(&told.rings).filter(running) {
-            this.rings.take_over(index, &mut this.device, &this.shared)?;
-        }
-        this.told = told;
         this.messages = 1; // how many they were nobody knows; some
         Ok(this)
+    }
+
+    /// Has the memory mapped that the rings use now, ring after ring until `is_over`.
+    pub(crate) fn touch(&self, is_over: impl Fn() -> bool) {
+        let running = self.running().into_iter();
+        running.take_while(|_| !is_over()).for_each(|index| self.rings.touch(index, &self.shared));
+    }
+
+    /// Goes on with the session, whose process is dead or does nothing any more: its rings run as they ran, and the front end sees
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`TakeOverError`]: the session cannot go on.
+    pub(crate) fn go_on(&mut self) -> Result<(), TakeOverError> {
+        self.shared.kept.as_ref().map_or(Ok(()), |kept| kept.check(self.told.told))?;
+        for index in self.running() {
+            self.rings.take_over(index, &mut self.device, &self.shared)?;
+        }
+        Ok(())
+    }
+
+    /// Rings that ran when the session was told last.
+    fn running(&self) -> Vec<u16> {
+        let rings = (0..).zip(&self.told.rings);
+        rings.filter(|(_, ring)| ring.is_running).map(|(index, _)| index).collect()
     }
 
     /// What all rings start with.

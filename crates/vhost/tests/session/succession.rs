@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use lasthop_vhost::message::request;
-use lasthop_vhost::{Kept, KeptSession, Legacy, Session, TakeOverError, features};
+use lasthop_vhost::{Kept, KeptSession, Legacy, Session, Successor, TakeOverError, features};
 
 use crate::host::{Call, Host, OFFERED, Recorder, started};
 
@@ -52,7 +52,7 @@ impl Keeper {
         let kept = Kept::map(self.memory.as_fd(), RINGS).unwrap();
         let heir = Recorder::new(OFFERED, 1);
         let legacy = Legacy { kept, session: self.session, fds: self.fds };
-        host.session = Some(Session::take_over(self.connection, heir.clone(), legacy)?);
+        host.session = Some(Successor::prepare(self.connection, heir.clone(), legacy)?.go_on()?);
         host.device = heir.clone();
         Ok(heir)
     }
@@ -113,8 +113,6 @@ fn what_cannot_be_gone_on_with_ends() {
     assert_eq!(amid_message, "it was in the middle of a message");
     let untold = take_over(|host, _| host.ready().unwrap());
     assert_eq!(untold, amid_message, "nobody knows what it said last");
-    let without_fd = take_over(|_, keeper| drop(keeper.fds.pop_first()));
-    assert!(without_fd.contains("of it is missing"), "{without_fd}");
     let news_lost = take_over(|host, _| {
         host.tell_eventfd(request::SET_VRING_CALL, 0);
         drop(host.session().news());
@@ -128,4 +126,53 @@ fn what_cannot_be_gone_on_with_ends() {
         rustix::io::pwrite(&keeper.memory, &told, 8).unwrap();
     });
     assert_eq!(without_ledger, "ring 0: nothing is known of the ring");
+}
+
+#[test]
+fn a_successor_that_does_not_get_ready_leaves_the_session_to_others() {
+    let (mut host, mut keeper) = Keeper::host();
+    host.run_pair();
+    keeper.hear(&mut host);
+    keeper.fds.pop_first();
+    let kept = Kept::map(keeper.memory.as_fd(), RINGS).unwrap();
+    let legacy = Legacy { kept, session: keeper.session, fds: keeper.fds };
+    let heir = Recorder::new(OFFERED, 1);
+    let error = Successor::prepare(keeper.connection, heir, legacy).err().unwrap().to_string();
+    assert!(error.contains("of it is missing"), "{error}");
+    assert_eq!(host.base_of(1), 0, "the front end is served as before");
+}
+
+#[test]
+fn who_got_ready_and_is_not_needed_leaves_no_trace() {
+    let (mut host, mut keeper) = Keeper::host();
+    host.run_pair();
+    keeper.hear(&mut host);
+    let fds = keeper.fds.iter().map(|(number, fd)| (*number, fd.try_clone().unwrap())).collect();
+    let kept = Kept::map(keeper.memory.as_fd(), RINGS).unwrap();
+    let legacy = Legacy { kept, session: keeper.session.clone(), fds };
+    let heir = Recorder::new(OFFERED, 1);
+    let connection = keeper.connection.try_clone().unwrap();
+    let successor = Successor::prepare(connection, heir.clone(), legacy).unwrap();
+    successor.touch(|| false);
+    drop(successor);
+    assert!(heir.notes().running.is_empty(), "no ring was begun");
+    assert_eq!(host.base_of(1), 0, "the front end is served as before");
+    assert!(host.session().news().is_some(), "and its news are news");
+}
+
+#[test]
+fn news_between_getting_ready_and_going_on_are_noticed() {
+    let (mut host, mut keeper) = Keeper::host();
+    host.run_pair();
+    keeper.hear(&mut host);
+    let kept = Kept::map(keeper.memory.as_fd(), RINGS).unwrap();
+    let legacy = Legacy { kept, session: keeper.session.clone(), fds: std::mem::take(&mut keeper.fds) };
+    let connection = keeper.connection.try_clone().unwrap();
+    let successor = Successor::prepare(connection, Recorder::new(OFFERED, 1), legacy).unwrap();
+    host.tell_eventfd(request::SET_VRING_CALL, 0);
+    drop(host.session().news());
+    host.session().rest();
+    std::mem::forget(host.session.take());
+    let error = successor.go_on().err().unwrap().to_string();
+    assert_eq!(error, "what its front end said last did not arrive");
 }

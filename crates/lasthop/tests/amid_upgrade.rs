@@ -1,0 +1,203 @@
+//! Guests come, go and change while one switch process makes room for another, and processes die amid that.
+
+mod support;
+
+use std::time::Duration;
+
+use lasthop_guest::Guest;
+use rustix::process::Signal;
+use support::guests::{ONE, TWO, frame, guest, receive, running, send};
+use support::heirs::late_heir;
+use support::talkers::Talker;
+use support::{Answer, Switch, eventually, fds, signal};
+
+const FOUR: [u8; 6] = [0x02, 0, 0, 0, 0, 4];
+/// Longer than what makes the supervisor believe that a switch process dies of its guests.
+const LIFE: Duration = Duration::from_millis(300);
+
+fn switch_of_four() -> Switch {
+    Switch::start(&["--workers", "2", "--vnic", "one", "--vnic", "two", "--vnic", "three", "--vnic", "four"])
+}
+
+/// An upgrade whose new process is told of everything, and hears it only after `meanwhile`.
+fn upgrade_slowly(switch: &Switch, rest: &str, meanwhile: impl FnOnce()) -> Answer {
+    upgrade_to(switch, &late_heir(switch, true, rest), meanwhile)
+}
+
+fn upgrade_to(switch: &Switch, heir: &str, meanwhile: impl FnOnce()) -> Answer {
+    let before = switch_processes(switch).len();
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| switch.ask(&["upgrade", heir]));
+        eventually("the new process", || (switch_processes(switch).len() > before).then_some(()));
+        // What it said first is heard before it is asked for anything else.
+        std::thread::sleep(Duration::from_millis(100));
+        switch.json(&["stats"]);
+        meanwhile();
+        std::fs::write(switch.base.path().join("go"), "").expect("written");
+        asked.join().expect("an answer")
+    })
+}
+
+/// Lasthop itself, as a line of sh.
+fn lasthop() -> String {
+    format!("exec {} \"$@\"", env!("CARGO_BIN_EXE_lasthop"))
+}
+
+/// All of them: the one at work, and one that is to be.
+fn switch_processes(switch: &Switch) -> Vec<u32> {
+    let supervisor = switch.pid();
+    let children = std::fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
+    let children = children.expect("a supervisor");
+    let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+    let is_switch = |pid: &u32| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.split(|byte| *byte == 0).any(|word| word == b"switch-process")
+    };
+    children.filter(is_switch).collect()
+}
+
+fn meet(sender: (&mut Guest, [u8; 6]), receiver: (&mut Guest, [u8; 6]), number: u32) {
+    let frame = frame(receiver.1, sender.1, number, 60 + number as usize);
+    send(sender.0, &frame);
+    // What was flooded before it knew whose address is where comes here, too.
+    while receive(receiver.0) != frame {}
+}
+
+/// Each of them sends to each.
+fn all_meet(guests: &mut [(Guest, [u8; 6])], number: u32) {
+    for from in 0..guests.len() {
+        for to in (0..guests.len()).filter(|to| *to != from) {
+            let [one, two] = guests.get_disjoint_mut([from, to]).expect("two guests");
+            meet((&mut one.0, one.1), (&mut two.0, two.1), number);
+        }
+    }
+}
+
+#[test]
+fn guests_that_change_after_the_new_process_was_told_of_them_go_on_as_they_are() {
+    let switch = switch_of_four();
+    let (one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let three = guest(&switch, "three", [0x02, 0, 0, 0, 0, 3]);
+    let process = switch.switch_pid();
+    let mut four = None;
+    upgrade_slowly(&switch, &lasthop(), || {
+        drop(three);
+        two.share_anew(4).expect("another memory table");
+        four = Some(guest(&switch, "four", FOUR));
+        eventually("its end", || (switch.port("three")["state"] == "waiting for guest").then_some(()));
+    })
+    .ok();
+    assert_ne!(switch.switch_pid(), process);
+    let mut guests = [(one, ONE), (two, TWO), (four.expect("a guest"), FOUR)];
+    all_meet(&mut guests, 1);
+    let next = (guest(&switch, "three", [0x02, 0, 0, 0, 0, 3]), [0x02, 0, 0, 0, 0, 3]);
+    let [one, two, four] = guests;
+    all_meet(&mut [one, two, next, four], 2);
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn a_program_that_does_not_get_ready_takes_guests_over_all_the_same() {
+    let switch = switch_of_four();
+    let (one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let process = switch.switch_pid();
+    let heir = late_heir(&switch, false, &lasthop());
+    upgrade_to(&switch, &heir, || two.share_anew(3).expect("another memory table")).ok();
+    assert_ne!(switch.switch_pid(), process);
+    all_meet(&mut [(one, ONE), (two, TWO)], 1);
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+}
+
+#[test]
+fn guests_that_change_while_the_old_process_comes_to_rest_go_on_as_they_are() {
+    let switch = switch_of_four();
+    let (one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let three = guest(&switch, "three", [0x02, 0, 0, 0, 0, 3]);
+    let old = switch.switch_pid().expect("a switch process");
+    let answer = std::thread::scope(|scope| {
+        let (mut two_changes, mut four_comes) = (None, None);
+        let (path, two) = (switch.path("four.sock"), &mut two);
+        let answer = upgrade_slowly(&switch, &lasthop(), || {
+            signal(old, Signal::STOP);
+            // It is told to rest meanwhile, and finds all of this when it goes on.
+            two_changes = Some(scope.spawn(move || two.share_anew(4).expect("another memory table")));
+            four_comes = Some(scope.spawn(move || {
+                let options = lasthop_guest::GuestOptions { mac: FOUR, ..Default::default() };
+                Guest::connect(path, options).expect("attached")
+            }));
+            drop(three);
+            scope.spawn(move || {
+                std::thread::sleep(LIFE);
+                signal(old, Signal::CONT);
+            });
+        });
+        two_changes.expect("a thread").join().expect("its new memory table");
+        (answer, four_comes.expect("a thread").join().expect("a guest"))
+    });
+    let (answer, four) = answer;
+    if answer.code != Some(0) {
+        assert!(answer.err.contains("in the middle of a message"), "{}", answer.err);
+        switch.ask(&["upgrade"]).ok();
+    }
+    assert_ne!(switch.switch_pid(), Some(old));
+    running(&switch, "four");
+    all_meet(&mut [(one, ONE), (two, TWO), (four, FOUR)], 1);
+    eventually("its end", || (switch.port("three")["state"] == "waiting for guest").then_some(()));
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+#[test]
+fn a_new_process_that_is_killed_at_any_moment_costs_no_guest_its_connection() {
+    let switch = switch_of_four();
+    let (one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let talkers = [Talker::start(one, ONE, TWO), Talker::start(two, TWO, ONE)];
+    for round in 0..12_u64 {
+        std::thread::sleep(LIFE);
+        let old = switch.switch_pid().expect("a switch process");
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| switch.ask(&["upgrade"]));
+            let heir = eventually("the new process", || {
+                switch_processes(&switch).into_iter().find(|pid| *pid != old)
+            });
+            std::thread::sleep(Duration::from_millis(3 * round));
+            signal(heir, Signal::KILL);
+            asked.join().expect("an answer, whatever it is");
+        });
+        talkers.iter().for_each(|talker| talker.hear(200));
+    }
+    talkers.into_iter().for_each(|talker| drop(talker.end()));
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+    assert_eq!(switch_processes(&switch).len(), 1);
+    switch.ask(&["stats", "--check"]).ok();
+}
+
+/// Guests' and sessions' files that a process has mapped.
+fn maps(pid: u32) -> usize {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("a process");
+    maps.lines().filter(|line| line.contains("memfd:")).count()
+}
+
+#[test]
+fn upgrades_leave_nothing_behind_whatever_becomes_of_them() {
+    let switch = switch_of_four();
+    let mut guests = [(guest(&switch, "one", ONE), ONE), (guest(&switch, "two", TWO), TWO)];
+    let held = || {
+        let process = eventually("a switch process", || switch.switch_pid());
+        [fds(switch.pid()), fds(process), maps(process)]
+    };
+    switch.ask(&["upgrade"]).ok();
+    let before = eventually("its beginning", || {
+        let before = held();
+        std::thread::sleep(LIFE);
+        (before == held()).then_some(before)
+    });
+    let refused = upgrade_slowly(&switch, "exit 3", || guests[1].0.share_anew(1).expect("a memory table"));
+    assert!(refused.refused().contains("ended without an answer"));
+    std::fs::remove_file(switch.base.path().join("go")).expect("removed");
+    upgrade_slowly(&switch, &lasthop(), || guests[0].0.share_anew(1).expect("a memory table")).ok();
+    switch.ask(&["upgrade"]).ok();
+    eventually("as much as before", || (held() == before).then_some(()));
+    all_meet(&mut guests, 1);
+}
