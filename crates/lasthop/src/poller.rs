@@ -66,7 +66,8 @@ impl Poller {
             .map_err(|error| Fault::internal("watch a descriptor", error))
     }
 
-    /// Stops to watch `source`. Not needed before a descriptor of which there is no copy is closed.
+    /// Stops to watch `source`. Needed before a descriptor of which anybody has a copy is closed: it would be watched for as long as
+    /// that one has it. Sessions' sockets are such.
     pub(crate) fn remove(&self, source: impl AsFd) {
         // Fails only for a descriptor that is not in the set, and then there is nothing to do.
         let _ = epoll::delete(&self.epoll, source);

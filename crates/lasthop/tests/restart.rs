@@ -127,6 +127,30 @@ fn a_guest_that_leaves_during_the_gap_is_gone() {
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
 }
 
+/// CPU that a process took, in clock ticks, of which there are 100 a second.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let (_, fields) = stat.rsplit_once(") ").expect("fields behind the name");
+    fields.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+}
+
+#[test]
+fn a_guest_that_leaves_while_the_supervisor_stands_still_keeps_nobody_busy() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let (one, _two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let (supervisor, process) = (switch.pid(), switch.switch_pid().expect("a switch process"));
+    // It has a copy of the connection, and does not close it now.
+    signal(supervisor, Signal::STOP);
+    let before = fds(process);
+    drop(one);
+    eventually("that the switch process is done with it", || (fds(process) < before).then_some(()));
+    let ticks = cpu_ticks(process);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let spent = cpu_ticks(process) - ticks;
+    signal(supervisor, Signal::CONT);
+    assert!(spent < 10, "{spent} of 50 ticks");
+}
+
 #[test]
 fn a_message_half_read_ends_its_session_alone() {
     use std::io::Write;

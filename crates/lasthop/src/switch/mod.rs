@@ -218,7 +218,7 @@ impl Switch {
                 Answer::Changed { guest_told }
             }),
             Order::RemovePort { name } => {
-                self.sessions.end_of_port(&name);
+                self.sessions.end_of_port(&self.poller, &name);
                 self.interface.port_lost(&name, &mut self.datapath);
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }

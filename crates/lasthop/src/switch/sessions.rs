@@ -113,6 +113,7 @@ impl Sessions {
         let port = guest.port.clone();
         match ended {
             Some(why) => {
+                poller.remove(guest.session.fd());
                 self.guests.remove(&attachment);
                 Served::Over { port, why }
             }
@@ -134,7 +135,11 @@ impl Sessions {
     }
 
     /// Hangs up on the guest of a port that goes away.
-    pub(super) fn end_of_port(&mut self, port: &str) {
+    pub(super) fn end_of_port(&mut self, poller: &Poller, port: &str) {
+        self.guests
+            .values()
+            .filter(|guest| guest.port == port)
+            .for_each(|guest| poller.remove(guest.session.fd()));
         self.guests.retain(|_, guest| guest.port != port);
     }
 }
