@@ -34,6 +34,7 @@ impl Outsiders {
             .args([switch.dir(), switch.base.path().join("outside")])
             .arg(seed.to_string())
             .env("CHAOS_CREW_VNIC", format!(",switch={SWITCH}"))
+            .env("CHAOS_CREW_LOG", switch.base.path().join("log"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(&complaints).expect("a file"))
