@@ -67,7 +67,7 @@ fn device(port: &DevicePortReport) -> Verdict {
         "no device" => Verdict::broken(
             why,
             format!(
-                "ip link shows which there are; one of another namespace: ip netns exec THERE ip link set {name} netns 1"
+                "ip link shows which there are; one of another namespace: ip netns exec THERE ip link set {name} netns PID, that of lasthop run"
             ),
         ),
         "down" if port.requested && port.settings.is_tap() => {
