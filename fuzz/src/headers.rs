@@ -2,7 +2,7 @@
 
 use etherparse::{InternetSlice, Ipv6ExtensionSlice, NetSlice, SlicedPacket, TransportSlice};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, PROTO_TCP, PROTO_UDP, ethertype};
-use lasthop_wire::key::{extract, field};
+use lasthop_wire::key::{BRIEF4_WORDS, BRIEF6_WORDS, Brief, extract, field};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES};
 use lasthop_wire::{
     HeaderError, Key, Layers, Metadata, Network, Offload, Segmentation, Sum, check_partial, flow_hash,
@@ -75,6 +75,7 @@ fn make_key(case: &Case) {
     let mut key = Key::default();
     let offsets = extract(head, &Metadata::default(), &mut key);
     assert!(usize::from(offsets.network) <= head.len() && usize::from(offsets.transport) <= head.len());
+    check_briefs(head, &key);
     let Ok(layers) = Layers::parse(head) else { return };
     assert_eq!(offsets.network, layers.l3_offset);
     let ports = layers.ports(head).filter(|_| offsets.transport > 0);
@@ -82,6 +83,18 @@ fn make_key(case: &Case) {
         let of_key = [key.get(field::TP_SRC), key.get(field::TP_DST)];
         assert_eq!(of_key, [u64::from(u16::from_be_bytes([a, b])), u64::from(u16::from_be_bytes([c, d]))]);
         assert_eq!((offsets.transport, key.get(field::IP_PROTO)), (layers.l4_offset, layers.l4_proto.into()));
+    }
+}
+
+/// Who has a brief is a usual packet, and its brief says of it what its key says.
+fn check_briefs(head: &[u8], key: &Key) {
+    let is_usual = matches!(key.ip_proto(), PROTO_TCP | PROTO_UDP) && key.get(field::IP_FRAG) == 0;
+    let flags = key.get(field::TCP_FLAGS);
+    if let Some(brief) = Brief::<BRIEF4_WORDS>::of(head) {
+        assert_eq!((is_usual, key.ethertype(), u64::from(brief.tcp_flags())), (true, 0x0800, flags));
+    }
+    if let Some(brief) = Brief::<BRIEF6_WORDS>::of(head) {
+        assert_eq!((is_usual, key.ethertype(), u64::from(brief.tcp_flags())), (true, 0x86dd, flags));
     }
 }
 
