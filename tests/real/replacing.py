@@ -119,7 +119,7 @@ class Crew(contextlib.ExitStack):
             receive = f"iperf3 -c {OUTSIDE} -R -t {FOR_EVER_S} -b 20M >/tmp/iperf3"
             self.qemu.ready().send(f"{receive} & {send_for_ever(SINK_PORTS['qemu-tcp'])}")
         self.numbered.ask("go")
-        wait_until("all guests", lambda: all(flow["heard"] > 100 for flow in self.numbered.look().values()), 90)
+        wait_until("all guests", lambda: all(flow["heard"] > 100 for flow in self.numbered.look().values()), 180)
 
     def start_testpmd(self):
         """Frames of one own guest go through it to another one."""
@@ -239,7 +239,8 @@ class Crew(contextlib.ExitStack):
 
         before = len(seconds())
         with contextlib.suppress(Failure):
-            wait_until("iperf3", lambda: any(float(moved) > 0 for moved in seconds()[before + 1 :]))
+            # On two CPUs a guest's programs may get none for a minute, and TCP waits longer each time.
+            wait_until("iperf3", lambda: any(float(moved) > 0 for moved in seconds()[before + 1 :]), 150)
         return any(float(moved) > 0 for moved in seconds()[before + 1 :]) and "iperf3: error" not in self.client.text()
 
 
