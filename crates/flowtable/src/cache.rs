@@ -1,8 +1,8 @@
 //! A worker's exact-match cache: what was found for packets lately, by all of their headers that any flow looks at.
 //!
 //! ```text
-//!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4 or 18 words ]
-//!           or the same elsewhere: two places for each key; a usual packet's is one cache line
+//!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4, 8 or 18 words ]
+//!           or the same elsewhere: two places for each key; a usual packet's is one cache line, or two
 //! ```
 //!
 //! An entry counts while the table's version is the one that it was made in; after that its flow is looked at again. While
@@ -78,7 +78,7 @@ impl<const KEY: usize> Cache<KEY> {
 
     /// A key finds no room. When as many did as there are entries, there are twice as many from now on; those that there were may be
     /// where nobody looks any more. False if there are all of them already.
-    pub(crate) fn is_wanted(&mut self) -> bool {
+    pub(crate) fn crowd_out(&mut self) -> bool {
         let can_grow = self.mask + 1 < *self.entries.end();
         self.crowded_out += usize::from(can_grow);
         if self.crowded_out > self.mask {
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn entries_become_more_up_to_a_bound_and_begin_cache_lines() {
         let mut cache = Cache::<4>::new(8..=32);
-        let wanted = (0..100).take_while(|_| cache.is_wanted()).count();
+        let wanted = (0..100).take_while(|_| cache.crowd_out()).count();
         assert_eq!((wanted, cache.is_grown()), (8 + 16, true));
         let places = (0..64).flat_map(|hash| cache.places(hash)).collect::<Vec<_>>();
         let is_line = |place: &Place| cache.words[place.0..].as_ptr().addr().is_multiple_of(64);

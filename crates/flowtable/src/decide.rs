@@ -66,7 +66,7 @@ impl FlowModule {
                     continue;
                 }
             }
-            let is_clear = executor.lane.is_clear(sight);
+            let is_clear = executor.lane.pending.is_clear(sight);
             let hit = if is_clear { executor.lane.known(sight, &counted[packet]) } else { None };
             match hit {
                 Some(hit) => executor.act(packet, header, sight.tcp_flags, hit, metadata),

@@ -195,7 +195,7 @@ impl Lane {
         let scope = self.scope.at(metadata.in_port, &shared.secret);
         for ((sight, header), key) in sights.iter_mut().zip(headers).zip(keys) {
             if sight.see4(header.bytes(), &scope, &shared.secret) {
-                self.four.prefetch(sight.four().hash);
+                self.four.prefetch(sight.hash());
             } else {
                 self.behold_other(shared, (header, metadata), &scope, (sight, key));
             }
@@ -214,7 +214,7 @@ impl Lane {
         (sight, key): (&mut Sight, &mut Key),
     ) {
         if sight.see6(header.bytes(), scope, &shared.secret) {
-            return self.six.prefetch(sight.six().hash);
+            return self.six.prefetch(sight.hash());
         }
         extract(header.bytes(), metadata, key);
         let tcp_flags = key.get(field::TCP_FLAGS) as u16;
@@ -228,7 +228,7 @@ impl Lane {
     #[inline(never)]
     fn behold_statistics(&self, shared: &Shared, sights: &[Sight]) {
         let of_four = sights.iter().filter(|sight| sight.kind == Kind::Four);
-        let places = of_four.map(|sight| EntryId::of(self.four.stats_at(sight.four().hash)));
+        let places = of_four.map(|sight| EntryId::of(self.four.stats_at(sight.hash())));
         places.for_each(|place| shared.stats.prefetch(place));
     }
 
@@ -324,12 +324,6 @@ impl Lane {
         is_valid.then_some(hit)
     }
 
-    /// Whether a packet need not go up behind any.
-    #[inline]
-    pub(crate) fn is_clear(&self, sight: &Sight) -> bool {
-        !self.pending.is_any() || self.pending.is_clear(sight)
-    }
-
     /// Whether nothing has changed since. A flow without an entry for statistics asks for it.
     #[inline(always)]
     fn is_valid(&self, hit: Hit) -> bool {
@@ -350,7 +344,6 @@ impl Lane {
 
     /// The flow of a packet, which may have been beheld.
     pub(crate) fn look_up(&mut self, shared: &Shared, key: &Key, sight: Option<&Sight>) -> Option<Hit> {
-        let counted = self.scope.of_key(key);
         match sight {
             Some(sight) if sight.kind == Kind::Four => {
                 self.look_up_in(shared, key, sight.four(), |lane| &mut lane.four)
@@ -359,6 +352,7 @@ impl Lane {
                 self.look_up_in(shared, key, sight.six(), |lane| &mut lane.six)
             }
             _ => {
+                let counted = self.scope.of_key(key);
                 let sought = self.scope.sought(&counted, &shared.secret);
                 self.look_up_in(shared, key, sought, |lane| &mut lane.other)
             }
@@ -386,7 +380,7 @@ impl Lane {
         // A flow that goes at this very moment is right for this packet and no other.
         let is_lasting = hit.generation != 0;
         let (place, is_taken) = cache(self).vacancy(sought);
-        if is_taken && !cache(self).is_wanted() {
+        if is_taken && !cache(self).crowd_out() {
             self.crowded_out += 1;
         }
         if is_lasting && (!is_taken || self.dice.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {

@@ -247,12 +247,7 @@ impl Pending {
     }
 
     /// Whether others of a packet's flow are on the way.
-    #[inline]
     pub(crate) fn turn(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Turn {
-        if self.taken == 0 { Turn::Now } else { self.look(tickets, hash, now_ns) }
-    }
-
-    fn look(&mut self, tickets: &Tickets, hash: u64, now_ns: u64) -> Turn {
         let Some(at) = self.find(hash) else { return Turn::Now };
         if !self.is_any_on_the_way(tickets, at) {
             self.free(at);
@@ -397,6 +392,11 @@ impl Pending {
 mod tests {
     use super::*;
 
+    /// A packet whose key has this hash.
+    fn of(hash: u64) -> (PortId, u64, Mark) {
+        (PortId(1), hash, Mark::Unseen)
+    }
+
     fn pending(worker: usize) -> Pending {
         Pending::new(worker, &mut Dice::new(7))
     }
@@ -405,7 +405,7 @@ mod tests {
     fn tickets_of_another_table_are_late() {
         let ticket_by = |seed| {
             let (tickets, mut pending) = (Tickets::new(), Pending::new(0, &mut Dice::new(seed)));
-            let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
+            let ticket = pending.enter(&tickets, of(5), 0).expect("there is room");
             (ticket, tickets)
         };
         let ((former, _), (now, tickets)) =
@@ -419,17 +419,17 @@ mod tests {
     fn packets_follow_until_all_before_them_are_through() {
         let (tickets, mut pending) = (Tickets::new(), pending(3));
         assert_eq!(pending.turn(&tickets, 77, 0), Turn::Now);
-        let first = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 0).expect("there is room");
+        let first = pending.enter(&tickets, of(77), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 77, 1), Turn::Behind);
         assert_eq!(pending.turn(&tickets, 77 + PENDING_FLOWS as u64, 1), Turn::Now);
-        let second = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 1).expect("there is room");
+        let second = pending.enter(&tickets, of(77), 1).expect("there is room");
         assert_eq!(first, second);
         tickets.settle(first);
         assert_eq!(pending.turn(&tickets, 77, 2), Turn::Behind);
         tickets.settle(second);
         assert_eq!(pending.turn(&tickets, 77, 3), Turn::Now);
         tickets.settle(second);
-        assert_ne!(pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 4), Some(first), "another round");
+        assert_ne!(pending.enter(&tickets, of(77), 4), Some(first), "another round");
         assert!(tickets.is_overtaken(first));
         tickets.settle(first);
         assert_eq!(pending.turn(&tickets, 77, 5), Turn::Behind, "what is late counts no more");
@@ -438,15 +438,11 @@ mod tests {
     #[test]
     fn beyond_a_number_of_packets_nobody_follows_until_those_are_through() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0);
-        (1..PENDING_PACKETS_MAX)
-            .for_each(|_| assert_eq!(pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0), ticket));
+        let ticket = pending.enter(&tickets, of(5), 0);
+        (1..PENDING_PACKETS_MAX).for_each(|_| assert_eq!(pending.enter(&tickets, of(5), 0), ticket));
         let ticket = ticket.expect("there is room");
         (1..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
-        assert_eq!(
-            (pending.turn(&tickets, 5, 1), pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 1)),
-            (Turn::Behind, None)
-        );
+        assert_eq!((pending.turn(&tickets, 5, 1), pending.enter(&tickets, of(5), 1)), (Turn::Behind, None));
         tickets.settle(ticket);
         assert_eq!(pending.turn(&tickets, 5, 1), Turn::Now);
     }
@@ -455,37 +451,33 @@ mod tests {
     fn behind_a_crowd_its_port_waits_until_that_is_through_or_overdue() {
         let (tickets, mut pending) = (Tickets::new(), pending(1));
         let (port, other) = (PortId(3), PortId(4));
-        let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
+        let ticket = pending.enter(&tickets, of(5), 0).expect("there is room");
         assert!(!pending.is_crowded(port, 5) && !pending.is_holding(&tickets, port, 0));
-        (1..CROWD_PACKETS)
-            .for_each(|_| assert!(pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).is_some()));
+        (1..CROWD_PACKETS).for_each(|_| assert!(pending.enter(&tickets, of(5), 0).is_some()));
         assert!(pending.is_crowded(port, 5) && pending.is_crowded(port, 5));
         assert!(pending.is_holding(&tickets, port, 1) && !pending.is_holding(&tickets, other, 1));
-        (0..BATCH_PACKETS_MAX).for_each(|_| {
-            assert!(pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).is_some(), "the batch")
-        });
+        (0..BATCH_PACKETS_MAX)
+            .for_each(|_| assert!(pending.enter(&tickets, of(5), 0).is_some(), "the batch"));
         (0..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
         assert!(!pending.is_holding(&tickets, port, 1) && pending.crowds.is_empty());
-        assert!(
-            (0..CROWD_PACKETS).all(|_| pending.enter(&tickets, (PortId(1), 6, Mark::Unseen), 1).is_some())
-        );
+        assert!((0..CROWD_PACKETS).all(|_| pending.enter(&tickets, of(6), 1).is_some()));
         assert!(pending.is_crowded(port, 6) && !pending.is_holding(&tickets, port, 1 + PENDING_NS_MAX));
     }
 
     #[test]
     fn what_is_overdue_is_late_once_it_is_overtaken() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let first = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
+        let first = pending.enter(&tickets, of(5), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX - 1), Turn::Behind);
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX), Turn::Overdue);
         assert_eq!(
-            pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), PENDING_NS_MAX),
+            pending.enter(&tickets, of(5), PENDING_NS_MAX),
             Some(first),
             "without flow it is behind still"
         );
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX + 1), Turn::Behind);
         assert!(!tickets.is_overtaken(first));
-        let other = pending.enter(&tickets, (PortId(1), 6, Mark::Unseen), 0).expect("there is room");
+        let other = pending.enter(&tickets, of(6), 0).expect("there is room");
         pending.overtake(&tickets, 5);
         assert!(!tickets.is_overtaken(other));
         pending.overtake_all(&tickets, PortId(2));
@@ -499,15 +491,15 @@ mod tests {
     #[test]
     fn nothing_overtakes_a_packet_that_is_being_sent() {
         let (tickets, mut pending) = (Tickets::new(), pending(2));
-        let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
-        let behind = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 1).expect("there is room");
+        let ticket = pending.enter(&tickets, of(5), 0).expect("there is room");
+        let behind = pending.enter(&tickets, of(5), 1).expect("there is room");
         assert!(tickets.begin(ticket));
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX), Turn::Overdue);
         assert!(!pending.overtake(&tickets, 5) && !pending.overtake_all(&tickets, PortId(1)));
         assert!(pending.overtake_all(&tickets, PortId(2)) && pending.is_any(), "it keeps its place");
         tickets.settle(behind);
         assert!(!pending.overtake(&tickets, 5), "another one was lost");
-        let third = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), PENDING_NS_MAX);
+        let third = pending.enter(&tickets, of(5), PENDING_NS_MAX);
         assert_eq!((third, pending.turn(&tickets, 5, PENDING_NS_MAX)), (Some(ticket), Turn::Behind));
         tickets.done(ticket);
         assert_eq!(pending.turn(&tickets, 5, 2 * PENDING_NS_MAX), Turn::Overdue, "the third one is");
@@ -519,14 +511,14 @@ mod tests {
     #[test]
     fn each_part_of_a_packet_is_told_of() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let ticket = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
+        let ticket = pending.enter(&tickets, of(5), 0).expect("there is room");
         [ticket, ticket, Ticket::NONE].into_iter().for_each(|ticket| tickets.add(ticket));
         assert!(tickets.begin(ticket));
         tickets.done(ticket);
         tickets.settle(ticket);
         assert_eq!(pending.turn(&tickets, 5, 1), Turn::Behind, "a third part is on the way");
         assert!(pending.overtake(&tickets, 5) && !tickets.begin(ticket));
-        let next = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 2).expect("there is room");
+        let next = pending.enter(&tickets, of(5), 2).expect("there is room");
         tickets.add(ticket);
         tickets.done(next);
         assert_eq!(pending.turn(&tickets, 5, 3), Turn::Now, "what is late counts no more");
@@ -535,9 +527,9 @@ mod tests {
     #[test]
     fn what_was_overtaken_is_not_sent_and_changes_nothing() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let late = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 0).expect("there is room");
+        let late = pending.enter(&tickets, of(5), 0).expect("there is room");
         assert!(pending.overtake(&tickets, 5) && !tickets.begin(late));
-        let next = pending.enter(&tickets, (PortId(1), 5, Mark::Unseen), 1).expect("there is room");
+        let next = pending.enter(&tickets, of(5), 1).expect("there is room");
         tickets.done(late);
         assert_eq!(pending.turn(&tickets, 5, 2), Turn::Behind);
         assert!(tickets.begin(next) && tickets.begin(Ticket::NONE));
@@ -552,8 +544,7 @@ mod tests {
     fn a_place_of_which_a_packet_is_being_sent_is_nobody_elses() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let hash = |number: usize| 5 + (number * PENDING_FLOWS) as u64;
-        let mut enter =
-            |number, now_ns| pending.enter(&tickets, (PortId(1), hash(number), Mark::Unseen), now_ns);
+        let mut enter = |number, now_ns| pending.enter(&tickets, of(hash(number)), now_ns);
         let all: Vec<_> = (0..PENDING_WAYS).filter_map(|number| enter(number, 0)).collect();
         assert!(all.iter().all(|ticket| tickets.begin(*ticket)));
         let forgotten_ns = PENDING_NS_MAX + FORGOTTEN_NS;
@@ -565,7 +556,7 @@ mod tests {
     #[test]
     fn who_is_through_and_says_nothing_more_leaves_its_place() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let ticket = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 0).expect("there is room");
+        let ticket = pending.enter(&tickets, of(77), 0).expect("there is room");
         assert!(is_any_after(&mut pending, &tickets, 0), "it is on the way");
         tickets.settle(ticket);
         assert!(!is_any_after(&mut pending, &tickets, 0));
@@ -580,17 +571,16 @@ mod tests {
     #[test]
     fn whom_nobody_says_anything_of_leaves_its_place_and_is_late() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
-        let ticket = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 0).expect("there is room");
+        let ticket = pending.enter(&tickets, of(77), 0).expect("there is room");
         let forgotten_ns = PENDING_NS_MAX + FORGOTTEN_NS;
         assert!(is_any_after(&mut pending, &tickets, forgotten_ns - 1));
         assert!(tickets.begin(ticket) && is_any_after(&mut pending, &tickets, forgotten_ns), "it is sent");
         tickets.done(ticket);
-        let lost = pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), 1).expect("there is room");
+        let lost = pending.enter(&tickets, of(77), 1).expect("there is room");
         assert!(!is_any_after(&mut pending, &tickets, 1 + forgotten_ns));
         assert!(tickets.is_overtaken(lost) && !tickets.begin(lost));
         tickets.settle(lost);
-        let next =
-            pending.enter(&tickets, (PortId(1), 77, Mark::Unseen), forgotten_ns).expect("there is room");
+        let next = pending.enter(&tickets, of(77), forgotten_ns).expect("there is room");
         tickets.done(lost);
         assert!(next != lost && pending.turn(&tickets, 77, forgotten_ns) == Turn::Behind);
     }
@@ -599,18 +589,12 @@ mod tests {
     fn a_flow_without_a_place_has_no_ticket() {
         let (tickets, mut pending) = (Tickets::new(), pending(15));
         let hashes = |count: usize| (0..count as u64).map(|number| 5 + number * PENDING_FLOWS as u64);
-        let all: Vec<_> = hashes(PENDING_WAYS + 1)
-            .map(|hash| pending.enter(&tickets, (PortId(1), hash, Mark::Unseen), 0))
-            .collect();
+        let all: Vec<_> = hashes(PENDING_WAYS + 1).map(|hash| pending.enter(&tickets, of(hash), 0)).collect();
         let (none, own) = all.split_last().expect("some");
         assert_eq!(*none, Some(Ticket::NONE));
         assert!(own.iter().flatten().all(|ticket| *ticket != Ticket::NONE && ticket.worker() == 15));
         assert_ne!(
-            pending.enter(
-                &tickets,
-                (PortId(1), 5 + 99 * PENDING_FLOWS as u64, Mark::Unseen),
-                PENDING_NS_MAX + FORGOTTEN_NS
-            ),
+            pending.enter(&tickets, of(5 + 99 * PENDING_FLOWS as u64), PENDING_NS_MAX + FORGOTTEN_NS),
             Some(Ticket::NONE)
         );
     }

@@ -28,8 +28,6 @@ pub struct Offsets {
     pub network: u16,
     /// The transport header whose fields are in the key; 0 is none.
     pub transport: u16,
-    /// Whether words of the key from [`super::KEY_WORDS_SHORT`] on may differ from zero.
-    pub is_long: bool,
 }
 
 /// Makes `key` the key of the packet that starts with `head`.
@@ -47,16 +45,16 @@ pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
         }
     };
     key.0[3] |= u64::from(ethertype);
-    let (transport, is_long) = match ethertype {
-        ETHERTYPE_IPV4 => (ipv4(head, network, key), false),
-        ETHERTYPE_IPV6 => (ipv6(head, network, key), true),
-        ETHERTYPE_ARP | ETHERTYPE_RARP => (arp(head, network, key), true),
-        ETHERTYPE_NSH => (nsh(head, network, key), true),
-        _ if ETHERTYPES_MPLS.contains(&ethertype) => (mpls(head, network, key), true),
-        _ => (None, false),
+    let transport = match ethertype {
+        ETHERTYPE_IPV4 => ipv4(head, network, key),
+        ETHERTYPE_IPV6 => ipv6(head, network, key),
+        ETHERTYPE_ARP | ETHERTYPE_RARP => arp(head, network, key),
+        ETHERTYPE_NSH => nsh(head, network, key),
+        _ if ETHERTYPES_MPLS.contains(&ethertype) => mpls(head, network, key),
+        _ => None,
     };
     // Far below 64 Ki: at most eight extension headers of 2 KiB.
-    Offsets { network: network as u16, transport: transport.unwrap_or(0) as u16, is_long }
+    Offsets { network: network as u16, transport: transport.unwrap_or(0) as u16 }
 }
 
 /// `N` bytes at `offset`.

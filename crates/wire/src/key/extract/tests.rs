@@ -39,7 +39,7 @@ fn metadata_and_addresses_have_their_places() {
     use field::*;
     assert_eq!(fields(&key, [RECIRC_ID, DP_HASH, PRIORITY, MARK, IN_PORT]), [1, 2, 3, 4, 5]);
     assert_eq!(fields(&key, [ETH_DST, ETH_SRC, ETH_TYPE]), [0xa001_0203_0405, 0xb007_0809_0a0b, 0x88b5]);
-    assert_eq!((&key.0[4..], offsets), (&[0; 14][..], Offsets { network: 14, transport: 0, is_long: false }));
+    assert_eq!((&key.0[4..], offsets), (&[0; 14][..], Offsets { network: 14, transport: 0 }));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_packet_without_ethernet_header_has_its_type_from_outside() {
     let offsets = extract(bytes, &metadata, &mut key);
     use field::*;
     assert_eq!(fields(&key, [NO_ETHERNET, ETH_DST, ETH_TYPE, TP_SRC, TP_DST]), [1, 0, 0x0800, 1, 2]);
-    assert_eq!(offsets, Offsets { network: 0, transport: 20, is_long: false });
+    assert_eq!(offsets, Offsets { network: 0, transport: 20 });
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn service_headers_count_if_they_are_whole() {
     use nsh_field::*;
     let of = |first: u16, md_type: u8, rest: &[u8]| {
         let (key, offsets) = key_of(&service_frame(first, md_type, rest));
-        assert_eq!((key.get(field::ETH_TYPE), offsets.is_long, offsets.transport), (0x894f, true, 0));
+        assert_eq!((key.get(field::ETH_TYPE), offsets.transport), (0x894f, 0));
         (fields(&key, [FLAGS, TTL, MD_TYPE, NEXT_PROTOCOL, PATH]), key.get_wide(CONTEXT))
     };
     let context: Vec<u8> = (1..=16).collect();
@@ -225,6 +225,9 @@ proptest! {
         let (key, offsets) = key_of(&bytes);
         prop_assert!(usize::from(offsets.network) <= bytes.len() || bytes.len() < 14);
         prop_assert!(usize::from(offsets.transport) < bytes.len().max(1));
-        prop_assert!(offsets.is_long || key.0[8..].iter().all(|word| *word == 0));
+        let ethertype = key.ethertype();
+        let is_long = matches!(ethertype, ETHERTYPE_IPV6 | ETHERTYPE_ARP | ETHERTYPE_RARP | ETHERTYPE_NSH)
+            || ETHERTYPES_MPLS.contains(&ethertype);
+        prop_assert!(is_long || key.0[super::super::KEY_WORDS_SHORT..].iter().all(|word| *word == 0));
     }
 }
