@@ -4,17 +4,13 @@ use std::collections::BTreeSet;
 
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{Flow, FlowModule};
-
 use lasthop_verdict::{Header, Mac};
 
 use super::frames::Frame;
 use super::{Plan, SENDER};
 
-fn install(module: &FlowModule, destination: Mac, mask: FlowKey, port: u32) {
-    let ethernet = Ethernet { src: Mac([0; 6]), dst: destination };
-    let key = FlowKey { ethernet: Some(ethernet), priority: Some(u32::MAX), ..FlowKey::default() };
-    let matching = Match { key, mask: Some(mask) };
-    let actions = vec![Action::Output(port)];
+fn install(module: &FlowModule, key: FlowKey, mask: FlowKey, port: u32) {
+    let (matching, actions) = (Match { key, mask: Some(mask) }, vec![Action::Output(port)]);
     module.table().install(Flow { ufid: None, matching, actions, is_probe: false }).unwrap();
 }
 
@@ -30,17 +26,17 @@ pub fn module(plan: &Plan, other_masks: u16) -> FlowModule {
     };
     for other in 0..other_masks {
         let [high, low] = other.to_be_bytes();
+        let ethernet = Some(Ethernet { src: Mac([0; 6]), dst: Mac([4, 0, 0, 0, high, low]) });
         // No packet has a priority.
-        install(&module, Mac([4, 0, 0, 0, high, low]), by_address(Some(u32::from(other) + 1)), 9);
+        let key = FlowKey { ethernet, priority: Some(u32::MAX), ..FlowKey::default() };
+        install(&module, key, by_address(Some(u32::from(other) + 1)), 9);
     }
     let macs = |frame: &Frame| Header::new(&frame.bytes[..14], 14, frame.offload).macs().expect("addresses");
     for (dst, src) in plan.frames.iter().map(macs).collect::<BTreeSet<_>>() {
         let ethernet = Some(Ethernet { src, dst });
         let key = FlowKey { in_port: Some(u32::from(SENDER.0)), ethernet, ..FlowKey::default() };
-        let matching = Match { key, mask: Some(by_address(None)) };
         // The address of a port ends with its number.
-        let actions = vec![Action::Output(u32::from(dst.0[5]))];
-        module.table().install(Flow { ufid: None, matching, actions, is_probe: false }).unwrap();
+        install(&module, key, by_address(None), u32::from(dst.0[5]));
     }
     module
 }

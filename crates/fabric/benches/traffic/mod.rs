@@ -124,15 +124,12 @@ pub struct Traffic {
     chains: Vec<Chain>,
     buffers_expected: usize,
     now_ns: u64,
-    /// Its cache is emptied before each visit.
-    uncached: Option<Arc<FlowModule>>,
 }
 
 impl Traffic {
     /// Guests with posted buffers and laid out frames.
     pub fn new(plan: &Plan) -> Self {
-        let (module, uncached) = module(plan);
-        let mut fabric = Fabric::new(module).unwrap();
+        let mut fabric = Fabric::new(module(plan)).unwrap();
         let sender = TestGuest::attach(&mut fabric, SENDER.0, everything(), RING_ENTRIES, 2048);
         let receivers = (0..plan.receivers).map(|number| {
             let port = SENDER.0 + 1 + number;
@@ -145,7 +142,7 @@ impl Traffic {
         let chains = (0..).zip(&plan.frames).map(|(number, frame)| lay_out(&sender, number, frame, plan));
         let chains = chains.collect();
         let (buffers_expected, now_ns) = (plan.buffers_expected, 1 << 40);
-        Self { fabric, sender, receivers, chains, buffers_expected, now_ns, uncached }
+        Self { fabric, sender, receivers, chains, buffers_expected, now_ns }
     }
 
     /// Frames of one visit.
@@ -164,9 +161,6 @@ impl Traffic {
         }
         self.sender.tx.publish();
         self.now_ns += VISIT_NS;
-        if let Some(module) = &self.uncached {
-            module.bypass_caches(0);
-        }
     }
 
     /// The switch takes the batch and sees it through.
@@ -225,10 +219,9 @@ fn lay_out(sender: &TestGuest, number: u64, frame: &Frame, plan: &Plan) -> Chain
     Chain { buffers, table }
 }
 
-/// The plan's module, told of its ports; and beside it the one whose cache shall be empty.
-fn module(plan: &Plan) -> (Arc<dyn Module>, Option<Arc<FlowModule>>) {
+/// The plan's module, told of its ports.
+fn module(plan: &Plan) -> Arc<dyn Module> {
     let receivers = || (SENDER.0 + 1..).take(usize::from(plan.receivers)).map(PortId);
-    let mut uncached = None;
     let module: Arc<dyn Module> = match plan.decider {
         Decider::Bridge => Arc::new(Bridge::new(&BridgeSettings {
             hash_key: [1, 2], // every run takes the same way
@@ -236,9 +229,11 @@ fn module(plan: &Plan) -> (Arc<dyn Module>, Option<Arc<FlowModule>>) {
         })),
         Decider::Dummy => Arc::new(Dummy::default()),
         Decider::Flows { other_masks, is_cached } => {
-            let module = Arc::new(flows::module(plan, other_masks));
-            uncached = (!is_cached).then(|| Arc::clone(&module));
-            module
+            let module = flows::module(plan, other_masks);
+            if !is_cached {
+                module.bypass_caches(0);
+            }
+            Arc::new(module)
         }
         Decider::Nowhere { destinations, flood } => Arc::new(nowhere::Nowhere { destinations, flood }),
     };
@@ -256,5 +251,5 @@ fn module(plan: &Plan) -> (Arc<dyn Module>, Option<Arc<FlowModule>>) {
             &mut Verdicts::default(),
         );
     }
-    (module, uncached)
+    module
 }

@@ -19,12 +19,17 @@ fn key_of(head: &[u8]) -> Key {
     key
 }
 
-/// The key that a brief stands for.
-trait Brevity: Sized {
-    fn brief_of(head: &[u8]) -> Option<Self>;
-    fn under(&self, mask: &Key) -> Self;
-    fn flags(&self) -> u16;
-    fn key(&self) -> Key;
+/// What is told of a packet that has a brief: the key that it stands for, the one that what a mask leaves of it stands for, TCP flags.
+type Told = (Key, Key, u16);
+
+fn told4(head: &[u8], mask: &Key) -> Option<Told> {
+    let brief = Brief::<BRIEF4_WORDS>::of(head)?;
+    Some((key4(brief), key4(brief.masked(&Brief::<BRIEF4_WORDS>::mask_of(mask))), brief.tcp_flags()))
+}
+
+fn told6(head: &[u8], mask: &Key) -> Option<Told> {
+    let brief = Brief::<BRIEF6_WORDS>::of(head)?;
+    Some((key6(brief), key6(brief.masked(&Brief::<BRIEF6_WORDS>::mask_of(mask))), brief.tcp_flags()))
 }
 
 fn link_key([first, second]: [u64; 2]) -> Key {
@@ -37,62 +42,36 @@ fn link_key([first, second]: [u64; 2]) -> Key {
     key
 }
 
-impl Brevity for Brief<BRIEF4_WORDS> {
-    fn brief_of(head: &[u8]) -> Option<Self> {
-        Self::of(head)
-    }
-
-    fn under(&self, mask: &Key) -> Self {
-        self.masked(&Self::mask_of(mask))
-    }
-
-    fn flags(&self) -> u16 {
-        self.tcp_flags()
-    }
-
-    fn key(&self) -> Key {
-        let [first, second, third, fourth] = self.0.map(u64::swap_bytes);
-        let mut key = link_key([first, second]);
-        key.put(field::ETH_TYPE, 0x0800);
-        key.put(field::IP_TOS, second & 0xff);
-        key.put(field::IP_TTL, third >> 56);
-        key.put(field::IP_PROTO, third >> 48 & 0xff);
-        key.put(field::IPV4_SRC, third >> 16 & 0xffff_ffff);
-        key.put(field::IPV4_DST, (third & 0xffff) << 16 | fourth >> 48);
-        key.put(field::TP_SRC, fourth >> 32 & 0xffff);
-        key.put(field::TP_DST, fourth >> 16 & 0xffff);
-        key.put(field::TCP_FLAGS, fourth & 0xffff);
-        key
-    }
+fn key4(brief: Brief<BRIEF4_WORDS>) -> Key {
+    let [first, second, third, fourth] = brief.0.map(u64::swap_bytes);
+    let mut key = link_key([first, second]);
+    key.put(field::ETH_TYPE, 0x0800);
+    key.put(field::IP_TOS, second & 0xff);
+    key.put(field::IP_TTL, third >> 56);
+    key.put(field::IP_PROTO, third >> 48 & 0xff);
+    key.put(field::IPV4_SRC, third >> 16 & 0xffff_ffff);
+    key.put(field::IPV4_DST, (third & 0xffff) << 16 | fourth >> 48);
+    put_transport(&mut key, fourth >> 16, fourth & 0xffff);
+    key
 }
 
-impl Brevity for Brief<BRIEF6_WORDS> {
-    fn brief_of(head: &[u8]) -> Option<Self> {
-        Self::of(head)
-    }
+fn key6(brief: Brief<BRIEF6_WORDS>) -> Key {
+    let [first, second, addresses @ .., seventh, eighth] = brief.0.map(u64::swap_bytes);
+    let mut key = link_key([first, second]);
+    key.put(field::ETH_TYPE, 0x86dd);
+    key.put(field::IP_PROTO, second >> 8 & 0xff);
+    key.put(field::IP_TTL, second & 0xff);
+    key.0[8..12].copy_from_slice(&addresses);
+    key.put(field::IP_TOS, seventh >> 52);
+    key.put(field::IPV6_LABEL, seventh >> 32);
+    put_transport(&mut key, seventh, eighth >> 48);
+    key
+}
 
-    fn under(&self, mask: &Key) -> Self {
-        self.masked(&Self::mask_of(mask))
-    }
-
-    fn flags(&self) -> u16 {
-        self.tcp_flags()
-    }
-
-    fn key(&self) -> Key {
-        let [first, second, addresses @ .., seventh, eighth] = self.0.map(u64::swap_bytes);
-        let mut key = link_key([first, second]);
-        key.put(field::ETH_TYPE, 0x86dd);
-        key.put(field::IP_PROTO, second >> 8 & 0xff);
-        key.put(field::IP_TTL, second & 0xff);
-        key.0[8..12].copy_from_slice(&addresses);
-        key.put(field::IP_TOS, seventh >> 52);
-        key.put(field::IPV6_LABEL, seventh >> 32);
-        key.put(field::TP_SRC, seventh >> 16 & 0xffff);
-        key.put(field::TP_DST, seventh & 0xffff);
-        key.put(field::TCP_FLAGS, eighth >> 48);
-        key
-    }
+fn put_transport(key: &mut Key, ports: u64, flags: u64) {
+    key.put(field::TP_SRC, ports >> 16 & 0xffff);
+    key.put(field::TP_DST, ports & 0xffff);
+    key.put(field::TCP_FLAGS, flags);
 }
 
 /// Bytes by which a packet is known to be a usual one, and those of which its transport header is the first.
@@ -121,13 +100,13 @@ fn any_packet() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn check<B: Brevity>(packet: &[u8], mask: &Key) -> Result<(), TestCaseError> {
-    let Some(brief) = B::brief_of(packet) else { return Ok(()) };
+fn check(packet: &[u8], mask: &Key, told: Option<Told>) -> Result<(), TestCaseError> {
+    let Some((whole, masked, flags)) = told else { return Ok(()) };
     let key = key_of(packet);
-    prop_assert_eq!(brief.key(), key);
-    prop_assert_eq!(u64::from(brief.flags()), key.get(field::TCP_FLAGS));
+    prop_assert_eq!(whole, key);
+    prop_assert_eq!(u64::from(flags), key.get(field::TCP_FLAGS));
     // What is left of it has all of the key that the mask looks at.
-    prop_assert_eq!(brief.under(mask).key().masked(mask), key.masked(mask));
+    prop_assert_eq!(masked.masked(mask), key.masked(mask));
     Ok(())
 }
 
@@ -138,53 +117,62 @@ proptest! {
     fn a_brief_is_its_packets_key(packet in any_packet(), words in any::<[u64; 12]>()) {
         let mut mask = Key::default();
         mask.0[..12].copy_from_slice(&words);
-        check::<Brief<BRIEF4_WORDS>>(&packet, &mask)?;
-        check::<Brief<BRIEF6_WORDS>>(&packet, &mask)?;
+        check(&packet, &mask, told4(&packet, &mask))?;
+        check(&packet, &mask, told6(&packet, &mask))?;
     }
 }
 
-/// Whether a packet that has these bytes besides has a brief.
-fn has_brief<B: Brevity>(packet: &[u8], changes: &[(usize, u8)]) -> bool {
-    let mut bytes = packet.to_vec();
-    changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
-    B::brief_of(&bytes).is_some()
+fn has_brief4(head: &[u8]) -> bool {
+    Brief::<BRIEF4_WORDS>::of(head).is_some()
 }
 
-/// The usual TCP packet that is as short as it can be, one of UDP, tagged once and twice.
-fn check_lengths<B: Brevity>(packet: &[u8], len: usize) {
+fn has_brief6(head: &[u8]) -> bool {
+    Brief::<BRIEF6_WORDS>::of(head).is_some()
+}
+
+fn changed(packet: &[u8], (at, byte): (usize, u8)) -> Vec<u8> {
+    let mut bytes = packet.to_vec();
+    bytes[at] = byte;
+    bytes
+}
+
+/// The usual TCP packet that is as short as it can be, one of UDP, tagged once and twice; `proto_at` is where its protocol is.
+fn check_lengths(
+    has_brief: fn(&[u8]) -> bool,
+    packet: &[u8],
+    (proto_at, tcp_len, udp_len): (usize, usize, usize),
+) {
+    let udp = changed(packet, (proto_at, 17));
+    assert!(has_brief(&udp[..udp_len]) && !has_brief(&udp[..udp_len - 1]));
     let mut packet = packet.to_vec();
-    let (proto, udp_len) = if len == 54 { (23, 42) } else { (20, 62) };
-    let mut udp = packet.clone();
-    udp[proto] = 17;
-    assert!(B::brief_of(&udp[..udp_len]).is_some() && B::brief_of(&udp[..udp_len - 1]).is_none());
-    assert!(B::brief_of(&packet[..len]).is_some() && B::brief_of(&packet[..len - 1]).is_none());
+    assert!(has_brief(&packet[..tcp_len]) && !has_brief(&packet[..tcp_len - 1]));
     packet.splice(12..12, [0x81, 0, 0, 7]);
-    assert!(B::brief_of(&packet[..len + 4]).is_some() && B::brief_of(&packet[..len + 3]).is_none());
+    assert!(has_brief(&packet[..tcp_len + 4]) && !has_brief(&packet[..tcp_len + 3]));
     packet.splice(12..12, [0x81, 0, 0, 7]);
-    assert!(B::brief_of(&packet).is_none(), "two tags");
+    assert!(!has_brief(&packet), "two tags");
 }
 
 #[test]
 fn usual_packets_have_briefs_and_others_do_not() {
     let mut tcp = vec![0; 128];
     (tcp[12], tcp[14], tcp[23], tcp[46]) = (8, 0x45, 6, 0x50);
-    let has_brief = |change| has_brief::<Brief<BRIEF4_WORDS>>(&tcp, &[change]);
+    let is_usual = |change| has_brief4(&changed(&tcp, change));
     assert!(
-        [(20, 0x40), (23, 17), (46, 0xf0)].into_iter().all(has_brief),
+        [(20, 0x40), (23, 17), (46, 0xf0)].into_iter().all(is_usual),
         "not to be fragmented, UDP, options"
     );
     let others = [(12, 9), (13, 6), (14, 0x46), (20, 0x20), (20, 1), (21, 1), (23, 1), (46, 0x40)];
-    assert!(!others.into_iter().any(has_brief));
-    check_lengths::<Brief<BRIEF4_WORDS>>(&tcp, 54);
+    assert!(!others.into_iter().any(is_usual));
+    check_lengths(has_brief4, &tcp, (23, 54, 42));
 }
 
 #[test]
 fn so_have_usual_packets_of_ipv6() {
     let mut tcp = vec![0; 128];
     (tcp[12], tcp[13], tcp[14], tcp[20], tcp[66]) = (0x86, 0xdd, 0x60, 6, 0x50);
-    let has_brief = |change| has_brief::<Brief<BRIEF6_WORDS>>(&tcp, &[change]);
-    assert!([(14, 0x6f), (20, 17), (66, 0xf0)].into_iter().all(has_brief), "any class, UDP, options");
+    let is_usual = |change| has_brief6(&changed(&tcp, change));
+    assert!([(14, 0x6f), (20, 17), (66, 0xf0)].into_iter().all(is_usual), "any class, UDP, options");
     let others = [(12, 8), (14, 0x50), (20, 0), (20, 44), (20, 58), (66, 0x40)];
-    assert!(!others.into_iter().any(has_brief));
-    check_lengths::<Brief<BRIEF6_WORDS>>(&tcp, 74);
+    assert!(!others.into_iter().any(is_usual));
+    check_lengths(has_brief6, &tcp, (20, 74, 62));
 }
