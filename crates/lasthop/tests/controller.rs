@@ -2,11 +2,13 @@
 
 mod support;
 
+use std::time::Duration;
+
 use lasthop_control::client::Client;
 use rustix::process::Signal;
 use serde_json::Value;
 use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
-use support::{Switch, copy_of_lasthop, eventually, signal};
+use support::{Switch, copy_of_lasthop, eventually, fds, signal};
 
 const FLOW: [&str; 2] = ["--module", "flow"];
 
@@ -30,6 +32,27 @@ fn served(switch: &Switch, ports: usize) {
 
 fn controller_pid(switch: &Switch) -> Option<u32> {
     switch.child_pid("controller-process")
+}
+
+#[test]
+fn a_switch_that_says_that_it_runs_has_its_controller() {
+    for moment in 0..10 {
+        let switch = Switch::spawn(tempfile::tempdir().expect("a directory"), &["--vnic", "one"]);
+        // As on a busy machine: the switch process has answered all before the supervisor hears the first word.
+        while switch.children().is_empty() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(moment * Duration::from_micros(100));
+        signal(switch.pid(), Signal::STOP);
+        std::thread::sleep(Duration::from_millis(60));
+        signal(switch.pid(), Signal::CONT);
+        eventually("the switch", || switch.log().contains("switch is running").then_some(()));
+        let process = switch.switch_pid().expect("a switch process");
+        let held = fds(process);
+        // Its answer comes after what it was told before.
+        switch.ask(&["stats"]).ok();
+        assert_eq!(fds(process), held, "connections came later");
+    }
 }
 
 #[test]

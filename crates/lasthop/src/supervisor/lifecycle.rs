@@ -82,6 +82,8 @@ impl Supervisor {
     pub(super) fn tell_of_guests(&mut self, known: &Editions) {
         self.restore_datapaths();
         self.hand_over(known);
+        // Before the answer that says that the switch runs: it has its controller then.
+        self.settle_plane();
         // Its answer comes after all the others.
         self.order(Order::Stats, What::Started, None);
     }

@@ -12,7 +12,7 @@ use crate::crew::{Count, Member, Setting, vnic};
 use crate::outsiders::{self, Outsiders};
 use crate::random::Random;
 use crate::support::{Switch, eventually, is_alive, signal};
-use crate::watch::{Holding, fds, guest_mappings};
+use crate::watch::{Holding, guest_mappings, open_files};
 
 /// Actions between two checkpoints.
 const CHECKPOINT_ACTIONS: u64 = 50;
@@ -58,7 +58,8 @@ pub(crate) struct Storm {
     switch: Switch,
     switch_pid: u32,
     places: Vec<Place>,
-    fds_alone: usize,
+    /// What the switch process had open before the first guest.
+    open_alone: BTreeMap<u32, String>,
     first: Option<Holding>,
     /// When the present switch process started.
     reborn: Instant,
@@ -80,6 +81,10 @@ impl Drop for Storm {
                 "the switch's log ends:\n{tail}\nlast counts, then bases: {:?}\n{bases:?}",
                 self.counted
             );
+            println!("the switch process had open before the first guest: {:?}", self.open_alone);
+            for (role, pid) in self.processes() {
+                println!("open now in {role} {pid}: {:?}", open_files(pid));
+            }
         }
     }
 }
@@ -100,7 +105,7 @@ impl Storm {
         let switch = Switch::start(&words);
         let switch_pid = switch.switch_pid().expect("a switch process");
         let setting = Setting { guests: plan.guests, seed: plan.seed, run_dir: switch.dir() };
-        let fds_alone = fds(switch_pid);
+        let open_alone = open_files(switch_pid);
         let outsiders = Outsiders::start(&switch, plan.seed);
         let place = |guest| Place {
             member: Member::new(guest, setting.clone()),
@@ -117,13 +122,20 @@ impl Storm {
             switch,
             switch_pid,
             places,
-            fds_alone,
+            open_alone,
             first: None,
             reborn: Instant::now(),
             actions,
             compared: 0,
             counted: Vec::new(),
         }
+    }
+
+    /// The supervisor and its processes, as far as they are there.
+    fn processes(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        let roles = ["switch-process", "controller-process"];
+        let children = roles.map(|role| Some((role, self.switch.child_pid(role)?)));
+        std::iter::once(("supervisor", self.switch.pid())).chain(children.into_iter().flatten())
     }
 
     /// All of it; the summary.
@@ -324,7 +336,10 @@ impl Storm {
         }
         let outsiders = self.outsiders.end();
         let pid = self.switch_pid;
-        eventually("descriptors as before the first guest", || (fds(pid) == self.fds_alone).then_some(()));
+        let before = self.open_alone.len();
+        eventually("descriptors as before the first guest", || {
+            (open_files(pid).len() == before).then_some(())
+        });
         eventually("no guest's memory", || (guest_mappings(pid) == 0).then_some(()));
         self.switch.ask(&["stats", "--check"]).ok();
         let status = self.switch.end();

@@ -163,13 +163,19 @@ impl Switch {
 
     /// The inner process with this role, if there is one.
     pub(crate) fn child_pid(&self, role: &str) -> Option<u32> {
-        let pid = self.pid();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
         let has_role = |pid: &u32| {
             let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             words.split(|byte| *byte == 0).any(|word| word == role.as_bytes())
         };
-        children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(has_role)
+        self.children().into_iter().find(has_role)
+    }
+
+    /// All processes that the supervisor started and that are there.
+    pub(crate) fn children(&self) -> Vec<u32> {
+        let pid = self.pid();
+        let children =
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
     }
 
     /// Sends SIGTERM and waits for the end.
