@@ -108,6 +108,9 @@ pub struct PortCounters {
     pub upcalls: u64,
     /// Packets of this port that were dropped, by reason.
     pub rx_drops: Drops,
+    /// Flooded packets of this port that no port with a running guest was there for. A copy for a port that is down is not
+    /// made, so only a packet without any other copy counts here.
+    pub flooded_to_none: u64,
     /// References to packets of this port that wait for receive buffers now.
     pub waiting: u64,
     /// Packets put into the guest's receive rings.
@@ -136,6 +139,7 @@ impl PortCounters {
             // The copy itself was counted when it came in or was added; only the other segments are extra.
             Outcome::Done => self.segments_added -= 1,
             Outcome::Drop(reason) => self.rx_drops.count(reason),
+            Outcome::ToNone => self.flooded_to_none += 1,
         }
         true
     }
@@ -154,6 +158,7 @@ impl PortCounters {
         self.forwarded += other.forwarded;
         self.upcalls += other.upcalls;
         self.rx_drops.merge(&other.rx_drops);
+        self.flooded_to_none += other.flooded_to_none;
         self.waiting += other.waiting;
         self.tx_packets += other.tx_packets;
         self.tx_bytes += other.tx_bytes;
@@ -172,10 +177,10 @@ impl PortCounters {
     /// What became of it.
     #[must_use]
     pub fn accounted_for(&self) -> u64 {
-        self.forwarded + self.rx_drops.total() + self.waiting
+        self.forwarded + self.rx_drops.total() + self.flooded_to_none + self.waiting
     }
 
-    /// received + copies added + segments added + injected = delivered + dropped for a reason + waiting.
+    /// received + copies added + segments added + injected = delivered + dropped for a reason + flooded to none + waiting.
     #[must_use]
     pub fn is_conserved(&self) -> bool {
         self.taken_in() == self.accounted_for()

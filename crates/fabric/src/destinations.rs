@@ -58,6 +58,12 @@ impl Destinations {
         }
     }
 
+    /// All of them, each once.
+    #[inline]
+    pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
+        self.touched.iter().copied()
+    }
+
     /// The next destination; its list is taken apart.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Destination> {

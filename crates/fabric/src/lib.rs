@@ -261,8 +261,8 @@ impl Fabric {
             self.forward_all(destination, now_ns);
             return;
         }
-        self.expect_copies();
         self.destinations.sort(self.verdicts.outputs());
+        self.expect_copies();
         self.fetched.add_images(self.verdicts.images());
         if !self.verdicts.upcalls().is_empty() {
             self.hand_over(now_ns);
@@ -314,9 +314,19 @@ impl Fabric {
 
     /// Tells each packet's slot how many copies to wait for; packets without any are dropped here.
     fn expect_copies(&mut self) {
+        if self.senders.is_tapped() {
+            self.tap_decided();
+        }
         let mut copies = [0_u16; BATCH_PACKETS_MAX];
+        let mut counts = 0; // all that there were, as bits: above 1 if a packet has several copies
         for output in self.verdicts.outputs() {
-            copies[usize::from(output.packet)] += 1;
+            let count = &mut copies[usize::from(output.packet)];
+            *count += 1;
+            counts |= *count;
+        }
+        let mut to_none = 0;
+        if counts > 1 && self.destinations.ports().any(|port| self.receivers.is_down(port)) {
+            to_none = self.leave_out_ports_down(&mut copies);
         }
         for upcall in self.verdicts.upcalls() {
             copies[usize::from(upcall.packet)] += 1;
@@ -328,16 +338,39 @@ impl Fabric {
                 self.senders.count_lost(self.fetched.packets[usize::from(packet)], 1, reason);
             }
         }
-        if self.senders.is_tapped() {
-            self.tap_decided();
-        }
         for (index, &packet) in self.fetched.packets[..self.fetched.len].iter().enumerate() {
-            self.senders.expect_copies(packet, copies[index], reasons[index]);
+            match to_none >> index & 1 {
+                0 => self.senders.expect_copies(packet, copies[index], reasons[index]),
+                _ => self.senders.settle(packet, Attempt::to_none()),
+            }
         }
         if self.verdicts.lost() > 0 {
             let (first, lost) = (self.fetched.packets[0], self.verdicts.lost());
             self.senders.count_lost(first, lost, DropReason::VerdictOverflow);
         }
+    }
+
+    /// Takes the copies of flooded packets, which have several, for ports that are down out of the verdicts: a bridge floods to
+    /// ports with a carrier. `copies` of each packet is brought up to date. Returns the packets that nothing at all becomes of any more,
+    /// as bits.
+    #[cold]
+    fn leave_out_ports_down(&mut self, copies: &mut [u16; BATCH_PACKETS_MAX]) -> u32 {
+        let bits =
+            |packets: &mut dyn Iterator<Item = u16>| packets.fold(0_u32, |bits, packet| bits | 1 << packet);
+        let flooded =
+            bits(&mut (0..).zip(&*copies).filter(|(_, count)| **count > 1).map(|(packet, _)| packet));
+        let Self { verdicts, receivers, destinations, .. } = self;
+        verdicts.retain_outputs(|output| {
+            let is_left_out = flooded >> output.packet & 1 != 0 && receivers.is_down(output.port);
+            copies[usize::from(output.packet)] -= u16::from(is_left_out);
+            !is_left_out
+        });
+        while destinations.next().is_some() {}
+        destinations.sort(verdicts.outputs());
+        let upcalls = verdicts.upcalls().iter().map(|upcall| upcall.packet);
+        let drops = verdicts.drops().iter().map(|(packet, _)| *packet);
+        let left = (0..).zip(&*copies).filter(|(_, count)| **count > 0).map(|(packet, _)| packet);
+        flooded & !bits(&mut left.chain(upcalls).chain(drops))
     }
 
     /// Shows senders what was done, once per batch; receivers were shown before.

@@ -201,12 +201,10 @@ impl Receivers {
         if open.is_power_of_two() {
             let ring = RingId { port, queue: open.trailing_zeros() as u16 };
             self.accept_at(ring, copies, tools, now_ns);
-        } else if open == 0 || self.get(port).is_none() {
-            let reason = match self.get(port) {
-                Some(_) => self.board.link(port).or(DropReason::PortDown),
-                None => DropReason::PortGone,
-            };
-            self.refuse(port, copies, tools, reason);
+        } else if self.get(port).is_none() {
+            self.refuse(port, copies, tools, DropReason::PortGone);
+        } else if open == 0 {
+            self.refuse_down(port, copies, tools);
         } else {
             self.accept_by_flow(port, open, copies, tools, now_ns);
         }
@@ -256,6 +254,24 @@ impl Receivers {
             None => leave(place, copies, received, tools, now_ns),
         };
         self.note(ring, duty);
+    }
+
+    /// Whether `port` is there, and takes nothing: it has no running guest, or its link is down.
+    #[inline]
+    pub(crate) fn is_down(&self, port: PortId) -> bool {
+        self.get(port).is_some() && self.board.receiving(port) == 0
+    }
+
+    /// What is for `port`, which is down, is lost, unless it was flooded.
+    #[cold]
+    fn refuse_down(&mut self, port: PortId, copies: &[Copy<'_>], tools: &mut Tools<'_>) {
+        let reason = self.board.link(port).or(DropReason::PortDown);
+        for copy in copies {
+            match is_to_group(copy.header) {
+                true => tools.senders.settle(copy.packet, Attempt::to_none()),
+                false => self.refuse(port, std::slice::from_ref(copy), tools, reason),
+            }
+        }
     }
 
     /// Drops all of `copies`.
@@ -356,6 +372,11 @@ impl Receivers {
             receiver.received.enter(reference.outcome, &reference.delivered);
         }
     }
+}
+
+/// Whether a frame is for a group of stations: no one port is the one that it has to come to.
+fn is_to_group(header: &Header) -> bool {
+    header.bytes().first().is_some_and(|first| first & 1 != 0) // IEEE 802-2014, 8.2.2
 }
 
 /// The claim is taken: its holder will see to the copies.

@@ -69,6 +69,8 @@ pub(crate) enum Outcome {
     Wait,
     /// The rest is lost.
     Drop(DropReason),
+    /// It was flooded, and no port that could have taken it had a running guest: nothing is lost.
+    ToNone,
 }
 
 /// The attempt's outcome and how many packets it put into the ring (segments count as packets).
@@ -81,5 +83,9 @@ pub(crate) struct Attempt {
 impl Attempt {
     pub(crate) fn dropped(reason: DropReason) -> Self {
         Self { outcome: Outcome::Drop(reason), delivered: 0 }
+    }
+
+    pub(crate) fn to_none() -> Self {
+        Self { outcome: Outcome::ToNone, delivered: 0 }
     }
 }

@@ -116,7 +116,7 @@ impl<'a, 't> Service<'a, 't> {
         self.tools.senders.settle_all(settled);
         for (copy, attempt) in tried.iter().zip(&attempts.list) {
             match attempt.outcome {
-                Outcome::Done => {}
+                Outcome::Done | Outcome::ToNone => {}
                 Outcome::Drop(reason) => self.received.drops.count(reason),
                 Outcome::Wait => {
                     self.let_wait_or_drop(copy, attempts.next_segment, clear, now_ns);

@@ -6,7 +6,7 @@ use crate::counters::PortCounters;
 
 const REASONS: usize = DropReason::ALL.len();
 /// Words in front of the drop counters.
-const PLAIN: usize = 14;
+const PLAIN: usize = 15;
 /// What the names of the drop counters begin with.
 pub const RX_DROPS: &str = "rx_drops.";
 /// As [`RX_DROPS`].
@@ -61,6 +61,7 @@ impl PortCounters {
             ("segments_added", &mut self.segments_added),
             ("forwarded", &mut self.forwarded),
             ("upcalls", &mut self.upcalls),
+            ("flooded_to_none", &mut self.flooded_to_none),
             ("waiting", &mut self.waiting),
             ("tx_packets", &mut self.tx_packets),
             ("tx_bytes", &mut self.tx_bytes),
@@ -90,8 +91,8 @@ mod tests {
         for (name, count) in PortCounters::names().zip(1..) {
             assert!(counters.add_to(&name, count), "{name}");
         }
-        assert_eq!((counters.rx_packets, counters.signals), (1, 14));
-        assert_eq!(counters.rx_drops.of(DropReason::TooShort), 15);
+        assert_eq!((counters.rx_packets, counters.signals), (1, 15));
+        assert_eq!(counters.rx_drops.of(DropReason::TooShort), 16);
         assert_eq!(counters.tx_drops.of(DropReason::ALL[REASONS - 1]), PortCounters::WORDS as u64);
         assert_eq!(counters.words().to_vec(), (1..=PortCounters::WORDS as u64).collect::<Vec<_>>());
         assert!(!counters.add_to("rx_drops.moon", 1) && !counters.add_to("too_short", 1));

@@ -272,7 +272,7 @@ impl Senders {
     #[cold]
     pub(crate) fn tap_copy(&mut self, to: PortId, copy: &Copy<'_>, outcome: Outcome) {
         let dropped = match outcome {
-            Outcome::Wait => return,
+            Outcome::Wait | Outcome::ToNone => return,
             Outcome::Done => None,
             Outcome::Drop(reason) => Some(reason),
         };

@@ -81,6 +81,53 @@ fn a_flood_completes_when_its_last_copy_is_delivered() {
 }
 
 #[test]
+fn a_flood_is_not_lost_at_ports_that_are_down() {
+    let mut fabric = flooding_fabric(3);
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
+    let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 16, 2048);
+    receiver.post(16);
+    fabric.add_port(PORTS[2], 1); // never has a guest
+    for to in [0xff, 0x02] {
+        let sent = [&[to], &frame(9, 1, 60)[1..]].concat();
+        assert!(sender.queue(&sent, Offload::default()));
+        fabric.visit(sender.tx_ring(), 0);
+        assert_eq!(receiver.receive(), plain(sent, 1));
+    }
+    let counters = sender.counters(&fabric);
+    assert_eq!((counters.rx_packets, counters.copies_added, counters.forwarded), (2, 0, 2), "{counters:?}");
+    fabric.set_link(PORTS[1], false);
+    assert!(sender.queue(&frame(9, 1, 60), Offload::default()));
+    fabric.visit(sender.tx_ring(), 0);
+    let counters = sender.counters(&fabric);
+    assert_eq!((counters.flooded_to_none, counters.rx_drops.total()), (1, 0), "{counters:?}");
+    assert_eq!(sender.reclaim(), 1, "the last one");
+    for port in &PORTS[1..] {
+        assert_eq!(fabric.counters(*port).unwrap().tx_drops.total(), 0);
+    }
+    assert_conserved(&fabric, &PORTS);
+}
+
+#[test]
+fn a_broadcast_to_the_only_other_port_is_not_lost_while_that_is_down_and_a_unicast_frame_is() {
+    let mut fabric = flooding_fabric(2);
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
+    fabric.add_port(PORTS[1], 1);
+    let broadcast = [&[0xff; 6], &frame(2, 1, 60)[6..]].concat();
+    for sent in [broadcast, frame(2, 1, 60)] {
+        assert!(sender.queue(&sent, Offload::default()));
+        fabric.visit(sender.tx_ring(), 0);
+    }
+    let counters = sender.counters(&fabric);
+    assert_eq!(
+        (counters.flooded_to_none, counters.rx_drops.of(DropReason::PortDown)),
+        (1, 1),
+        "{counters:?}"
+    );
+    assert_eq!(sender.reclaim(), 1, "the last one");
+    assert_conserved(&fabric, &PORTS[..2]);
+}
+
+#[test]
 fn order_is_kept_when_packets_wait() {
     let mut fabric = flooding_fabric(2);
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);

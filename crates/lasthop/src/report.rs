@@ -51,6 +51,8 @@ pub(crate) struct PortReport {
     pub(crate) forwarded: u64,
     #[serde(default)]
     pub(crate) upcalls: u64,
+    #[serde(default)]
+    pub(crate) flooded_to_none: u64,
     pub(crate) waiting: u64,
     pub(crate) rx_drops: Drops,
     pub(crate) tx_drops: Drops,

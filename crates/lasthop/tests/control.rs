@@ -94,6 +94,7 @@ fn a_quiet_switch_has_sound_counters() {
         "copies_added",
         "segments_added",
         "forwarded",
+        "flooded_to_none",
         "waiting",
     ] {
         assert_eq!(port[key], 0, "{key}");
@@ -104,7 +105,7 @@ fn a_quiet_switch_has_sound_counters() {
     );
     assert_eq!(
         switch.ask(&["stats", "--check"]).ok(),
-        "conserved: 0 packets in, 0 delivered, 0 dropped, 0 waiting\n"
+        "conserved: 0 packets in, 0 delivered, 0 dropped, 0 flooded to none, 0 waiting\n"
     );
     assert!(switch.json(&["stats"])["workers"][0]["sleeps"].is_u64());
     assert!(switch.ask(&["fdb", "show"]).ok().contains("no addresses"));

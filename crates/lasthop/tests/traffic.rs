@@ -4,7 +4,7 @@ mod support;
 
 use lasthop_guest::{Guest, GuestListener, GuestOptions};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, running, send};
 use support::{Switch, eventually, signal};
 
@@ -44,6 +44,36 @@ fn frames_pass_between_two_guests_unchanged() {
         shown.contains("state         running") && shown.contains("ring 1        from guest, 256 entries"),
         "{shown}"
     );
+}
+
+#[test]
+fn what_is_flooded_is_no_drop_where_a_guest_is_off() {
+    for module in ["flow", "bridge"] {
+        let vnics = ["--vnic", "one", "--vnic", "two", "--vnic", "off"];
+        let switch = Switch::start(&[&["--module", module], &vnics[..]].concat());
+        let mut one = guest(&switch, "one", ONE);
+        let broadcast = frame([0xff; 6], ONE, 1, 60);
+        send(&mut one, &broadcast);
+        let counted = || (switch.port("one")["flooded_to_none"] == 1).then_some(());
+        eventually("the flood to be counted", counted);
+        let mut two = guest(&switch, "two", TWO);
+        send(&mut one, &broadcast);
+        assert_eq!(receive(&mut two), broadcast);
+        for port in ["one", "two", "off"] {
+            let port = switch.port(port);
+            assert_eq!((&port["rx_drops"], &port["tx_drops"]), (&json!({}), &json!({})), "{module}: {port}");
+        }
+        let hello = frame(ONE, TWO, 1, 60);
+        send(&mut two, &hello);
+        assert_eq!(receive(&mut one), hello);
+        drop(two);
+        let is_off = || (switch.port("two")["state"] == "waiting for guest").then_some(());
+        eventually("the guest to be gone", is_off);
+        send(&mut one, &frame(TWO, ONE, 2, 60));
+        let is_lost = || (switch.port("two")["tx_drops"] == json!({"port_down": 1})).then_some(());
+        eventually("the frame for it to be dropped", is_lost);
+        check_balance(&switch);
+    }
 }
 
 #[test]

@@ -46,7 +46,7 @@ drop_reasons! {
     Isolated = "isolated", "Sender and destination are isolated ports, which talk to others only.";
     NoTransit = "no_transit", "Sender and destination are uplinks, of which at least one is not to carry others' frames (transit).";
     PortGone = "port_gone", "The destination port no longer exists.";
-    PortDown = "port_down", "The destination port has no running guest.";
+    PortDown = "port_down", "The destination port has no running guest. What is flooded is not sent there, and not lost there.";
     LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";
     QueueDisabled = "queue_disabled", "The sender's queue is disabled; its packets are discarded.";
     RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full; or another worker was at its ring, with as much left for it as may be.";

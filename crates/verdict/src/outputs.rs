@@ -198,6 +198,12 @@ impl Verdicts {
         &self.outputs
     }
 
+    /// Takes out those copies that `keep` says no to; the others keep their order.
+    #[inline]
+    pub fn retain_outputs(&mut self, keep: impl FnMut(&Output) -> bool) {
+        self.outputs.retain(keep);
+    }
+
     /// All drops: packet index and reason.
     #[must_use]
     pub fn drops(&self) -> &[(u16, DropReason)] {

@@ -118,21 +118,23 @@ pub(crate) fn conservation(stats: &StatsReport) -> Result<String, String> {
     // What came back from the control plane had been delivered to it before: it is one packet.
     let returned = sum(|port| port.injected.min(port.upcalls));
     Ok(format!(
-        "conserved: {} packets in, {} delivered, {} dropped, {} waiting",
+        "conserved: {} packets in, {} delivered, {} dropped, {} flooded to none, {} waiting",
         sum(PortReport::taken_in) - returned,
         sum(|port| port.forwarded) - returned,
         sum(PortReport::dropped),
+        sum(|port| port.flooded_to_none),
         sum(|port| port.waiting),
     ))
 }
 
 fn broken_line(port: &PortReport) -> String {
     format!(
-        "\"{}\" took in {} packets, and {} were delivered, {} dropped, {} wait",
+        "\"{}\" took in {} packets, and {} were delivered, {} dropped, {} flooded to none, {} wait",
         port.name,
         port.taken_in(),
         port.forwarded,
         port.dropped(),
+        port.flooded_to_none,
         port.waiting
     )
 }
@@ -192,7 +194,7 @@ mod tests {
             StatsReport { ports: vec![port("a", 132, 100, true), port("b", 32, 0, true)], workers: vec![] };
         assert_eq!(
             conservation(&good).as_deref(),
-            Ok("conserved: 164 packets in, 100 delivered, 64 dropped, 0 waiting")
+            Ok("conserved: 164 packets in, 100 delivered, 64 dropped, 0 flooded to none, 0 waiting")
         );
         let bad =
             StatsReport { ports: vec![port("a", 132, 100, true), port("b", 40, 0, false)], workers: vec![] };

@@ -188,6 +188,7 @@ fn add(port: &mut PortReport, past: &Booked) {
         forwarded,
         upcalls,
         rx_drops,
+        flooded_to_none,
         waiting: _, // the dead leave nobody waiting
         tx_packets,
         tx_bytes,
@@ -207,6 +208,7 @@ fn add(port: &mut PortReport, past: &Booked) {
     port.segments_added += segments_added;
     port.forwarded += forwarded;
     port.upcalls += upcalls;
+    port.flooded_to_none += flooded_to_none;
     add_drops(&mut port.rx_drops, (rx_drops, RX_DROPS), past);
     add_drops(&mut port.tx_drops, (tx_drops, TX_DROPS), past);
     port.tx_csum_completed += tx_csum_completed;

@@ -375,6 +375,7 @@ fn port_report(port: PortStats) -> PortReport {
         segments_added: counters.segments_added,
         forwarded: counters.forwarded,
         upcalls: counters.upcalls,
+        flooded_to_none: counters.flooded_to_none,
         waiting: counters.waiting,
         rx_drops: drops(&counters.rx_drops),
         tx_drops: drops(&counters.tx_drops),
