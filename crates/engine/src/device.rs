@@ -75,6 +75,11 @@ impl Device for PortDevice {
         self.table().get(self.port).is_none_or(|record| record.config.link_up)
     }
 
+    fn memory_bytes_max(&self) -> u64 {
+        let max_bytes = self.table().get(self.port).map(|record| record.config.memory_bytes_max);
+        max_bytes.unwrap_or(lasthop_vhost::MEMORY_BYTES_MAX_DEFAULT)
+    }
+
     fn set_features(&mut self, features: u64) {
         self.record(|record| record.features = features);
         self.features = features;

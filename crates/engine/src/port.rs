@@ -15,6 +15,8 @@ pub struct PortConfig {
     pub mac: Option<Mac>,
     /// Largest packet in bytes that the guest is told to send; `None`: its own choice.
     pub mtu: Option<u16>,
+    /// Bytes that the memory regions of its guest may have together.
+    pub memory_bytes_max: u64,
     /// How much of what its guest sends may be flooded.
     pub storm: StormLimits,
     /// Queue pairs offered.
@@ -38,6 +40,7 @@ impl Default for PortConfig {
             switch: SwitchId::DEFAULT,
             mac: None,
             mtu: None,
+            memory_bytes_max: lasthop_vhost::MEMORY_BYTES_MAX_DEFAULT,
             storm: StormLimits::default(),
             queue_pairs: 1,
             features_mask: u64::MAX,

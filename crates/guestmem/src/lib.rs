@@ -22,6 +22,7 @@
 //!                              +-----------------------> ^ Segment { region: 1, offset, len }
 //! ```
 
+mod address_space;
 mod backing;
 mod cursor;
 pub mod guard;
@@ -33,6 +34,7 @@ mod sum;
 mod word;
 mod words;
 
+pub use address_space::{ByteSize, MAPPED_BYTES_MAX};
 pub use backing::{Backing, MemoryKind};
 pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Rest, Segment, StaleSegment};

@@ -111,6 +111,12 @@ impl MemoryMap {
         &self.regions
     }
 
+    /// Bytes of all regions.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.regions.iter().map(Region::len).fold(0, u64::saturating_add)
+    }
+
     /// Whether a file behind the map was cut short.
     #[must_use]
     pub fn is_dead(&self) -> bool {

@@ -10,7 +10,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 use rustix::mm::{mmap_anonymous, munmap};
 use thiserror::Error;
 
-use crate::{Backing, REGION_BYTES_MAX, guard};
+use crate::address_space::AddressSpace;
+use crate::{Backing, ByteSize, MAPPED_BYTES_MAX, REGION_BYTES_MAX, guard};
 
 /// Why a file range of a front end cannot be guest memory.
 #[derive(Debug, Error)]
@@ -39,6 +40,13 @@ pub enum MappingError {
         guard::WATCHES_MAX
     )]
     TooManyMappings,
+    /// All mapped files together would take more than [`MAPPED_BYTES_MAX`].
+    #[error(
+        "{} more of guest memory, with that of all other guests, would take more than {} of the switch's address space; lower memory-max of the vnics",
+        ByteSize(*.0),
+        ByteSize(MAPPED_BYTES_MAX)
+    )]
+    NoAddressSpace(u64),
     /// The system refused.
     #[error("cannot map guest memory: {0}")]
     System(#[from] rustix::io::Errno),
@@ -93,6 +101,8 @@ pub struct Mapping {
     backing: Option<Backing>,
     dead: Arc<AtomicBool>,
     guard_slot: Option<usize>,
+    /// Of a mapped file.
+    _address_space: Option<AddressSpace>,
 }
 
 // SAFETY: the mapping is shared memory that other processes write at any time; this type hands out no references into
@@ -113,6 +123,8 @@ impl Mapping {
         let aligned = offset - offset % page;
         let lead = (offset - aligned) as usize;
         let mapped_bytes = (lead as u64 + len).next_multiple_of(page) as usize;
+        let address_space = AddressSpace::take(mapped_bytes as u64);
+        let address_space = address_space.ok_or(MappingError::NoAddressSpace(mapped_bytes as u64))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
@@ -122,6 +134,7 @@ impl Mapping {
         let _ = unsafe { madvise(base, mapped_bytes, Advice::LinuxDontDump) };
         let mut mapping = Self::adopt(base, mapped_bytes, lead, len as usize, Some(range));
         let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
+        mapping._address_space = Some(address_space);
         mapping.backing = Backing::of(fd);
         mapping.guard_slot = Some(slot.ok_or(MappingError::TooManyMappings)?);
         Ok(mapping)
@@ -151,7 +164,17 @@ impl Mapping {
         // SAFETY: lead is less than a page and the mapping is longer than lead.
         let start = unsafe { base.add(lead) };
         let dead = Arc::new(AtomicBool::new(false));
-        Self { base, mapped_bytes, start, len, range, backing: None, dead, guard_slot: None }
+        Self {
+            base,
+            mapped_bytes,
+            start,
+            len,
+            range,
+            backing: None,
+            dead,
+            guard_slot: None,
+            _address_space: None,
+        }
     }
 
     /// Bytes of the range.

@@ -13,7 +13,7 @@ use crate::sandbox::{self, Layer};
 use crate::settings::Settings;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
-use crate::vnic::{FeatureSet, Link, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
+use crate::vnic::{FeatureSet, Link, MemoryMax, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
 
 /// Addresses told in one message, of at most 512 bytes each: so none is longer than a message may be, whatever a table has room for.
 const ADDRESSES_PER_PART: usize = FRAME_BYTES_MAX / 512;
@@ -252,6 +252,9 @@ pub(crate) struct VnicReport {
     pub(crate) mac: Option<Mac>,
     pub(crate) queues: u16,
     pub(crate) mtu: Option<u16>,
+    /// How much memory its guest may have; null is the default.
+    #[serde(default)]
+    pub(crate) memory_max: Option<MemoryMax>,
     pub(crate) features_off: FeatureSet,
     /// Frames per second from its guest that may be flooded; 0 is no limit.
     #[serde(default)]
@@ -303,6 +306,7 @@ impl VnicReport {
             mac: spec.mac,
             queues: spec.queues,
             mtu: spec.mtu,
+            memory_max: spec.memory_max,
             features_off: spec.features_off.clone(),
             storm_broadcast: spec.storm_broadcast,
             storm_multicast: spec.storm_multicast,

@@ -5,7 +5,7 @@ use lasthop_guestmem::{MemoryMap, Word};
 use lasthop_ring::DeviceRing;
 use serde::{Deserialize, Serialize};
 
-use crate::features;
+use crate::{MEMORY_BYTES_MAX_DEFAULT, features};
 
 /// What a session drives: one port of the switch.
 ///
@@ -19,6 +19,11 @@ pub trait Device {
     /// by [`Session::set_link`](crate::Session::set_link).
     fn is_link_up(&self) -> bool {
         true
+    }
+
+    /// Bytes that all of the front end's memory regions may have together; asked whenever it sends some.
+    fn memory_bytes_max(&self) -> u64 {
+        MEMORY_BYTES_MAX_DEFAULT
     }
 
     /// The virtio features in use from now on, at each SET_FEATURES; 0 at a reset. Without

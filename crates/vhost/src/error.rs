@@ -1,4 +1,4 @@
-use lasthop_guestmem::MappingError;
+use lasthop_guestmem::{ByteSize, MappingError};
 use lasthop_ring::RingError;
 use thiserror::Error;
 
@@ -91,6 +91,18 @@ pub enum Refusal {
     /// Regions that do not go together.
     #[error("the front end's memory table is unusable: {0}")]
     MemoryTable(String),
+    /// Regions that are too large together.
+    #[error(
+        "the front end's memory regions have {} together, and its vnic allows {}; if the guest is as large as that, raise memory-max of the vnic",
+        ByteSize(*.asked_bytes),
+        ByteSize(*.max_bytes)
+    )]
+    MemoryMax {
+        /// Bytes of all regions.
+        asked_bytes: u64,
+        /// Bytes that they may have.
+        max_bytes: u64,
+    },
     /// Feature bits that were not offered.
     #[error("the front end acknowledged features that were not offered: {0}")]
     NotOffered(String),

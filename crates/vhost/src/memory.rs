@@ -8,32 +8,36 @@ use lasthop_guestmem::{FileRange, Mapping, MemoryMap, Region};
 use crate::message::{MemoryRegionMessage, request};
 use crate::{MEMORY_SLOTS_MAX, Refusal};
 
-/// The map of a whole table, one file descriptor for each region.
+/// The map of a whole table, one file descriptor for each region; they have `bytes_max` together at most.
 pub(crate) fn replaced(
     old: &MemoryMap,
     messages: &[MemoryRegionMessage],
     fds: &[OwnedFd],
+    bytes_max: u64,
 ) -> Result<MemoryMap, Refusal> {
     if messages.is_empty() {
         return Err(Refusal::NotShared);
     }
     check_fds(request::SET_MEM_TABLE, fds, messages.len())?;
+    check_size(messages.iter().map(|message| message.size), bytes_max)?;
     let regions = messages.iter().zip(fds).map(|(message, fd)| region(old, *message, fd));
     map(regions.collect::<Result<_, _>>()?)
 }
 
 /// The old map and one region more; `None` if that very region is there: front ends with several queue pairs add it once
-/// for each (QEMU up to 7.2).
+/// for each (QEMU up to 7.2). All regions have `bytes_max` together at most.
 pub(crate) fn added(
     old: &MemoryMap,
     message: MemoryRegionMessage,
     fds: &[OwnedFd],
+    bytes_max: u64,
 ) -> Result<Option<MemoryMap>, Refusal> {
     check_fds(request::ADD_MEM_REG, fds, 1)?;
     let range = FileRange::of(fds[0].as_fd(), message.offset, message.size)?;
     if unchanged(old, message, range).is_some() {
         return Ok(None);
     }
+    check_size([old.bytes(), message.size], bytes_max)?;
     let mut regions = old.regions().to_vec();
     if regions.len() >= MEMORY_SLOTS_MAX {
         return Err(Refusal::MemoryTable(format!("all {MEMORY_SLOTS_MAX} memory slots are taken")));
@@ -58,6 +62,11 @@ pub(crate) fn removed(old: &MemoryMap, message: MemoryRegionMessage) -> Result<O
 
 fn map(regions: Vec<Region>) -> Result<MemoryMap, Refusal> {
     MemoryMap::new(regions).map_err(Refusal::MemoryTable)
+}
+
+fn check_size(sizes: impl IntoIterator<Item = u64>, max_bytes: u64) -> Result<(), Refusal> {
+    let asked_bytes = sizes.into_iter().fold(0, u64::saturating_add);
+    if asked_bytes > max_bytes { Err(Refusal::MemoryMax { asked_bytes, max_bytes }) } else { Ok(()) }
 }
 
 fn check_fds(number: u32, fds: &[OwnedFd], needed: usize) -> Result<(), Refusal> {

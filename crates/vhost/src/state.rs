@@ -346,9 +346,12 @@ impl<D: Device> Protocol<D> {
     fn change_memory(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<(), SessionEnd> {
         let nothing = MemoryMap::default();
         let old = self.shared.map.as_deref().unwrap_or(&nothing);
+        let bytes_max = self.device.memory_bytes_max();
         let (map, is_whole) = match message.request {
-            request::SET_MEM_TABLE => (Some(memory::replaced(old, &message.memory_table()?, fds)?), true),
-            request::ADD_MEM_REG => (memory::added(old, message.memory_region()?, fds)?, false),
+            request::SET_MEM_TABLE => {
+                (Some(memory::replaced(old, &message.memory_table()?, fds, bytes_max)?), true)
+            }
+            request::ADD_MEM_REG => (memory::added(old, message.memory_region()?, fds, bytes_max)?, false),
             _ => (memory::removed(old, message.memory_region()?)?, false),
         };
         let Some(map) = map else { return Ok(()) };

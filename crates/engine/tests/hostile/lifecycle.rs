@@ -66,6 +66,25 @@ fn memory_that_does_not_fit_is_refused_and_changes_nothing() {
 }
 
 #[test]
+fn sparse_regions_without_end_are_refused_beyond_the_vnics_memory_max() {
+    let mut scene = Scene::new();
+    let (port, mut guest) = scene.attach("bad", GuestOptions::default());
+    const REGION: u64 = 64 << 30;
+    let file = memfd("sparse", REGION).unwrap();
+    let taken = (0..75_u64)
+        .map(|number| MemoryRegionMessage { size: REGION, ..spare((number + 1) * (REGION / MIB)) })
+        .filter(|region| guest.front().add_mem_reg(*region, file.as_fd()).is_ok());
+    assert_eq!(taken.count(), 15, "of 1 TiB, less the guest's own");
+    let (_, mut third) = scene.attach("third", GuestOptions::default());
+    send(&mut third, &frame(OTHER, THIRD, 1, 64));
+    assert_eq!(receive_mine(&mut scene.other, OTHER), frame(OTHER, THIRD, 1, 64));
+    assert_eq!(scene.switch.port(port).state, PortState::Running);
+    send(&mut guest, &frame(OTHER, BAD, 1, 64));
+    assert_eq!(receive_mine(&mut scene.other, OTHER), frame(OTHER, BAD, 1, 64));
+    scene.assert_unharmed();
+}
+
+#[test]
 fn a_guest_that_takes_its_memory_away_stops_and_is_named() {
     let mut scene = Scene::new();
     let (port, guest) = scene.attach("bad", GuestOptions::default());

@@ -177,7 +177,7 @@ struct RunArgs {
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
     /// A vnic: NAME[,switch=NAME][,socket=PATH][,mode=listen|connect] [,mac=ADDRESS][,queues=N][,mtu=N]
-    /// [,features-off=CSUM+TSO4] [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
+    /// [,memory-max=64G][,features-off=CSUM+TSO4] [,storm-broadcast=N][,storm-multicast=N][,storm-unknown=N]
     /// [,vlan=VID][,trunk=VID+VID-VID][,native=VID] [,isolated=true][,link=down] [,socket-mode=0660]
     /// [,socket-owner=USER][,socket-group=GROUP] (may be repeated)
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...")]
@@ -198,9 +198,9 @@ enum VnicCommand {
     /// Make a vnic
     Add {
         /// Its name, and options: switch=NAME [default: default], socket=PATH, mode=listen (the switch makes the socket)
-        /// or connect (the VMM does), mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, features-off=CSUM+TSO4 (not
-        /// offered to the guest), vlan=VID (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk),
-        /// isolated=true (talks to others only), storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second
+        /// or connect (the VMM does), mac=ADDRESS (static), queues=N (pairs), mtu=BYTES, memory-max=SIZE (of all
+        /// of the guest's memory, default 1T), features-off=CSUM+TSO4 (not offered to the guest), vlan=VID (untagged),
+        /// trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (talks to others only), storm-broadcast=N, storm-multicast=N, storm-unknown=N (frames per second
         /// from the guest that may be flooded; 0, the default, is no limit), link=down (nothing passes), socket-mode=0660, socket-owner=USER,
         /// socket-group=GROUP (who may attach)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
@@ -210,7 +210,7 @@ enum VnicCommand {
     Set {
         /// The vnic
         name: Name,
-        /// What to change: link=down|up, mac=ADDRESS, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
+        /// What to change: link=down|up, mac=ADDRESS, memory-max=SIZE, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
         /// socket-mode=0660, socket-owner=USER, socket-group=GROUP at once; mtu=BYTES, features-off=CSUM+TSO4 for the next
         /// time that a guest attaches. KEY=none takes a key back to its default
         #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]

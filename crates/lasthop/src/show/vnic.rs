@@ -57,6 +57,9 @@ pub(crate) fn vnic(vnic: &VnicReport) -> String {
     line("mac", vnic.mac.map_or_else(|| "any (learned)".to_owned(), |mac| format!("{mac} (static)")));
     line("queues", vnic.queues.to_string());
     line("mtu", or_dash(vnic.mtu));
+    if let Some(memory) = vnic.memory_max {
+        line("memory max", memory.to_string());
+    }
     line("vlans", vlans_text(vnic.vlan, vnic.trunk.as_ref(), vnic.native));
     if vnic.isolated {
         line("isolated", "yes: talks to vnics that are not".to_owned());
@@ -190,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_vnic_is_shown_with_its_rings() {
-        let mut report = report("vm1,features-off=TSO4,storm-broadcast=1000,storm-unknown=50");
+        let mut report = report("vm1,memory-max=64G,features-off=TSO4,storm-broadcast=1000,storm-unknown=50");
         report.features = vec!["CSUM".into(), "MQ".into()];
         report.rings = vec![RingReport { index: 1, entries: 256, enabled: false, error: None }];
         report.last_refusal = Some("front end sent nothing".into());
@@ -198,6 +201,7 @@ mod tests {
         for words in [
             "switch        default",
             "mac           any (learned)",
+            "memory max    64G\n",
             "features off  TSO4",
             "storm limits  broadcast 1000/s, unknown 50/s\n",
             "negotiated    CSUM MQ",

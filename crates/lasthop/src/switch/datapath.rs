@@ -330,6 +330,7 @@ fn port_config(SwitchPort { vnic: spec, leads, .. }: &SwitchPort, switch: Switch
         name: spec.name.to_string(),
         mac: spec.mac,
         mtu: spec.mtu,
+        memory_bytes_max: spec.memory_max.unwrap_or_default().bytes(),
         storm: spec.storm(),
         queue_pairs: spec.queues,
         features_mask: spec.features_off.mask_without(),

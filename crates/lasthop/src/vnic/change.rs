@@ -25,6 +25,7 @@ pub(crate) enum When {
 const WHEN: &[(&str, When)] = &[
     ("mac", When::Now),
     ("link", When::Now),
+    ("memory_max", When::Now),
     ("storm_broadcast", When::Now),
     ("storm_multicast", When::Now),
     ("storm_unknown", When::Now),
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_specification_is_written_as_it_was_read() {
-        let text = "vm1,features-off=TSO+ECN,link=down,mac=02:00:00:00:00:01,mode=connect,mtu=1400,queues=2,socket=/a";
+        let text = "vm1,features-off=TSO+ECN,link=down,mac=02:00:00:00:00:01,memory-max=64G,mode=connect,mtu=1400,queues=2,socket=/a";
         assert_eq!(command_text(&spec(text)), text);
         assert_eq!(command_text(&spec("vm1")), "vm1");
     }

@@ -5,6 +5,7 @@ pub(crate) mod change;
 mod features;
 pub(crate) mod limits;
 mod link;
+mod memory;
 mod name;
 mod parse;
 pub(crate) mod vlans;
@@ -13,6 +14,7 @@ pub(crate) use access::SocketMode;
 pub(crate) use features::{FeatureSet, describe as describe_features};
 pub(crate) use limits::{check_mac, mac as mac_text};
 pub(crate) use link::Link;
+pub(crate) use memory::MemoryMax;
 pub(crate) use name::{Name, check as check_name};
 pub(crate) use parse::{number as parse_number, options};
 pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
@@ -67,6 +69,9 @@ pub(crate) struct VnicSpec {
     /// What the guest is told, in bytes.
     #[serde(default, deserialize_with = "limits::mtu", skip_serializing_if = "Option::is_none")]
     pub(crate) mtu: Option<u16>,
+    /// How much memory its guest may have.
+    #[serde(default, alias = "memory-max", skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_max: Option<MemoryMax>,
     /// Virtio features that are not offered.
     #[serde(default, alias = "features-off")]
     pub(crate) features_off: FeatureSet,
@@ -112,6 +117,7 @@ impl VnicSpec {
         "mac",
         "queues",
         "mtu",
+        "memory-max",
         "features-off",
         "storm-broadcast",
         "storm-multicast",
@@ -136,6 +142,7 @@ impl VnicSpec {
             mac: None,
             queues: limits::one_queue(),
             mtu: None,
+            memory_max: None,
             features_off: FeatureSet::default(),
             storm_broadcast: 0,
             storm_multicast: 0,

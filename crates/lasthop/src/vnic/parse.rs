@@ -1,5 +1,5 @@
-//! `NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,features-off=A+B][,vlan=VID]
-//! [,trunk=VID+VID-VID][,native=VID][,isolated=true|false][,storm-broadcast=N]
+//! `NAME[,switch=NAME][,socket=PATH][,mode=listen|connect][,mac=..][,queues=N][,mtu=N][,memory-max=SIZE]
+//! [,features-off=A+B][,vlan=VID][,trunk=VID+VID-VID][,native=VID][,isolated=true|false][,storm-broadcast=N]
 //! [,storm-multicast=N][,storm-unknown=N]`.
 
 use std::path::PathBuf;
@@ -65,6 +65,7 @@ fn set(spec: &mut VnicSpec, key: &str, value: &str) -> Result<(), Fault> {
         "mac" => spec.mac = Some(check_mac(value)?),
         "queues" => spec.queues = check_queues(number(key, value)?)?,
         "mtu" => spec.mtu = Some(check_mtu(number(key, value)?)?),
+        "memory-max" => spec.memory_max = Some(value.parse()?),
         "link" => spec.link = value.parse()?,
         "socket-mode" => spec.socket_mode = Some(value.parse()?),
         "socket-owner" => spec.socket_owner = Some(value.to_owned()),
@@ -133,10 +134,11 @@ mod tests {
 
     #[test]
     fn every_option_arrives() {
-        let text = "vm1,switch=red,socket=/a/b=c,mode=connect,mac=02:00:00:00:00:01,queues=4,mtu=1400,features-off=csum+TSO4";
+        let text = "vm1,switch=red,socket=/a/b=c,mode=connect,mac=02:00:00:00:00:01,queues=4,mtu=1400,memory-max=64G,features-off=csum+TSO4";
         let spec = parse(text).expect("all options");
         assert_eq!(spec.socket, Some(PathBuf::from("/a/b=c")));
         assert_eq!((spec.mode, spec.queues, spec.mtu), (Mode::Connect, 4, Some(1400)));
+        assert_eq!(spec.memory_max.map(|memory| memory.bytes()), Some(64 << 30));
         assert_eq!(spec.mac.map(|mac| mac.to_string()), Some("02:00:00:00:00:01".to_owned()));
         assert_eq!(spec.features_off.joined(), "CSUM+TSO4");
         assert_eq!(spec.switch.as_str(), "red");
@@ -153,6 +155,7 @@ mod tests {
             ("vm1,queues=0", "1 to 32"),
             ("vm1,queues=x", "not a number"),
             ("vm1,mtu=67", "68 to 65535"),
+            ("vm1,memory-max=1", "1M to 64T"),
             ("vm1,mac=03:00:00:00:00:01", "unicast"),
             ("vm1,storm-broadcast=-1", "not a number up to 10000000"),
             ("vm1,storm-unknown=10000001", "0 to 10000000 frames per second"),

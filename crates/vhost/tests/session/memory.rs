@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use lasthop_guestmem::memfd;
-use lasthop_vhost::front::encode_memory_table;
+use lasthop_vhost::front::{encode_memory_region, encode_memory_table};
 use lasthop_vhost::message::{MemoryRegionMessage, request};
 use lasthop_vhost::{ProtocolError, SessionEnd};
 use rustix::io::pwrite;
@@ -260,4 +260,31 @@ fn a_driver_that_is_ready_without_shared_memory_is_told_of() {
     let mut host = Host::acknowledged();
     host.tell_u64(request::SET_STATUS, 15);
     assert!(host.last_refusal().contains("share=on"), "{}", host.last_refusal());
+}
+
+#[test]
+fn regions_have_no_more_together_than_the_device_allows() {
+    let mut host = Host::acknowledged();
+    const SLICE: u64 = 1 << 38;
+    let file = memfd("sparse", SLICE).unwrap();
+    let slice = |number: u64| {
+        let at = number * SLICE;
+        MemoryRegionMessage { guest_addr: at, user_addr: at, offset: 0, size: SLICE }
+    };
+    let add = |host: &mut Host, region| {
+        host.tell(request::ADD_MEM_REG, encode_memory_region(region), &[file.as_fd()])
+    };
+    assert_eq!([0, 1, 2, 3].map(|number| add(&mut host, slice(number))), [Some(0); 4], "1 TiB");
+    assert_eq!(add(&mut host, slice(4)), Some(1));
+    let why = host.session.as_ref().unwrap().refusals().last.as_ref().unwrap().to_string();
+    assert!(why.contains("1 TiB") && why.contains("raise memory-max"), "{why}");
+    assert_eq!(add(&mut host, slice(0)), Some(0), "it is there already");
+    assert_eq!(add(&mut host, MemoryRegionMessage { size: u64::MAX, ..slice(4) }), Some(1), "no overflow");
+    assert_eq!(host.tell(request::REM_MEM_REG, encode_memory_region(slice(1)), &[]), Some(0));
+    assert_eq!(host.tell(request::ADD_MEM_REG, encode_memory_region(slice(4)), &[file.as_fd()]), Some(0));
+    // A table is judged as a whole, before any of it is mapped.
+    let table: Vec<_> = (0..8).map(slice).collect();
+    let files = [file.as_fd(); 8];
+    assert_eq!(host.tell(request::SET_MEM_TABLE, encode_memory_table(&table), &files), Some(1));
+    assert_eq!(host.device.notes().maps.last().unwrap().bytes(), 4 * SLICE);
 }
