@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::doctor::{self, facts::Facts};
+use crate::doctor::{self, Diagnosis, Scope, facts::Facts};
 use crate::fault::{Fault, Kind};
 use crate::fdb::{Flush, StaticEntry};
 use crate::output::{print, print_json};
@@ -124,11 +124,22 @@ impl Asking {
 
     /// 1 if something is broken.
     pub(super) fn doctor(&self, name: Option<&Name>) -> Result<ExitCode, Fault> {
-        let params = name.map_or_else(|| json!({}), |name| json!({"name": name}));
-        let look = || ask::<Facts>(&self.dir, "doctor", &params);
-        let diagnosis = doctor::examine(&self.dir, name.map(Name::as_str), look)?;
-        self.show(&diagnosis, doctor::Diagnosis::text)?;
+        let scope = name.map_or(Scope::All, |name| Scope::Port(name.as_str()));
+        let diagnosis = self.examine(scope, name)?;
+        self.show(&diagnosis, Diagnosis::text)?;
         Ok(ExitCode::from(u8::from(!diagnosis.ok)))
+    }
+
+    /// 2 if something is broken, 1 after a warning.
+    pub(super) fn doctor_of_switch(&self) -> Result<ExitCode, Fault> {
+        let diagnosis = self.examine(Scope::Switch, None)?;
+        self.show(&diagnosis, Diagnosis::text_of_switch)?;
+        Ok(ExitCode::from(diagnosis.severity()))
+    }
+
+    fn examine(&self, scope: Scope<'_>, name: Option<&Name>) -> Result<Diagnosis, Fault> {
+        let params = name.map_or_else(|| json!({}), |name| json!({"name": name}));
+        doctor::examine(&self.dir, scope, || ask::<Facts>(&self.dir, "doctor", &params))
     }
 
     pub(super) fn upgrade(&self, binary: Option<PathBuf>) -> Result<ExitCode, Fault> {

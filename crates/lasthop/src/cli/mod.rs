@@ -123,10 +123,14 @@ enum Command {
     /// Say why a guest has no network
     ///
     /// Looks at each link from the vnic's socket to its drops, at the switch and its host, and shows what is broken first,
-    /// with the remedy. Exits with 1 if something is broken, else with 0.
+    /// with the remedy. Exits with 1 if something is broken, else with 0; a vnic without a guest is broken.
     Doctor {
         /// Only this vnic
         name: Option<Name>,
+        /// Say whether the switch itself is well, whatever its guests are, for monitoring: exits with 0, 1 after a warning, 2 if
+        /// something is broken or there is no switch
+        #[arg(long, conflicts_with = "name")]
+        switch: bool,
     },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
@@ -384,7 +388,8 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
-        Command::Doctor { name } => question.doctor(name.as_ref()),
+        Command::Doctor { switch: true, .. } => question.doctor_of_switch(),
+        Command::Doctor { name, .. } => question.doctor(name.as_ref()),
         Command::Upgrade { binary } => question.upgrade(binary),
         // The others went elsewhere.
         _ => question.version(),

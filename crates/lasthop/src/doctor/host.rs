@@ -13,7 +13,7 @@ use crate::sandbox::{Mode, summary};
 
 use super::controller;
 use super::facts::{Facts, SwitchFacts};
-use super::finding::{Finding, Link, Verdict};
+use super::finding::{Finding, Link, State, Verdict};
 use super::processes::Process;
 use super::restarts::{Restarts, YOUNG_MS};
 use super::words::{count, time};
@@ -106,13 +106,15 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     findings.extend(
         facts.controller.as_ref().map(|facts| controller::controller(facts).about(None, Link::Controller)),
     );
-    findings.extend(switch.sandboxes.iter().map(|sandbox| confinement(sandbox).about(None, Link::Switch)));
+    findings.extend(confinements(&switch.sandboxes).map(|verdict| verdict.about(None, Link::Switch)));
     findings.extend(host.map(|verdict| verdict.about(None, Link::Host)));
-    if facts.vnics.is_empty() && facts.ports.is_empty() {
-        let none = Verdict::broken("the switch has no vnics", "make one: lasthop vnic add NAME");
-        findings.push(none.about(None, Link::Switch));
-    }
     findings
+}
+
+/// A switch that no guest can come to.
+pub(super) fn without_ports(facts: &Facts) -> Option<Finding> {
+    let none = Verdict::broken("the switch has no vnics", "make one: lasthop vnic add NAME");
+    (facts.vnics.is_empty() && facts.ports.is_empty()).then(|| none.about(None, Link::Switch))
 }
 
 fn process(switch: &SwitchFacts) -> Verdict {
@@ -141,6 +143,20 @@ fn process(switch: &SwitchFacts) -> Verdict {
         time(up_ms),
         restarts.text()
     ))
+}
+
+/// One line for all processes that are confined by every layer, one for each other.
+fn confinements(sandboxes: &[SandboxReport]) -> impl Iterator<Item = Verdict> {
+    let is_whole = |sandbox: &&SandboxReport| {
+        confinement(sandbox).state == State::Ok && sandbox.layers.iter().all(|layer| layer.on)
+    };
+    let (whole, others): (Vec<&SandboxReport>, Vec<_>) = sandboxes.iter().partition(is_whole);
+    let names: Vec<&str> = whole.iter().map(|sandbox| sandbox.process.as_str()).collect();
+    let noun = if names.len() == 1 { "process" } else { "processes" };
+    let line =
+        format!("sandbox of the {} {noun}: all layers (lasthop version lists them)", names.join(" and "));
+    let line = (!names.is_empty()).then(|| Verdict::ok(line));
+    line.into_iter().chain(others.into_iter().map(confinement))
 }
 
 /// What a process could still do to its host if a guest took it over.
@@ -200,7 +216,6 @@ fn processors(switch: &SwitchFacts) -> Option<Verdict> {
 mod tests {
     use super::*;
     use crate::doctor::facts::Ended;
-    use crate::doctor::finding::State;
 
     #[test]
     fn a_crash_loop_and_another_version_are_told() {

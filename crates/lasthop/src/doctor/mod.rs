@@ -37,6 +37,27 @@ use processes::Process;
 /// Between two looks: a guest that sends or receives at all does it several times meanwhile, and nobody minds the wait.
 const PAUSE: Duration = Duration::from_millis(400);
 
+/// What is examined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Scope<'a> {
+    /// The switch and everything at it.
+    All,
+    /// The switch, and one vnic or port.
+    Port(&'a str),
+    /// The switch and what belongs to the host, whatever its guests are.
+    Switch,
+}
+
+impl Scope<'_> {
+    fn has(self, name: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Port(only) => only == name,
+            Self::Switch => false,
+        }
+    }
+}
+
 /// What was found.
 #[derive(Debug, Serialize)]
 pub(crate) struct Diagnosis {
@@ -49,23 +70,25 @@ pub(crate) struct Diagnosis {
     facts: Option<Facts>,
 }
 
-/// Examines the switch in `dir`, or one of its vnics; `look` asks it for its facts.
+/// Examines the switch in `dir`, or a part of it; `look` asks it for its facts.
 ///
 /// # Errors
 /// When there is no such vnic. That there is no switch is a finding.
 pub(crate) fn examine(
     dir: &Path,
-    name: Option<&str>,
+    scope: Scope<'_>,
     look: impl Fn() -> Result<Facts, Fault>,
 ) -> Result<Diagnosis, Fault> {
     let first = look();
-    std::thread::sleep(if first.is_ok() { PAUSE } else { Duration::ZERO });
+    // Nothing that moves is looked at in the switch itself.
+    let is_brief = first.is_err() || matches!(scope, Scope::Switch);
+    std::thread::sleep(if is_brief { Duration::ZERO } else { PAUSE });
     let mut processes = Process::of_interest();
     match first.and_then(|before| Ok((before, look()?))) {
         Ok((before, now)) => {
             let peers = now.vnics.iter().filter_map(|vnic| Process::read(vnic.connection.peer_pid?));
             processes.extend(peers.collect::<Vec<_>>());
-            let mut diagnosis = judge(&before, now, name, &processes);
+            let mut diagnosis = judge(&before, now, scope, &processes);
             diagnosis.address(dir);
             Ok(diagnosis)
         }
@@ -76,16 +99,18 @@ pub(crate) fn examine(
     }
 }
 
-fn judge(before: &Facts, now: Facts, name: Option<&str>, processes: &[Process]) -> Diagnosis {
+fn judge(before: &Facts, now: Facts, scope: Scope<'_>, processes: &[Process]) -> Diagnosis {
     let sockets = Sockets::of(processes, &now);
     let earlier: HashMap<&str, &VnicFacts> = before.vnics.iter().map(|vnic| (vnic.name(), vnic)).collect();
     let mut findings = host::findings(&now);
-    for vnic in now.vnics.iter().filter(|vnic| name.is_none_or(|name| vnic.name() == name)) {
+    let is_of_switch = matches!(scope, Scope::Switch);
+    findings.extend(host::without_ports(&now).filter(|_| !is_of_switch));
+    for vnic in now.vnics.iter().filter(|vnic| is_of_switch || scope.has(vnic.name())) {
         let before = earlier.get(vnic.name()).copied().unwrap_or(vnic);
         let case = Case { before, now: vnic, facts: &now, processes, sockets: &sockets };
-        findings.extend(link::chain(&case));
+        findings.extend(if is_of_switch { link::of_switch(&case) } else { link::chain(&case) });
     }
-    for port in now.ports.iter().filter(|port| name.is_none_or(|name| port.name == name)) {
+    for port in now.ports.iter().filter(|port| is_of_switch || scope.has(&port.name)) {
         findings.extend(ports::chain(port));
     }
     let ok = findings.iter().all(|finding| finding.state != State::NotOk);
@@ -114,5 +139,25 @@ impl Diagnosis {
 
     pub(crate) fn text(&self) -> String {
         show::text(self)
+    }
+
+    /// As [`Self::text`], of an examination of the switch alone.
+    pub(crate) fn text_of_switch(&self) -> String {
+        show::text_of_switch(self)
+    }
+
+    /// 0 if all is well, 1 after a warning, 2 if something is broken: what monitoring systems take for OK, WARNING and CRITICAL.
+    pub(crate) fn severity(&self) -> u8 {
+        match self.complaints().first().map(|worst| worst.state) {
+            Some(State::NotOk) => 2,
+            Some(_) => 1,
+            None => 0,
+        }
+    }
+
+    /// Vnics, and those of them that have a guest.
+    fn guests(&self) -> (usize, usize) {
+        let vnics = self.facts.as_ref().map(|facts| &facts.vnics[..]).unwrap_or_default();
+        (vnics.len(), vnics.iter().filter(|vnic| vnic.connection.attached_ms.is_some()).count())
     }
 }

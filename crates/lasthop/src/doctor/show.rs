@@ -26,6 +26,22 @@ pub(super) fn text(diagnosis: &Diagnosis) -> String {
     text
 }
 
+/// In few lines, the first of which is all that a monitoring system shows.
+pub(super) fn text_of_switch(diagnosis: &Diagnosis) -> String {
+    let (vnics, guests) = diagnosis.guests();
+    let mut text = match diagnosis.complaints().is_empty() {
+        true => format!("ok: the switch is well; {guests} of {} a guest\n\n", have(vnics)),
+        false => head(diagnosis, vnics),
+    };
+    let is_sound = |finding: &&Finding| finding.state == State::Ok;
+    diagnosis.findings.iter().filter(is_sound).for_each(|finding| text.push_str(&line(finding)));
+    text
+}
+
+fn have(vnics: usize) -> String {
+    format!("{} {}", count(vnics, "vnic"), if vnics == 1 { "has" } else { "have" })
+}
+
 /// The links of each vnic.
 fn chains(diagnosis: &Diagnosis) -> impl Iterator<Item = &[Finding]> {
     let groups = diagnosis.findings.chunk_by(|one, next| one.vnic == next.vnic);

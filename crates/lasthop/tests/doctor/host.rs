@@ -82,6 +82,39 @@ fn a_switch_without_vnics_is_told() {
     assert_eq!(diagnosed(&switch, &["no vnics", "vnic add"]).code, Some(1));
 }
 
+/// What monitoring gets: exit status and first line.
+fn health(switch: &Switch) -> (Option<i32>, String) {
+    let answer = switch.ask(&["doctor", "--switch"]);
+    (answer.code, answer.out.lines().next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn the_switch_is_well_while_guests_are_off() {
+    let mut switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
+    let well = |guests: u32| (Some(0), format!("ok: the switch is well; {guests} of 2 vnics have a guest"));
+    assert_eq!(health(&switch), well(0));
+    let _guest = crate::guest(&switch, "vm1", crate::ONE);
+    assert_eq!(health(&switch), well(1));
+    assert_eq!(switch.json(&["doctor", "--switch"])["ok"], true);
+    std::fs::remove_file(switch.path("vm2.sock")).expect("removed");
+    let (code, line) = health(&switch);
+    assert_eq!((code, line.starts_with("not ok: vm2 socket: ")), (Some(2), true), "{line}");
+    assert_eq!(switch.end().code(), Some(0));
+    let (code, line) = health(&switch);
+    assert_eq!((code, line.starts_with("not ok: switch: no switch is running")), (Some(2), true), "{line}");
+}
+
+#[test]
+fn a_switch_process_that_was_replaced_is_a_warning() {
+    let switch = Switch::start(&[]);
+    assert_eq!(health(&switch).0, Some(0), "a switch without vnics is well");
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
+    let warned = || Some(health(&switch)).filter(|(code, _)| *code == Some(1));
+    let (_, line) = eventually("the warning", warned);
+    assert!(line.starts_with("warning: switch: the switch process crashed"), "{line}");
+}
+
 #[test]
 fn a_switch_of_another_version_is_told() {
     let base = tempfile::tempdir().expect("a directory");

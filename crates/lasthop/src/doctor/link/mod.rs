@@ -103,6 +103,14 @@ impl<'a> Case<'a> {
     }
 }
 
+/// Complaints that have nothing to do with whether there is a guest, and how it is.
+pub(super) fn of_switch(case: &Case<'_>) -> Vec<Finding> {
+    let name = Some(case.now.name());
+    let socket = outside::socket(case).about(name, Link::Socket);
+    let unaccounted = drops::unaccounted(case).map(|verdict| verdict.about(name, Link::Drops));
+    [socket].into_iter().filter(|socket| socket.state < State::Unknown).chain(unaccounted).collect()
+}
+
 /// All links of a vnic, in order.
 pub(super) fn chain(case: &Case<'_>) -> Vec<Finding> {
     let mut is_whole = true;
