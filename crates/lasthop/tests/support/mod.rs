@@ -4,7 +4,11 @@
 pub(crate) mod guests;
 pub(crate) mod heirs;
 pub(crate) mod namespaces;
+pub(crate) mod odd_fds;
+pub(crate) mod rogue;
+pub(crate) mod sys;
 pub(crate) mod talkers;
+pub(crate) mod victims;
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;

@@ -1,0 +1,51 @@
+//! Descriptors of all kinds, with messages that take some and with those that take none.
+
+use std::os::fd::AsFd;
+
+use lasthop_vhost::message::{VRING_NO_FD, request};
+
+use crate::support::odd_fds::assortment;
+use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region};
+use crate::support::victims::Victims;
+
+fn memory_region(size: u64) -> Vec<u8> {
+    [&[0; 8][..], &region(GUEST_ADDR + (1 << 40), size).encode()].concat()
+}
+
+/// Requests that a descriptor comes with, or none should.
+fn requests() -> [(u32, Vec<u8>); 7] {
+    let ring = 1_u64.to_ne_bytes().to_vec();
+    [
+        (request::SET_VRING_KICK, ring.clone()),
+        (request::SET_VRING_CALL, ring.clone()),
+        (request::SET_VRING_ERR, ring),
+        (request::SET_BACKEND_REQ_FD, Vec::new()),
+        (request::ADD_MEM_REG, memory_region(1 << 20)),
+        (request::SET_LOG_FD, Vec::new()),
+        (request::SET_VRING_CALL, VRING_NO_FD.to_ne_bytes().to_vec()),
+    ]
+}
+
+#[test]
+fn descriptors_of_any_kind_with_any_message_harm_nobody() {
+    let files = tempfile::tempdir().expect("a directory");
+    let all = assortment(files.path());
+    // A vnic for each kind: one whose sessions end at once is served more and more rarely.
+    let vnics: Vec<_> = (0..all.len()).map(|number| format!("bad{number}")).collect();
+    let mut victims = Victims::beside(&vnics.iter().map(String::as_str).collect::<Vec<_>>());
+    for (number, body) in requests() {
+        for ((_, fd), vnic) in all.iter().zip(&vnics) {
+            let (mut rogue, desk) = (Rogue::connect(&victims.switch, vnic), Desk::new(1));
+            rogue.negotiate();
+            rogue.share(&desk, &[]);
+            // The kernel lets nobody pass an io_uring on.
+            if rogue.send(number, &body, &[fd.as_fd()]).is_ok() {
+                // Some of these end the session.
+                let _ = rogue.front.get_features();
+            }
+        }
+        victims.talk(5);
+    }
+    victims.assert_free("bad0");
+    victims.assert_unharmed();
+}

@@ -1,0 +1,163 @@
+//! Two guests that talk next to a front end that does not behave, and an operator who looks after them.
+
+use std::time::{Duration, Instant};
+
+use lasthop_guest::{Guest, GuestOptions};
+
+use super::guests::{ONE, TWO, WAIT, frame, guest, running, send};
+use super::{Switch, eventually};
+
+const SPARE: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
+/// First bytes of source addresses that no frame had before.
+const FRESH: [u8; 2] = [0x02, 0xfe];
+const FRAME_BYTES: usize = 60;
+
+/// How long each of several things took.
+#[derive(Debug, Default)]
+pub(crate) struct Times(Vec<Duration>);
+
+impl Times {
+    pub(crate) fn median(&self) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn worst(&self) -> Duration {
+        self.0.iter().copied().max().unwrap_or_default()
+    }
+}
+
+/// Two guests on vnics `one` and `two`, and a vnic `spare` for one that comes later.
+pub(crate) struct Victims {
+    pub(crate) switch: Switch,
+    pub(crate) one: Guest,
+    pub(crate) two: Guest,
+    /// Frames that either has sent.
+    sent: [u64; 2],
+    number: u32,
+}
+
+impl Victims {
+    /// With further vnics, for those who do not behave.
+    pub(crate) fn beside(vnics: &[&str]) -> Self {
+        Self::beside_with(vnics, &[])
+    }
+
+    /// The same with more words for `lasthop run`.
+    pub(crate) fn beside_with(vnics: &[&str], words: &[&str]) -> Self {
+        // With addresses of their own: nothing of theirs is flooded to a vnic that nobody serves. `one` has none: it sends new
+        // flows, each from an address of its own.
+        let mut all = vec!["--vnic", "one", "--vnic", "two,mac=02:00:00:00:00:02", "--vnic", "spare"];
+        all.extend(vnics.iter().flat_map(|vnic| ["--vnic", vnic]));
+        all.extend(words);
+        let switch = Switch::start(&all);
+        let (one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+        let mut victims = Self { switch, one, two, sent: [0; 2], number: 0 };
+        // From now on it is known where `one` is.
+        victims.there(ONE);
+        victims
+    }
+
+    /// One sends a frame from an address, and the other one gets it.
+    fn there(&mut self, from: [u8; 6]) -> Duration {
+        self.number += 1;
+        self.sent[0] += 1;
+        exchange(&mut self.one, &mut self.two, &frame(TWO, from, self.number, FRAME_BYTES))
+    }
+
+    fn back(&mut self) -> Duration {
+        self.number += 1;
+        self.sent[1] += 1;
+        exchange(&mut self.two, &mut self.one, &frame(ONE, TWO, self.number, FRAME_BYTES))
+    }
+
+    /// Frames of flows that are known, there and back; how long each round took.
+    pub(crate) fn talk(&mut self, rounds: usize) -> Times {
+        Times((0..rounds).map(|_| self.there(ONE) + self.back()).collect())
+    }
+
+    /// Frames that are the first of their flow: with module `flow` the controller is asked about each.
+    pub(crate) fn talk_anew(&mut self, rounds: usize) -> Times {
+        let fresh = |number: u32| {
+            let [a, b, c, d] = number.to_be_bytes();
+            [FRESH[0], FRESH[1], a, b, c, d]
+        };
+        Times((0..rounds).map(|_| self.there(fresh(self.number + 1))).collect())
+    }
+
+    /// How long a command takes.
+    pub(crate) fn operate(&self) -> Duration {
+        let start = Instant::now();
+        self.switch.ask(&["stats", "--check"]).ok();
+        start.elapsed()
+    }
+
+    /// Another guest attaches, sends a frame and leaves; how long until its frame was there.
+    pub(crate) fn attach_another(&mut self) -> Duration {
+        let start = Instant::now();
+        let mut spare = guest(&self.switch, "spare", SPARE);
+        self.number += 1;
+        exchange(&mut spare, &mut self.two, &frame(TWO, SPARE, self.number, FRAME_BYTES));
+        let took = start.elapsed();
+        drop(spare);
+        let left = || (self.switch.port("spare")["state"] == "waiting for guest").then_some(());
+        eventually("the other guest's end", left);
+        took
+    }
+
+    /// Another switch process takes over, and the guests do not notice.
+    pub(crate) fn upgrade(&mut self) -> Duration {
+        let (before, start) = (self.switch.switch_pid(), Instant::now());
+        self.switch.ask(&["upgrade"]).ok();
+        assert_ne!(self.switch.switch_pid(), before, "another process");
+        start.elapsed()
+    }
+
+    /// All of it, once: what was harmed shows.
+    pub(crate) fn assert_unharmed(&mut self) {
+        self.talk(10);
+        self.talk_anew(10);
+        self.operate();
+        self.attach_another();
+        self.assert_conserved();
+    }
+
+    /// Each frame was counted once, and none was dropped.
+    pub(crate) fn assert_conserved(&self) {
+        self.switch.ask(&["stats", "--check"]).ok();
+        for (vnic, sent) in [("one", self.sent[0]), ("two", self.sent[1])] {
+            let port = self.switch.port(vnic);
+            assert_eq!(port["rx_packets"], sent, "{port}");
+            // Those that a controller was asked about came back from it.
+            let returned = port["injected"].as_u64().expect("a count");
+            assert_eq!(port["forwarded"].as_u64(), Some(sent + returned), "{port}");
+            assert_eq!(port["rx_drops"], serde_json::json!({}), "{port}");
+        }
+    }
+
+    /// A guest like any other can attach where a bad one was.
+    pub(crate) fn assert_free(&mut self, vnic: &str) {
+        let options = GuestOptions { mac: SPARE, ..GuestOptions::default() };
+        let path = self.switch.path(&format!("{vnic}.sock"));
+        let attached = || Guest::connect(&path, options.clone()).ok();
+        let mut guest = eventually("the port is free", attached);
+        running(&self.switch, vnic);
+        self.number += 1;
+        exchange(&mut guest, &mut self.two, &frame(TWO, SPARE, self.number, FRAME_BYTES));
+    }
+}
+
+/// Sends a frame and waits until it is there; how long that took.
+fn exchange(from: &mut Guest, to: &mut Guest, sent: &[u8]) -> Duration {
+    let start = Instant::now();
+    send(from, sent);
+    let mut received = Vec::new();
+    // What others flood comes here, too.
+    while received != sent {
+        while to.recv(0, &mut received).expect("a sound ring").is_none() {
+            assert!(to.wait(Some(WAIT)).expect("connected"), "no frame came");
+        }
+    }
+    start.elapsed()
+}
