@@ -1,4 +1,5 @@
 //! Descriptors that only bare system calls give.
+#![allow(unsafe_code, reason = "bare system calls")]
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
