@@ -9,7 +9,8 @@
 
 /// Flows of one switch.
 pub const FLOWS_MAX: usize = 200_000;
-/// Part of them that packets from one port may make: one guest cannot take all.
+/// Part of them that packets from one port may make: one guest cannot take all. If several take all, flows of the port that has most
+/// make room for those of ports that have less than half as many.
 pub const FLOWS_PORT_SHARE: usize = 4;
 /// Learned addresses of one switch, unless told otherwise.
 pub const ADDRESSES_MAX: usize = 16_384;

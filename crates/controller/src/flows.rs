@@ -1,7 +1,8 @@
 //! The flows that were installed, as the controller remembers them: found by name, and by the addresses that they depend on.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, RandomState};
 
 use lasthop_flow::{Action, Ufid};
 
@@ -10,24 +11,6 @@ use crate::frame::{Frame, Looked, MAC_ONES};
 
 /// What names of flows begin with that the controller made.
 const MARK: [u8; 4] = *b"LHc1";
-
-/// The name of the flow for these packets: the same whoever makes it, so that a controller that comes back makes none twice.
-pub(crate) fn name(frame: &Frame, looked: &Looked) -> Ufid {
-    let mut bytes = [0; 16];
-    let (head, tail) = bytes.split_at_mut(MARK.len());
-    head.copy_from_slice(&MARK);
-    let digests: Vec<u8> =
-        [0_u8, 1].iter().flat_map(|salt| digest((salt, frame, looked)).to_be_bytes()).collect();
-    tail.copy_from_slice(&digests[..tail.len()]);
-    Ufid(bytes)
-}
-
-fn digest(of: impl Hash) -> u64 {
-    // Without a secret: others' packets decide about names, and of two flows with one name the second is not installed.
-    let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
-    hasher.finish()
-}
 
 /// Whether a controller made it.
 pub(crate) fn is_ours(ufid: Ufid) -> bool {
@@ -66,16 +49,22 @@ impl Flow {
     }
 }
 
+/// What all packets of a flow have in common: no two flows have the same.
+type Likeness = (Frame, Looked);
+
 /// All of one switch.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     flows: HashMap<Ufid, Flow>,
+    names: HashMap<Likeness, Ufid>,
+    /// The secret in new names: which packets there are is up to guests, and none may choose a name that another flow has.
+    secret: RandomState,
     by_source: BTreeSet<(Place, Ufid)>,
     by_destination: BTreeSet<(Place, Ufid)>,
     /// By port, those whose source could not be learned.
     strangers: BTreeSet<(u32, Ufid)>,
     /// By port where their packets come in.
-    sums: HashMap<u32, usize>,
+    by_port: HashMap<u32, BTreeSet<Ufid>>,
 }
 
 impl Flows {
@@ -83,9 +72,37 @@ impl Flows {
         self.flows.len()
     }
 
+    /// The name of the flow for these packets, or the one that it will have.
+    pub(crate) fn name(&self, frame: &Frame, looked: &Looked) -> Ufid {
+        self.names.get(&(*frame, *looked)).copied().unwrap_or_else(|| self.new_name(frame, looked))
+    }
+
+    fn new_name(&self, frame: &Frame, looked: &Looked) -> Ufid {
+        let mut bytes = [0; 16];
+        let (head, tail) = bytes.split_at_mut(MARK.len());
+        head.copy_from_slice(&MARK);
+        let digest = |salt: u8| self.secret.hash_one((salt, frame, looked)).to_be_bytes();
+        tail.copy_from_slice(&[digest(0), digest(1)].as_flattened()[..tail.len()]);
+        Ufid(bytes)
+    }
+
+    /// Whether the flow for these packets may have this name: neither is the name another flow's, nor has the flow another one.
+    pub(crate) fn is_free_for(&self, ufid: Ufid, frame: &Frame, looked: &Looked) -> bool {
+        let likeness = (*frame, *looked);
+        let is_own = |flow: &Flow| (flow.frame, flow.looked) == likeness;
+        self.flows.get(&ufid).is_none_or(is_own) && self.names.get(&likeness).is_none_or(|name| *name == ufid)
+    }
+
     /// Flows of packets from a port.
     pub(crate) fn sum(&self, port: u32) -> usize {
-        self.sums.get(&port).copied().unwrap_or(0)
+        self.by_port.get(&port).map_or(0, BTreeSet::len)
+    }
+
+    /// A flow to be evicted for one more of `port`: any of the port that has most, if that has more than twice as many.
+    pub(crate) fn evictable_for(&self, port: u32) -> Option<Ufid> {
+        let most = self.by_port.values().max_by_key(|flows| flows.len())?;
+        // Names are random, so this is one that no guest chose.
+        most.first().copied().filter(|_| most.len() > 2 * self.sum(port))
     }
 
     pub(crate) fn get(&self, ufid: Ufid) -> Option<&Flow> {
@@ -101,7 +118,8 @@ impl Flows {
         self.by_source.extend(flow.source().map(|place| (place, ufid)));
         self.by_destination.extend(flow.destination().map(|place| (place, ufid)));
         self.strangers.extend(flow.is_stranger.then_some((flow.frame.port, ufid)));
-        *self.sums.entry(flow.frame.port).or_default() += 1;
+        self.by_port.entry(flow.frame.port).or_default().insert(ufid);
+        self.names.insert((flow.frame, flow.looked), ufid);
         self.flows.insert(ufid, flow);
     }
 
@@ -113,8 +131,15 @@ impl Flows {
             place.map(|place| index.remove(&(place, ufid)));
         }
         self.strangers.remove(&(flow.frame.port, ufid));
-        if let Some(sum) = self.sums.get_mut(&flow.frame.port) {
-            *sum -= 1;
+        let likeness = (flow.frame, flow.looked);
+        if self.names.get(&likeness) == Some(&ufid) {
+            self.names.remove(&likeness);
+        }
+        if let Entry::Occupied(mut own) = self.by_port.entry(flow.frame.port) {
+            own.get_mut().remove(&ufid);
+            if own.get().is_empty() {
+                own.remove();
+            }
         }
         Some(flow)
     }

@@ -36,6 +36,7 @@ stats! {
     adopted = "flows_adopted", "Flows that were there from a controller before.";
     refused = "flows_lost", "Flows that the switch did not take, or lost.";
     limit_hit = "flow_limit_hit", "Packets whose flow was not installed since there are as many as there may be.";
+    evicted = "flows_evicted", "Flows that made room for one of a port that has far fewer.";
     revalidated = "revalidations", "Times that a flow was looked at again after a change.";
     addresses = "addresses", "Addresses that are learned.";
     learned = "fdb_learned", "New addresses that were learned.";
@@ -61,6 +62,7 @@ impl Stats {
             adopted: counts.adopted,
             refused: counts.refused,
             limit_hit: counts.limit_hit,
+            evicted: counts.evicted,
             revalidated: counts.revalidated,
             addresses: switch.addresses.all_learned(0).count() as u64,
             learned: addresses.learned,

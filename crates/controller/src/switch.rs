@@ -17,6 +17,9 @@ use crate::frame::{Frame, Looked, MAC_ONES};
 use crate::ports::Port;
 use crate::restless::Restless;
 
+#[cfg(test)]
+mod tests;
+
 /// What is to be changed in the datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -37,6 +40,7 @@ pub(crate) struct Counts {
     pub(crate) removed: u64,
     pub(crate) idle: u64,
     pub(crate) limit_hit: u64,
+    pub(crate) evicted: u64,
     pub(crate) overrun: u64,
     pub(crate) revalidated: u64,
     pub(crate) adopted: u64,
@@ -53,6 +57,7 @@ pub(crate) struct Switch {
     statics: Vec<StaticEntry>,
     pub(crate) addresses: Addresses,
     flows: Flows,
+    flows_max: usize,
     /// Those that a switch process had that is no more.
     former: Vec<Flow>,
     changes: VecDeque<Change>,
@@ -77,6 +82,7 @@ impl Switch {
             statics: Vec::new(),
             addresses: Addresses::new(Limits { entries_max, port_max, ageing_ns: AGEING_NS }),
             flows: Flows::default(),
+            flows_max: FLOWS_MAX,
             former: Vec::new(),
             changes: VecDeque::new(),
             doubted: Vec::new(),
@@ -227,8 +233,11 @@ impl Switch {
             return;
         }
         let masked = frame.masked(looked);
-        let ufid = flows::name(&masked, looked);
+        let ufid = self.flows.name(&masked, looked);
         if let Some(known) = self.flows.get_mut(ufid) {
+            if known.frame != masked || known.looked != *looked {
+                return; // another flow has its name: its packets are asked about, each of them
+            }
             // Its packets were on their way before it was there; later on it is somebody who took it away.
             if known.used_ns.saturating_add(2 * COUNTING_NS) <= now_ns {
                 known.used_ns = now_ns;
@@ -237,8 +246,7 @@ impl Switch {
             }
             return;
         }
-        let is_full = self.flows.len() >= FLOWS_MAX;
-        if is_full || self.flows.sum(frame.port) >= FLOWS_MAX / FLOWS_PORT_SHARE {
+        if !self.make_room(frame.port) {
             self.counts.limit_hit += 1;
             return;
         }
@@ -258,6 +266,20 @@ impl Switch {
         self.counts.installed += 1;
         let matches = Box::new(frame.to_match(looked));
         self.changes.push_back(Change::Install { ufid, matches, actions: actions.clone() });
+    }
+
+    /// Whether packets of a port may have one more flow, if need be in place of one of a port that has far more.
+    fn make_room(&mut self, port: u32) -> bool {
+        if self.flows.sum(port) >= self.flows_max / FLOWS_PORT_SHARE {
+            return false;
+        }
+        if self.flows.len() < self.flows_max {
+            return true;
+        }
+        let evicted = self.flows.evictable_for(port);
+        evicted.into_iter().for_each(|ufid| self.remove(ufid));
+        self.counts.evicted += u64::from(evicted.is_some());
+        evicted.is_some()
     }
 
     /// Whether packets from an address would teach it, if there were room.
@@ -405,10 +427,8 @@ impl Switch {
             return; // somebody else's is nobody's business
         }
         let read = matches.mask.as_ref().and_then(|mask| Frame::of_match(&matches.key, mask));
-        let read = read.filter(|(frame, looked)| flows::name(frame, looked) == ufid);
-        let Some((frame, looked)) = read else {
-            return self.changes.push_back(Change::Remove { ufid });
-        };
+        let read = read.filter(|(frame, looked)| self.flows.is_free_for(ufid, frame, looked));
+        let Some((frame, looked)) = read else { return self.remove(ufid) };
         self.counts.adopted += 1;
         // One without a packet was made for one that was sent on, and is not old, or it would be gone.
         let used_ns = match stats.used_ms {
@@ -492,7 +512,7 @@ impl Switch {
 
     /// How long a flow stays that is not used.
     fn idle_ns(&self) -> u64 {
-        if self.flows.len() > FLOWS_MAX / 2 { IDLE_CROWDED_NS } else { IDLE_NS }
+        if self.flows.len() > self.flows_max / 2 { IDLE_CROWDED_NS } else { IDLE_NS }
     }
 
     /// Whether packets have met flows since this was last asked.
