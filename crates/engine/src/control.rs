@@ -13,13 +13,27 @@ const ACK_ERR: u8 = 1;
 /// Pieces of one command: Linux uses three.
 const SEGMENTS_MAX: usize = 16;
 /// Commands served at a time; a guest has one under way.
-const COMMANDS_MAX: usize = 64;
+const COMMANDS_MAX: usize = 16;
+/// Time from one serving to the next at least, in ns: guests ask when they start and when they are set up anew, and each time all
+/// rings of the port may change.
+const PAUSE_NS: u64 = 10_000_000;
 
-/// What a guest asked for, and was granted.
+/// What was done at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
-    /// Use this many queue pairs.
-    QueuePairs(u16),
+pub(crate) struct Served {
+    /// Commands that were answered.
+    pub(crate) commands: usize,
+    /// Queue pairs that the last of them to ask for some was granted.
+    pub(crate) granted: Option<u16>,
+    /// Whether the guest is to be signalled.
+    pub(crate) signal: bool,
+}
+
+/// When a control queue may be served.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    next_ns: u64,
+    is_late: bool,
 }
 
 /// A control ring and the memory that it lies in.
@@ -33,16 +47,31 @@ pub(crate) struct ControlQueue {
     /// Where a successor finds what was granted.
     pub(crate) granted: Option<Word>,
     pub(crate) error: Option<RingError>,
+    pub(crate) pace: Pace,
 }
 
 impl ControlQueue {
-    /// Answers pending commands and asks for the next kick. Returns what was granted and whether to signal the guest.
-    pub(crate) fn serve(&mut self) -> (ArrayVec<Command, COMMANDS_MAX>, bool) {
-        let mut granted = ArrayVec::new();
-        let mut served = 0;
-        while self.error.is_none() && served < COMMANDS_MAX {
+    /// When it may be served, if that is not now. If it is, not for a while afterwards.
+    pub(crate) fn put_off(&mut self, now_ns: u64) -> Option<u64> {
+        self.pace.is_late = now_ns < self.pace.next_ns;
+        if self.pace.is_late {
+            return Some(self.pace.next_ns);
+        }
+        self.pace.next_ns = now_ns + PAUSE_NS;
+        None
+    }
+
+    /// Whether it was put off and not served since.
+    pub(crate) fn is_late(&self) -> bool {
+        self.pace.is_late
+    }
+
+    /// Answers pending commands and asks for the next kick.
+    pub(crate) fn serve(&mut self) -> Served {
+        let (mut granted, mut commands) = (None, 0);
+        while self.error.is_none() && commands < COMMANDS_MAX {
             match self.serve_one(&mut granted) {
-                Ok(true) => served += 1,
+                Ok(true) => commands += 1,
                 Ok(false) => break,
                 Err(error) => self.error = Some(error),
             }
@@ -50,10 +79,10 @@ impl ControlQueue {
         // A guest that has more under way than is served at a time has to kick again.
         let _ = self.ring.arm_kicks();
         self.ring.publish();
-        (granted, served > 0 && self.ring.needs_signal())
+        Served { commands, granted, signal: commands > 0 && self.ring.needs_signal() }
     }
 
-    fn serve_one(&mut self, granted: &mut ArrayVec<Command, COMMANDS_MAX>) -> Result<bool, RingError> {
+    fn serve_one(&mut self, granted: &mut Option<u16>) -> Result<bool, RingError> {
         if self.ring.pending()? == 0 && !self.ring.arm_kicks()? {
             return Ok(false);
         }
@@ -65,23 +94,24 @@ impl ControlQueue {
             list.try_push(segment).is_ok()
         })?;
         self.ring.take(1);
-        let command = self.parse(&readable);
-        if let (Some(Command::QueuePairs(pairs)), Some(word)) = (command, &self.granted) {
+        let asked = self.parse(&readable);
+        if let (Some(pairs), Some(word)) = (asked, &self.granted) {
             word.store(u32::from(pairs));
         }
-        let ack = if command.is_some() { ACK_OK } else { ACK_ERR };
+        let ack = if asked.is_some() { ACK_OK } else { ACK_ERR };
         let written = Cursor::new(&self.map, &writable).write(&[ack]).unwrap_or(0);
-        granted.extend(command);
+        *granted = asked.or(*granted);
         self.ring.complete(head, written as u32);
         Ok(true)
     }
 
-    fn parse(&self, readable: &[Segment]) -> Option<Command> {
+    /// The queue pairs that a command asks for, if they can be granted.
+    fn parse(&self, readable: &[Segment]) -> Option<u16> {
         let mut bytes = [0; 4];
         let len = Cursor::new(&self.map, readable).read(&mut bytes).ok()?;
         let [CLASS_MQ, MQ_VQ_PAIRS_SET, low, high] = bytes else { return None };
         let pairs = u16::from_le_bytes([low, high]);
-        (len == 4 && (1..=self.queue_pairs_max).contains(&pairs)).then_some(Command::QueuePairs(pairs))
+        (len == 4 && (1..=self.queue_pairs_max).contains(&pairs)).then_some(pairs)
     }
 }
 
@@ -101,32 +131,60 @@ mod tests {
         let memory = || RingMemory::new(&map, 16, addresses).unwrap();
         let driver = DriverRing::new(memory(), false);
         let ring = DeviceRing::new(memory(), 0, false);
-        (ControlQueue { ring, map, index: 4, queue_pairs_max: 2, granted: None, error: None }, driver)
+        (
+            ControlQueue {
+                ring,
+                map,
+                index: 4,
+                queue_pairs_max: 2,
+                granted: None,
+                error: None,
+                pace: Pace::default(),
+            },
+            driver,
+        )
     }
 
-    fn ask(queue: &mut ControlQueue, driver: &mut DriverRing, command: &[u8]) -> (Vec<Command>, u8) {
+    fn ask(queue: &mut ControlQueue, driver: &mut DriverRing, command: &[u8]) -> (Option<u16>, u8) {
         let at = |addr, len| queue.map.translate(addr, len, &mut 0).unwrap();
         queue.map.write(at(COMMAND, 4), 0, command).unwrap();
         queue.map.write(at(ACK, 1), 0, &[0xee]).unwrap();
         // As Linux does: class and command, then data, then the ack.
         driver.add(&[(COMMAND, 2), (COMMAND + 2, command.len() as u32 - 2)], &[(ACK, 1)], 0).unwrap();
         driver.publish();
-        let (granted, signal) = queue.serve();
-        assert!(signal);
+        let Served { commands, granted, signal } = queue.serve();
+        assert_eq!((commands, signal), (1, true));
         assert_eq!(driver.take_used().unwrap().unwrap().len, 1);
         let mut ack = [0];
         queue.map.read(queue.map.translate(ACK, 1, &mut 0).unwrap(), 0, &mut ack).unwrap();
-        (granted.to_vec(), ack[0])
+        (granted, ack[0])
     }
 
     #[test]
     fn queue_pairs_are_granted_within_range_and_all_else_is_answered_with_an_error() {
         let (mut queue, mut driver) = queue();
-        assert_eq!(ask(&mut queue, &mut driver, &[4, 0, 2, 0]), (vec![Command::QueuePairs(2)], ACK_OK));
+        assert_eq!(ask(&mut queue, &mut driver, &[4, 0, 2, 0]), (Some(2), ACK_OK));
         for refused in [[4, 0, 0, 0], [4, 0, 3, 0], [4, 1, 1, 0], [0, 0, 1, 0]] {
-            assert_eq!(ask(&mut queue, &mut driver, &refused), (vec![], ACK_ERR), "{refused:?}");
+            assert_eq!(ask(&mut queue, &mut driver, &refused), (None, ACK_ERR), "{refused:?}");
         }
-        assert_eq!(ask(&mut queue, &mut driver, &[4, 0, 1]), (vec![], ACK_ERR), "cut short");
+        assert_eq!(ask(&mut queue, &mut driver, &[4, 0, 1]), (None, ACK_ERR), "cut short");
+    }
+
+    #[test]
+    fn of_several_commands_the_last_one_counts_and_the_next_ones_have_to_wait() {
+        let (mut queue, mut driver) = queue();
+        queue
+            .map
+            .write(queue.map.translate(COMMAND, 8, &mut 0).unwrap(), 0, &[4, 0, 2, 0, 4, 0, 1, 0])
+            .unwrap();
+        for at in [COMMAND, COMMAND + 4, COMMAND + 8] {
+            driver.add(&[(at, 4)], &[(ACK, 1)], 0).unwrap();
+        }
+        driver.publish();
+        assert_eq!(queue.put_off(5), None);
+        assert_eq!(queue.serve(), Served { commands: 3, granted: Some(1), signal: true });
+        assert_eq!((queue.put_off(6), queue.is_late()), (Some(5 + PAUSE_NS), true));
+        assert_eq!((queue.put_off(5 + PAUSE_NS), queue.is_late()), (None, false));
     }
 
     #[test]
@@ -134,7 +192,7 @@ mod tests {
         let (mut queue, mut driver) = queue();
         driver.add(&[(1 << 40, 2)], &[(ACK, 1)], 0).unwrap();
         driver.publish();
-        assert_eq!(queue.serve().0.len(), 0);
+        assert_eq!(queue.serve().commands, 0);
         assert!(matches!(queue.error, Some(RingError::BufferOutside(..))));
     }
 }

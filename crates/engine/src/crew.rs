@@ -15,7 +15,7 @@ use crate::bells::{Bells, Call};
 use crate::control::ControlQueue;
 use crate::homes::Homes;
 use crate::mailbox::Mailbox;
-use crate::offences::Offences;
+use crate::offences::{Offence, Offences};
 use crate::watchdog::Watchdog;
 use crate::worker::Worker;
 use crate::{EngineError, REPLY_TIMEOUT};
@@ -245,19 +245,19 @@ impl Crew {
         }
     }
 
-    /// A call descriptor of `port` made a worker wait: its rings stop.
-    pub(crate) fn quarantine(&self, port: PortId) {
-        lock(&self.offences).record(port, Instant::now());
+    /// The front end of `port` held a worker up: its rings stop.
+    pub(crate) fn quarantine(&self, port: PortId, offence: Offence) {
+        lock(&self.offences).record(port, offence, Instant::now());
         for mailbox in &self.mailboxes {
-            mailbox.post(Box::new(move |worker| worker.stop_blocked(port)));
+            mailbox.post(Box::new(move |worker| worker.stop_offender(port, offence)));
         }
     }
 
     /// An error, shown as the port's state, too, while the port is held for its offences.
     fn check_held(&self, port: PortId) -> Result<(), EngineError> {
         let hold = lock(&self.offences).hold(port, Instant::now());
-        let Some(left) = hold else { return Ok(()) };
-        let error = EngineError::Held(whole_seconds(left));
+        let Some((left, offence)) = hold else { return Ok(()) };
+        let error = EngineError::Held(whole_seconds(left), offence.deed());
         let why = error.to_string();
         self.call(0, move |worker| worker.fail(port, why))?;
         Err(error)

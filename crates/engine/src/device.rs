@@ -5,7 +5,7 @@ use lasthop_guestmem::{MemoryMap, Word};
 use lasthop_verdict::PortId;
 use lasthop_vhost::{Device, Offer, RingStart};
 
-use crate::control::ControlQueue;
+use crate::control::{ControlQueue, Pace};
 use crate::crew::Crew;
 use crate::features;
 use crate::port::{PortConfig, PortRecord, PortTable};
@@ -105,7 +105,15 @@ impl Device for PortDevice {
         }
         let started = if index == 2 * queue_pairs_max {
             let map = Arc::clone(&self.map);
-            let control = ControlQueue { ring, map, index, queue_pairs_max, granted, error: None };
+            let control = ControlQueue {
+                ring,
+                map,
+                index,
+                queue_pairs_max,
+                granted,
+                error: None,
+                pace: Pace::default(),
+            };
             self.crew.start_control(port, control, (kick, call))
         } else {
             self.crew.start_ring(port, index, ring, (kick, call), enabled)

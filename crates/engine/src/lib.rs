@@ -42,7 +42,10 @@ mod inspect;
 mod load;
 mod mailbox;
 mod offences;
+mod polled;
 mod port;
+mod signals;
+mod slow_calls;
 mod stats;
 mod sys;
 mod threads;
@@ -111,11 +114,11 @@ pub enum EngineError {
         "virtqueue {1} of port {0} was not stopped in time, so where it would go on is not known; restart its guest"
     )]
     Adrift(PortId, u16),
-    /// The front end made workers wait again and again.
+    /// The front end held workers up again and again.
     #[error(
-        "its front end made call eventfds blocking and filled them, once too often; start it again in {0} s, or delete the vnic and add it again"
+        "its front end {1}, once too often; start it again in {0} s, or delete the vnic and add it again"
     )]
-    Held(u64),
+    Held(u64, &'static str),
     /// `CAPTURES_MAX` captures are running.
     #[error("{CAPTURES_MAX} captures are running already; end one first")]
     TooManyCaptures,

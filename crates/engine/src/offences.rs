@@ -7,6 +7,44 @@ use lasthop_verdict::PortId;
 const FREE: u32 = 3;
 /// How long a port is held. Each time costs the others some 100 ms, so what is left of it is one part in 600.
 const HOLD: Duration = Duration::from_secs(60);
+/// Without an offence for so long a port is as one without any.
+const FORGIVEN: Duration = Duration::from_secs(600);
+
+/// How a front end held a worker up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Offence {
+    /// A write to a call descriptor had to wait.
+    CallBlocks,
+    /// Writes to call descriptors took the kernel long.
+    CallSlow,
+}
+
+impl Offence {
+    /// Why its rings stopped, as its port's state has it.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::CallBlocks => {
+                "a call eventfd blocks: the front end made it blocking and filled it; restart the guest"
+            }
+            Self::CallSlow => {
+                "a call eventfd is slow: too many wait for it, such as watches of epoll; restart the guest"
+            }
+        }
+    }
+
+    /// What its front end did.
+    pub(crate) fn deed(self) -> &'static str {
+        match self {
+            Self::CallBlocks => "made call eventfds blocking and filled them",
+            Self::CallSlow => "made call eventfds slow to write",
+        }
+    }
+
+    /// Whether it is over when other call descriptors come.
+    pub(crate) fn is_by_calls(self) -> bool {
+        matches!(self, Self::CallBlocks | Self::CallSlow)
+    }
+}
 
 /// Which ports held workers up, so that a front end that comes back at once does not do it all the time.
 #[derive(Debug, Default)]
@@ -16,19 +54,25 @@ pub(crate) struct Offences(HashMap<PortId, Offender>);
 struct Offender {
     count: u32,
     last: Instant,
+    /// What it did last.
+    offence: Offence,
 }
 
 impl Offences {
     /// `port` held a worker up.
-    pub(crate) fn record(&mut self, port: PortId, now: Instant) {
-        let offender = self.0.entry(port).or_insert(Offender { count: 0, last: now });
-        (offender.count, offender.last) = (offender.count.saturating_add(1), now);
+    pub(crate) fn record(&mut self, port: PortId, offence: Offence, now: Instant) {
+        let offender = self.0.entry(port).or_insert(Offender { count: 0, last: now, offence });
+        if now.saturating_duration_since(offender.last) >= FORGIVEN {
+            offender.count = 0;
+        }
+        *offender = Offender { count: offender.count.saturating_add(1), last: now, offence };
     }
 
-    /// How long the rings of `port` must not be started yet.
-    pub(crate) fn hold(&self, port: PortId, now: Instant) -> Option<Duration> {
+    /// How long the rings of `port` must not be started yet, and why.
+    pub(crate) fn hold(&self, port: PortId, now: Instant) -> Option<(Duration, Offence)> {
         let offender = self.0.get(&port).filter(|offender| offender.count > FREE)?;
-        HOLD.checked_sub(now.saturating_duration_since(offender.last)).filter(|left| !left.is_zero())
+        let left = HOLD.checked_sub(now.saturating_duration_since(offender.last))?;
+        (!left.is_zero()).then_some((left, offender.offence))
     }
 
     /// The port is removed.
@@ -41,21 +85,32 @@ impl Offences {
 mod tests {
     use super::*;
 
+    const PORT: PortId = PortId(1);
+
     #[test]
     fn a_port_is_held_after_some_offences_and_after_each_one_then() {
         let (mut offences, start) = (Offences::default(), Instant::now());
         for _ in 0..FREE {
-            assert_eq!(offences.hold(PortId(1), start), None);
-            offences.record(PortId(1), start);
+            assert_eq!(offences.hold(PORT, start), None);
+            offences.record(PORT, Offence::CallBlocks, start);
         }
-        assert_eq!(offences.hold(PortId(1), start), None);
-        offences.record(PortId(1), start);
-        assert_eq!(offences.hold(PortId(1), start), Some(HOLD));
+        assert_eq!(offences.hold(PORT, start), None);
+        offences.record(PORT, Offence::CallSlow, start);
+        assert_eq!(offences.hold(PORT, start), Some((HOLD, Offence::CallSlow)));
         assert_eq!(offences.hold(PortId(2), start), None);
-        assert_eq!(offences.hold(PortId(1), start + HOLD), None);
-        offences.record(PortId(1), start + HOLD);
-        assert_eq!(offences.hold(PortId(1), start + HOLD + HOLD / 2), Some(HOLD / 2));
-        offences.forget(PortId(1));
-        assert_eq!(offences.hold(PortId(1), start + HOLD), None);
+        assert_eq!(offences.hold(PORT, start + HOLD), None);
+        offences.record(PORT, Offence::CallBlocks, start + HOLD);
+        assert_eq!(offences.hold(PORT, start + HOLD + HOLD / 2), Some((HOLD / 2, Offence::CallBlocks)));
+        offences.forget(PORT);
+        assert_eq!(offences.hold(PORT, start + HOLD), None);
+    }
+
+    #[test]
+    fn offences_are_forgiven_in_time() {
+        let (mut offences, start) = (Offences::default(), Instant::now());
+        for number in 0..2 * FREE {
+            offences.record(PORT, Offence::CallSlow, start + number * FORGIVEN);
+        }
+        assert_eq!(offences.hold(PORT, start + (2 * FREE - 1) * FORGIVEN), None);
     }
 }

@@ -48,6 +48,13 @@ pub(crate) fn interrupt(thread: Pid) {
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread.as_raw_nonzero().get(), SIGNAL) };
 }
 
+/// CPU time of the calling thread in ns: it does not pass while others have the core.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    // Neither is negative, and centuries fit.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// The process that made the other end of a connected UNIX socket, unless it is in a PID namespace that is not seen from
 /// here: then the kernel says 0, which rustix's type for it cannot hold.
 #[must_use]

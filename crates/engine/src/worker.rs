@@ -3,28 +3,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Signal, Stopping, Visited};
+use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
 use lasthop_guestmem::{Mapping, guard};
-use lasthop_ring::{DeviceRing, Patience, Reminder, arm_and_recheck};
+use lasthop_ring::{DeviceRing, Patience, arm_and_recheck};
 use lasthop_verdict::PortId;
 
-use crate::bells::{Bells, Blocked, Call};
+use crate::bells::{Bells, Call};
 use crate::books::Books;
-use crate::control::{Command, ControlQueue};
+use crate::control::ControlQueue;
 use crate::crew::Crew;
 use crate::events::{Event, Events};
 use crate::load::{Load, Stay};
 use crate::mailbox::Errand;
+use crate::polled::{PolledRings, UNKICKED_NS};
+use crate::slow_calls::SlowCalls;
 use crate::stats::WorkerStats;
 
 /// How long a stop waits for other workers' visits, which take some 100 us, before the control side asks who is stuck.
 const RECALL: Duration = Duration::from_millis(10);
-
-/// How often a receive ring without kick descriptor is looked at while packets wait for it.
-const UNKICKED_NS: u64 = 100_000;
-
-/// Within this time a guest reacts to a signal if it has a CPU, also if it has to wake up.
-const REACTION_NS: u64 = 100_000;
 
 /// Time since the engine started, in ns.
 pub(crate) fn now_ns(started: Instant) -> u64 {
@@ -33,8 +29,8 @@ pub(crate) fn now_ns(started: Instant) -> u64 {
 
 /// A guest's eventfds of one virtqueue.
 #[derive(Debug)]
-struct RingFds {
-    bells: Bells,
+pub(crate) struct RingFds {
+    pub(crate) bells: Bells,
     /// Whether this worker is the ring's home.
     is_home: bool,
     /// At home only.
@@ -46,13 +42,20 @@ struct RingFds {
 /// One fabric of the crew with what it takes to run it; served by one thread at a time.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
-    stats: WorkerStats,
-    crew: Arc<Crew>,
+    pub(crate) stats: WorkerStats,
+    pub(crate) crew: Arc<Crew>,
     events: Events,
     active: Rota,
     books: Books,
-    fds: HashMap<(PortId, u16), RingFds>,
-    controls: HashMap<PortId, ControlQueue>,
+    pub(crate) fds: HashMap<(PortId, u16), RingFds>,
+    pub(crate) controls: HashMap<PortId, ControlQueue>,
+    /// When the first of the control queues is to be served whose guests kicked too soon after the last time.
+    pub(crate) late_control_ns: u64,
+    /// Ports whose calls took long.
+    pub(crate) slow_calls: SlowCalls,
+    /// What ports cost beside their visits, to be charged at the end of the round.
+    pub(crate) debts: Vec<(PortId, u64)>,
+    polled: PolledRings,
     failures: HashMap<PortId, String>,
     /// To be rung when the control plane was handed something.
     pub(crate) upcall_bell: Option<Arc<OwnedFd>>,
@@ -65,11 +68,11 @@ pub(crate) struct Worker {
     /// The last round found packets.
     has_worked: bool,
     /// The receive ring whose guest was signalled last, and when, until that was looked after.
-    called: Option<(RingId, u64)>,
+    pub(crate) called: Option<(RingId, u64)>,
     /// Nothing is taken from guests.
     is_resting: bool,
     /// And nothing is done for them: not a word of their rings is written any more, since another process may be at them.
-    is_still: bool,
+    pub(crate) is_still: bool,
     stopping: bool,
 }
 
@@ -87,6 +90,10 @@ impl Worker {
             books: Books::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
+            late_control_ns: u64::MAX,
+            slow_calls: SlowCalls::default(),
+            debts: Vec::new(),
+            polled: PolledRings::default(),
             failures: HashMap::new(),
             upcall_bell: None,
             load: Load::default(),
@@ -171,9 +178,16 @@ impl Worker {
         if self.fabric.take_returns() {
             self.send_signals();
         }
+        if now >= self.late_control_ns {
+            self.serve_late_controls(now);
+        }
+        self.look_at_polled(now);
         let mut active = std::mem::take(&mut self.active);
         let mut worked = active.round(now, |ring| self.visit(ring, now, patience));
         self.active = active;
+        while let Some((port, cost)) = self.debts.pop() {
+            self.active.charge(port, cost);
+        }
         if self.fabric.deadline_ns().is_some() {
             worked |= self.fabric.drain_waiting();
             self.fabric.expire(now);
@@ -217,12 +231,26 @@ impl Worker {
         }
         for index in (0..self.active.len()).rev() {
             let Some(active) = self.active.get(index) else { continue };
-            if now.saturating_sub(active.worked_ns) >= look_ns && !self.must_poll(active.ring) {
+            if now.saturating_sub(active.worked_ns) >= look_ns {
                 if self.fabric.arm(active.ring) {
                     self.fabric.suppress_kicks(active.ring);
                 } else {
                     self.active.remove(active.ring);
+                    if self.must_poll(active.ring) {
+                        self.polled.add(active.ring, now);
+                    }
                 }
+            }
+        }
+    }
+
+    /// Looks at the rings that nobody kicks, as far as their pauses are over.
+    fn look_at_polled(&mut self, now: u64) {
+        while let Some(ring) = self.polled.next_due(now) {
+            if !self.must_poll(ring) {
+                self.polled.remove(ring);
+            } else if self.fabric.arm(ring) {
+                self.activate(ring, now);
             }
         }
     }
@@ -256,7 +284,9 @@ impl Worker {
         let shortened =
             |timeout: u64| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout };
         let due = self.books.due_in_ns(now);
-        deadline.map(shortened).into_iter().chain(due).min().unwrap_or(u64::MAX)
+        let late = (self.late_control_ns < u64::MAX).then_some(self.late_control_ns);
+        let looks = self.polled.due_ns().into_iter().chain(late).map(|at| at.saturating_sub(now));
+        deadline.map(shortened).into_iter().chain(due).chain(looks).min().unwrap_or(u64::MAX)
     }
 
     /// Has slept, or was about to.
@@ -312,7 +342,7 @@ impl Worker {
     /// Does what a kick asks for.
     fn heed(&mut self, port: PortId, index: u16, now: u64) {
         if self.controls.get(&port).is_some_and(|control| control.index == index) {
-            self.serve_control(port, index);
+            self.serve_control(port, now);
             return;
         }
         let ring = RingId { port, queue: index / 2 };
@@ -324,67 +354,12 @@ impl Worker {
         }
     }
 
-    fn serve_control(&mut self, port: PortId, index: u16) {
-        let Some(control) = self.controls.get_mut(&port) else { return };
-        let (granted, signal) = control.serve();
-        let pairs_max = control.queue_pairs_max;
-        for Command::QueuePairs(pairs) in granted {
-            self.crew.grant_pairs(port, pairs);
-            for ring in 0..2 * pairs_max {
-                self.grant_ring(port, ring);
-            }
-        }
-        if signal {
-            self.ring_bell(port, index);
-        }
-        self.send_signals();
-    }
-
     /// Enables or disables a ring as its guest asked for; asks again by itself.
-    fn grant_ring(&mut self, port: PortId, index: u16) {
+    pub(crate) fn grant_ring(&mut self, port: PortId, index: u16) {
         let Some(pairs) = self.crew.granted_pairs(port) else { return };
         if !self.set_ring_enabled(port, index, index / 2 < pairs) {
             let again: Errand = Box::new(move |worker| worker.grant_ring(port, index));
             self.crew.mailbox(self.stats.index).post(again);
-        }
-    }
-
-    /// Signals a guest, if it gave a call descriptor for this ring; whether it did.
-    pub(crate) fn ring_bell(&mut self, port: PortId, index: u16) -> bool {
-        let Some(call) = self.fds.get(&(port, index)).and_then(|fds| fds.bells.call.as_deref()) else {
-            return false;
-        };
-        let rung = self.crew.watchdog().over(self.stats.index, || call.ring());
-        // A worker that waited for the same descriptor has said so before.
-        if rung == Err(Blocked) && call.shut() {
-            self.shut_calls(port);
-            self.crew.quarantine(port);
-        }
-        true
-    }
-
-    /// No call descriptor of the port is written any more, by anybody.
-    fn shut_calls(&self, port: PortId) {
-        self.calls(port).for_each(|call| _ = call.shut());
-    }
-
-    fn calls(&self, port: PortId) -> impl Iterator<Item = &Call> {
-        let of_port = self.fds.iter().filter(move |((owner, _), _)| *owner == port);
-        of_port.filter_map(|(_, fds)| fds.bells.call.as_deref())
-    }
-
-    /// Stops the rings of a port whose calls are shut, unless its front end has given others meanwhile.
-    pub(crate) fn stop_blocked(&mut self, port: PortId) {
-        if !self.calls(port).any(Call::is_shut) {
-            return;
-        }
-        self.fail(
-            port,
-            "a call eventfd blocks: the front end made it blocking and filled it; restart the guest",
-        );
-        if !self.stop_all(port) {
-            // Others are at a ring of it; they come back.
-            self.crew.mailbox(self.stats.index).post(Box::new(move |worker| worker.stop_blocked(port)));
         }
     }
 
@@ -400,7 +375,7 @@ impl Worker {
         self.fds.insert((port, index), RingFds { bells, is_home: true, kick: None, kicks: 0 });
         self.listen(port, index, kick)?;
         self.controls.insert(port, control);
-        self.serve_control(port, index);
+        self.serve_control(port, now_ns(self.started));
         Ok(())
     }
 
@@ -415,60 +390,10 @@ impl Worker {
     }
 
     fn activate(&mut self, ring: RingId, now: u64) {
+        self.polled.remove(ring);
         if self.active.add(ring, now) {
             self.fabric.suppress_kicks(ring);
         }
-    }
-
-    /// Writes the call eventfds that the last visits asked for, and wakes workers that sleep over what they were given back.
-    pub(crate) fn send_signals(&mut self) {
-        let mut signals = std::mem::take(self.fabric.signals());
-        for signal in signals.drain(..) {
-            if self.ring_bell(signal.port, signal.index) {
-                self.fabric.count_signal(signal.port);
-                self.note_call(signal);
-            }
-        }
-        *self.fabric.signals() = signals;
-        let mut wakes = self.fabric.wakes();
-        self.stats.wakes += u64::from(wakes.count_ones());
-        while wakes != 0 {
-            self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
-            wakes &= wakes - 1;
-        }
-        if self.fabric.take_upcalled()
-            && let Some(bell) = &self.upcall_bell
-        {
-            // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
-        }
-    }
-
-    fn note_call(&mut self, Signal { port, index }: Signal) {
-        if index.is_multiple_of(2) {
-            self.called = Some((RingId { port, queue: index / 2 }, now_ns(self.started)));
-        }
-    }
-
-    /// There were no packets: if the guest that was signalled last has had time to react and has not, it is signalled once
-    /// more, if that has been worth it.
-    #[inline]
-    pub(crate) fn remind(&mut self, now: u64, reminder: &mut Reminder) {
-        let is_due = |(_, at): &mut (RingId, u64)| now.saturating_sub(*at) >= REACTION_NS;
-        if let Some((ring, _)) = self.called.take_if(is_due) {
-            self.remind_if_unheeded(ring, now, reminder);
-        }
-    }
-
-    fn remind_if_unheeded(&mut self, ring: RingId, now: u64, reminder: &mut Reminder) {
-        if self.is_still {
-            return; // somebody else may have the ring
-        }
-        let is_wanted = self.fabric.is_unheeded(ring) && reminder.is_worth_it(now);
-        if is_wanted && self.ring_bell(ring.port, 2 * ring.queue) {
-            self.fabric.count_signal(ring.port);
-        }
-        self.send_signals();
     }
 
     /// Stops the rings of ports whose memory was cut short.
@@ -478,14 +403,26 @@ impl Worker {
         ports.sort_unstable();
         ports.dedup();
         for port in ports.into_iter().filter(|port| self.fabric.memory_is_dead(*port)).collect::<Vec<_>>() {
-            self.stop_all(port);
-            self.fail(port, "the guest's memory file was cut short; restart the guest");
+            self.stop_for(port, "the guest's memory file was cut short; restart the guest");
         }
     }
 
     /// The rings of a port are stopped for what its guest or front end did, until they are started again.
     pub(crate) fn fail(&mut self, port: PortId, why: impl Into<String>) {
         self.failures.insert(port, why.into());
+    }
+
+    /// Stops the rings of a port for what its guest or front end did.
+    pub(crate) fn stop_for(&mut self, port: PortId, why: &str) {
+        self.fail(port, why);
+        self.go_on_stopping(port);
+    }
+
+    /// Others may be at a ring of a port that stops: they come back. Rings that its session has started anew meanwhile stay.
+    fn go_on_stopping(&mut self, port: PortId) {
+        if self.failures.contains_key(&port) && !self.stop_all(port) {
+            self.crew.mailbox(self.stats.index).post(Box::new(move |worker| worker.go_on_stopping(port)));
+        }
     }
 
     /// Stops what this worker is home to; its session stops it once more, for everybody, and is told then where the rings
@@ -584,6 +521,7 @@ impl Worker {
         self.fabric.leave_ring(port, index);
         if index % 2 == 1 {
             self.active.remove(RingId { port, queue: index / 2 });
+            self.polled.remove(RingId { port, queue: index / 2 });
         }
         if let Some(kick) = self.fds.remove(&(port, index)).and_then(|fds| fds.kick) {
             self.events.forget(kick.as_fd());
@@ -657,6 +595,7 @@ impl Worker {
     pub(crate) fn remove_port(&mut self, port: PortId) {
         self.fabric.remove_port(port);
         self.books.close(port);
+        self.slow_calls.forget(port);
     }
 
     /// Keeps a copy of a port's counters, as far as this worker counts them.

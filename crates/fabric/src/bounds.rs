@@ -34,6 +34,8 @@ pub const VISIT_BYTES_MAX: u32 = 256 << 10;
 /// Costs are in bytes that could be copied meanwhile, at about 10 per ns. A visit that finds packets: indices read and
 /// published, a signal.
 pub const VISIT_COST: u64 = 2048;
+/// Cost of a nanosecond of which it is known who took it.
+pub const NS_COST: u64 = 10;
 /// Cost of a packet that is taken, decided on and put into one ring, besides its bytes.
 pub const PACKET_COST: u64 = 768;
 /// Cost of each further copy, or segment, besides its bytes.

@@ -96,6 +96,13 @@ impl Rota {
         self.rings.get(index).copied()
     }
 
+    /// Takes what a port cost beside its visits off its next turns.
+    pub fn charge(&mut self, port: PortId, cost: u64) {
+        if let Some(account) = self.accounts.get_mut(port.index()) {
+            account.credit = account.credit.saturating_sub_unsigned(cost);
+        }
+    }
+
     /// Gives each port its turn, as far as it has credit: `visit` visits a ring. Returns whether there was a packet, or
     /// may be.
     pub fn round(&mut self, now_ns: u64, mut visit: impl FnMut(RingId) -> Visited) -> bool {
@@ -173,5 +180,27 @@ impl Rota {
             }
         }
         worked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_port_cost_beside_its_visits_is_taken_off_its_turns() {
+        let ring = |port| RingId { port: PortId(port), queue: 0 };
+        let mut rota = Rota::default();
+        assert!([1, 2].iter().all(|port| rota.add(ring(*port), 0)));
+        rota.charge(PortId(2), 10 * TURN_COST as u64);
+        rota.charge(PortId(9), 1); // nothing of it is here
+        let mut visits = [0; 3];
+        for _ in 0..20 {
+            rota.round(0, |ring| {
+                visits[ring.port.index()] += 1;
+                Visited { packets: 1, more: false, cost: 0 }
+            });
+        }
+        assert_eq!(visits, [0, 20, 10]);
     }
 }

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod costs;
 mod frames;
 mod lifecycle;
 mod rings;

@@ -17,7 +17,6 @@ mod support;
 use std::sync::Arc;
 
 use lasthop_fabric::{Capabilities, Fabric, RingId};
-use lasthop_flowtable::FlowModule;
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, Switches};
 use lasthop_ring::write_table;
 use lasthop_verdict::{Batch, Hashes, Header, Module, PortId, PortSettings, Verdicts};

@@ -1,0 +1,71 @@
+//! Transmit rings whose guests never kick (vhost-user, `VHOST_USER_VRING_NOFD_MASK`): when they are looked at while nothing comes.
+
+use lasthop_fabric::RingId;
+
+/// How often a ring without kick descriptor is looked at while nothing comes, or packets wait for it: that takes a few percent of
+/// a core.
+pub(crate) const UNKICKED_NS: u64 = 100_000;
+/// The first pause of a transmit ring that has just fallen quiet; each one is twice as long as the one before.
+const PAUSE_NS_MIN: u64 = 6_250;
+
+/// Rings that are quiet.
+#[derive(Debug, Default)]
+pub(crate) struct PolledRings(Vec<Pause>);
+
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    ring: RingId,
+    pause_ns: u64,
+    due_ns: u64,
+}
+
+impl PolledRings {
+    /// A ring has fallen quiet.
+    pub(crate) fn add(&mut self, ring: RingId, now_ns: u64) {
+        if self.0.iter().all(|pause| pause.ring != ring) {
+            self.0.push(Pause { ring, pause_ns: PAUSE_NS_MIN, due_ns: now_ns + PAUSE_NS_MIN });
+        }
+    }
+
+    /// A ring that is to be looked at now, and not again until its next, longer pause is over.
+    pub(crate) fn next_due(&mut self, now_ns: u64) -> Option<RingId> {
+        let pause = self.0.iter_mut().find(|pause| pause.due_ns <= now_ns)?;
+        pause.pause_ns = UNKICKED_NS.min(2 * pause.pause_ns);
+        pause.due_ns = now_ns + pause.pause_ns;
+        Some(pause.ring)
+    }
+
+    /// When the next one is to be looked at.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        self.0.iter().map(|pause| pause.due_ns).min()
+    }
+
+    /// A ring is quiet no more, or stops.
+    pub(crate) fn remove(&mut self, ring: RingId) {
+        self.0.retain(|pause| pause.ring != ring);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_verdict::PortId;
+
+    use super::*;
+
+    #[test]
+    fn pauses_grow_up_to_their_bound() {
+        let ring = RingId { port: PortId(1), queue: 0 };
+        let (mut polled, mut now_ns, mut looks) = (PolledRings::default(), 0, Vec::new());
+        polled.add(ring, now_ns);
+        polled.add(ring, now_ns + 1);
+        for _ in 0..7 {
+            let due_ns = polled.due_ns().unwrap();
+            assert_eq!(polled.next_due(due_ns - 1), None);
+            assert_eq!((polled.next_due(due_ns), polled.next_due(due_ns)), (Some(ring), None));
+            looks.push(due_ns - std::mem::replace(&mut now_ns, due_ns));
+        }
+        assert_eq!(looks, [6_250, 12_500, 25_000, 50_000, 100_000, 100_000, 100_000]);
+        polled.remove(ring);
+        assert_eq!(polled.due_ns(), None);
+    }
+}

@@ -1,0 +1,157 @@
+//! What a worker tells guests and other workers, and what it does when that takes long.
+
+use lasthop_fabric::bounds::{NS_COST, PACKET_COST, VISIT_COST};
+use lasthop_fabric::{RingId, Signal};
+use lasthop_ring::Reminder;
+use lasthop_verdict::PortId;
+
+use crate::bells::{Blocked, Call};
+use crate::control::Served;
+use crate::offences::Offence;
+use crate::slow_calls::{Judgement, SLOW_NS};
+use crate::sys::thread_cpu_ns;
+use crate::worker::{Worker, now_ns};
+
+/// Within this time a guest reacts to a signal if it has a CPU, also if it has to wake up.
+const REACTION_NS: u64 = 100_000;
+
+impl Worker {
+    /// Signals a guest, if it gave a call descriptor for this ring; whether it did.
+    pub(crate) fn ring_bell(&mut self, port: PortId, index: u16) -> bool {
+        self.ring_timed(port, index, &mut now_ns(self.started))
+    }
+
+    /// As [`Self::ring_bell`]. `clock_ns` is what the clock showed just before, and what it shows afterwards.
+    fn ring_timed(&mut self, port: PortId, index: u16, clock_ns: &mut u64) -> bool {
+        let Some(call) = self.fds.get(&(port, index)).and_then(|fds| fds.bells.call.as_deref()) else {
+            return false;
+        };
+        let cpu_ns = self.slow_calls.is_suspect(port).then(thread_cpu_ns);
+        let rung = self.crew.watchdog().over(self.stats.index, || call.ring());
+        let since_ns = std::mem::replace(clock_ns, now_ns(self.started));
+        if rung == Err(Blocked) {
+            // A worker that waited for the same descriptor has said so before.
+            if call.shut() {
+                self.refuse_calls(port, Offence::CallBlocks);
+            }
+        } else if let Some(before_ns) = cpu_ns {
+            self.judge_call(port, thread_cpu_ns() - before_ns, *clock_ns);
+        } else if *clock_ns - since_ns >= SLOW_NS {
+            self.slow_calls.suspect(port, *clock_ns);
+        }
+        true
+    }
+
+    /// A write to a call of `port` took `cpu_ns` of this thread's time.
+    fn judge_call(&mut self, port: PortId, cpu_ns: u64, now: u64) {
+        let judgement = self.slow_calls.enter(port, cpu_ns, now);
+        if judgement != Judgement::Quick {
+            self.debts.push((port, NS_COST * cpu_ns));
+        }
+        if judgement == Judgement::TooSlow {
+            self.refuse_calls(port, Offence::CallSlow);
+        }
+    }
+
+    /// No call descriptor of the port is written any more, by anybody, and its rings stop.
+    fn refuse_calls(&self, port: PortId, offence: Offence) {
+        self.calls(port).for_each(|call| _ = call.shut());
+        self.crew.quarantine(port, offence);
+    }
+
+    fn calls(&self, port: PortId) -> impl Iterator<Item = &Call> {
+        let of_port = self.fds.iter().filter(move |((owner, _), _)| *owner == port);
+        of_port.filter_map(|(_, fds)| fds.bells.call.as_deref())
+    }
+
+    /// Stops the rings of a port whose front end held a worker up, unless that was by calls and it has given others meanwhile.
+    pub(crate) fn stop_offender(&mut self, port: PortId, offence: Offence) {
+        if !offence.is_by_calls() || self.calls(port).any(Call::is_shut) {
+            self.stop_for(port, offence.why());
+        }
+    }
+
+    /// Writes the call eventfds that the last visits asked for, and wakes workers that sleep over what they were given back.
+    pub(crate) fn send_signals(&mut self) {
+        if !self.fabric.signals().is_empty() {
+            self.signal_guests();
+        }
+        let mut wakes = self.fabric.wakes();
+        self.stats.wakes += u64::from(wakes.count_ones());
+        while wakes != 0 {
+            self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
+            wakes &= wakes - 1;
+        }
+        if self.fabric.take_upcalled()
+            && let Some(bell) = &self.upcall_bell
+        {
+            // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
+            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn signal_guests(&mut self) {
+        let mut clock_ns = now_ns(self.started);
+        let mut signals = std::mem::take(self.fabric.signals());
+        for Signal { port, index } in signals.drain(..) {
+            if self.ring_timed(port, index, &mut clock_ns) {
+                self.fabric.count_signal(port);
+                if index.is_multiple_of(2) {
+                    self.called = Some((RingId { port, queue: index / 2 }, clock_ns));
+                }
+            }
+        }
+        *self.fabric.signals() = signals;
+    }
+
+    /// There were no packets: if the guest that was signalled last has had time to react and has not, it is signalled once
+    /// more, if that has been worth it.
+    #[inline]
+    pub(crate) fn remind(&mut self, now: u64, reminder: &mut Reminder) {
+        let is_due = |(_, at): &mut (RingId, u64)| now.saturating_sub(*at) >= REACTION_NS;
+        if let Some((ring, _)) = self.called.take_if(is_due) {
+            self.remind_if_unheeded(ring, now, reminder);
+        }
+    }
+
+    fn remind_if_unheeded(&mut self, ring: RingId, now: u64, reminder: &mut Reminder) {
+        if self.is_still {
+            return; // somebody else may have the ring
+        }
+        let is_wanted = self.fabric.is_unheeded(ring) && reminder.is_worth_it(now);
+        if is_wanted && self.ring_bell(ring.port, 2 * ring.queue) {
+            self.fabric.count_signal(ring.port);
+        }
+        self.send_signals();
+    }
+
+    /// Serves a port's control queue, or later if that was done a moment ago.
+    pub(crate) fn serve_control(&mut self, port: PortId, now: u64) {
+        let Some(control) = self.controls.get_mut(&port) else { return };
+        if let Some(due_ns) = control.put_off(now) {
+            self.late_control_ns = self.late_control_ns.min(due_ns);
+            return;
+        }
+        let Served { commands, granted, signal } = control.serve();
+        let (index, rings) = (control.index, 2 * control.queue_pairs_max);
+        if let Some(pairs) = granted {
+            self.crew.grant_pairs(port, pairs);
+            (0..rings).for_each(|ring| self.grant_ring(port, ring));
+            self.debts.push((port, VISIT_COST * u64::from(rings)));
+        }
+        self.debts.push((port, PACKET_COST * commands as u64));
+        if signal {
+            self.ring_bell(port, index);
+        }
+        self.send_signals();
+    }
+
+    /// Serves the control queues whose guests kicked too soon.
+    pub(crate) fn serve_late_controls(&mut self, now: u64) {
+        self.late_control_ns = u64::MAX;
+        let late = self.controls.iter().filter(|(_, control)| control.is_late()).map(|(port, _)| *port);
+        for port in late.collect::<Vec<_>>() {
+            self.serve_control(port, now);
+        }
+    }
+}
