@@ -82,8 +82,9 @@ use threads::Threads;
 use watchdog::Watchdog;
 use worker::Worker;
 
-/// How long a control call waits for the worker: far more than a visit takes, far less than a person waits.
-pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a control call waits for the worker: far more than a visit takes, also on a machine whose CPUs are all taken, and less than
+/// who waits for the call.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How often it is looked whether all packets have come to their end.
 const REST_LOOK: Duration = Duration::from_micros(100);

@@ -357,7 +357,8 @@ fn a_program_that_dies_while_it_takes_over_is_followed_by_the_old_one() {
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let (process, program) = (switch.switch_pid(), program_of(switch.switch_pid().expect("a process")));
     let version = own_version(&switch);
-    let heir = heir_of_version(&switch, version, "sleep 0.2; exit 3");
+    // On a busy machine it would need seconds to answer, which are no reason to give it up.
+    let heir = heir_that_waits(&switch, version, "sleep 6\n", "sleep 0.2; exit 3");
     let said = switch.ask(&["upgrade", &heir]).refused();
     assert!(said.contains("the new one died; one of the old program goes on"), "{said}");
     eventually("the next one", || switch.log().contains("running again").then_some(()));

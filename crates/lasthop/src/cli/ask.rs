@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,8 +19,11 @@ use crate::show;
 use crate::supervisor::upgraded_text;
 use crate::vnic::{Name, VnicSpec, change};
 
-use super::client::ask;
+use super::client::{ask, ask_within};
 use super::{FdbCommand, VnicCommand};
+
+/// Longest wait for an upgrade; longer than the supervisor's for both programs, which has the better message.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Where to ask, and how to answer.
 #[derive(Debug)]
@@ -147,7 +151,7 @@ impl Asking {
             std::path::absolute(&binary).map_err(|error| Fault::internal("find the program", error))
         });
         let params = resolved.transpose()?.map_or_else(|| json!({}), |binary| json!({"binary": binary}));
-        let done: Value = ask(&self.dir, "upgrade", &params)?;
+        let done: Value = ask_within(UPGRADE_PATIENCE, &self.dir, "upgrade", &params)?;
         self.show(&done, upgraded_text)
     }
 

@@ -21,7 +21,17 @@ pub(super) fn ask<T: DeserializeOwned>(
     method: &str,
     params: &impl Serialize,
 ) -> Result<T, Fault> {
-    begin(dir, method, params).map(|(_, answer)| answer)
+    ask_within(PATIENCE, dir, method, params)
+}
+
+/// As [`ask`], with the longest wait for an answer.
+pub(super) fn ask_within<T: DeserializeOwned>(
+    patience: Duration,
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<T, Fault> {
+    begin_within(patience, dir, method, params).map(|(_, answer)| answer)
 }
 
 /// As [`ask`], for an answer that something else comes after.
@@ -30,9 +40,18 @@ pub(super) fn begin<T: DeserializeOwned>(
     method: &str,
     params: &impl Serialize,
 ) -> Result<(BufReader<UnixStream>, T), Fault> {
+    begin_within(PATIENCE, dir, method, params)
+}
+
+fn begin_within<T: DeserializeOwned>(
+    patience: Duration,
+    dir: &Path,
+    method: &str,
+    params: &impl Serialize,
+) -> Result<(BufReader<UnixStream>, T), Fault> {
     let mut stream = BufReader::new(connect(dir)?);
-    let line =
-        exchange(&mut stream, &rpc::write_call(method, params)).map_err(|error| no_answer(dir, &error))?;
+    let line = exchange(&mut stream, &rpc::write_call(method, params), patience)
+        .map_err(|error| no_answer(dir, &error, patience))?;
     if line.is_empty() {
         return Err(Fault::new(
             Kind::SwitchDown,
@@ -67,9 +86,13 @@ pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fa
     Fault::socket(message)
 }
 
-fn exchange(stream: &mut BufReader<UnixStream>, request: &str) -> std::io::Result<String> {
-    stream.get_ref().set_read_timeout(Some(PATIENCE))?;
-    stream.get_ref().set_write_timeout(Some(PATIENCE))?;
+fn exchange(
+    stream: &mut BufReader<UnixStream>,
+    request: &str,
+    patience: Duration,
+) -> std::io::Result<String> {
+    stream.get_ref().set_read_timeout(Some(patience))?;
+    stream.get_ref().set_write_timeout(Some(patience))?;
     let written = stream.get_mut().write_all(request.as_bytes());
     let mut line = String::new();
     // A switch that will not serve us says so before it has read anything, and hangs up.
@@ -79,11 +102,11 @@ fn exchange(stream: &mut BufReader<UnixStream>, request: &str) -> std::io::Resul
     }
 }
 
-fn no_answer(dir: &Path, error: &std::io::Error) -> Fault {
+fn no_answer(dir: &Path, error: &std::io::Error, patience: Duration) -> Fault {
     let dir = dir.display();
     let message = match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            format!("the switch in {dir} did not answer within {} s; see its log", PATIENCE.as_secs())
+            format!("the switch in {dir} did not answer within {} s; see its log", patience.as_secs())
         }
         _ => format!("the switch in {dir} gave no answer: {error}"),
     };

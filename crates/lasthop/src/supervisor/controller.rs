@@ -34,12 +34,14 @@ use super::orders::{Asker, What};
 use super::port::Port;
 use super::requests::Question;
 use super::source::Source;
+use super::upgrade::Upgrade;
 
-/// How long the controller process is waited for: one that is stopped must not keep addresses from being shown.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long the controller process is waited for: one that is stopped must not keep addresses from being shown, and one that waits for
+/// a CPU is not to be left out.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a controller process may say nothing that does nothing about packets, or has not told addresses: then it hangs, and another
-/// one takes its place.
-const HANG_PATIENCE: Duration = Duration::from_secs(3);
+/// one takes its place. One that waits for a CPU for so long would be no sooner back if it was started anew.
+const HANG_PATIENCE: Duration = Duration::from_secs(8);
 
 /// How long the controller process goes without connections that it lost, for whatever reason that may come again.
 const RECONNECTION_PAUSE: Duration = Duration::from_secs(1);
@@ -149,7 +151,8 @@ pub(super) fn is_controlled(switch: &SwitchSpec) -> bool {
 impl Supervisor {
     /// Sees to it that there is a controller process if one is needed, that it knows what it has to, and the switch process it.
     pub(super) fn settle_plane(&mut self) {
-        if !matches!(self.stage, Stage::Starting | Stage::Serving) || self.upgrade.is_some() {
+        let is_handed_over = self.upgrade.as_ref().is_some_and(Upgrade::is_handed_over);
+        if !matches!(self.stage, Stage::Starting | Stage::Serving) || is_handed_over {
             return;
         }
         if !self.switches.iter().any(is_controlled) && self.plane.told.is_none() {

@@ -16,8 +16,9 @@ use super::orders::Asker;
 use super::port::Port;
 use super::source::Source;
 
-/// How long counters of the driver process are waited for: one that is stopped must not keep its ports from being shown.
-const COUNTERS_PATIENCE: Duration = Duration::from_millis(200);
+/// How long counters of the driver process are waited for: one that is stopped must not keep its ports from being shown, and
+/// one that waits for a CPU is not to be left out.
+const COUNTERS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The driver process, and who waits for it.
 #[derive(Debug)]

@@ -39,7 +39,7 @@ use super::{RunSettings, Supervisor};
 /// How long the last switch process may take to end by itself, now that its supervisor is gone.
 const END_PATIENCE: Duration = Duration::from_millis(100);
 /// And when it was killed.
-const DEATH_PATIENCE: Duration = Duration::from_secs(5);
+const DEATH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// All that was left.
 #[derive(Debug)]

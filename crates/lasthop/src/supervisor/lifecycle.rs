@@ -20,8 +20,8 @@ use super::port::Port;
 use super::source::Source;
 use super::succession::Editions;
 
-/// How long the switch may take to let its guests go.
-const END_PATIENCE: Duration = Duration::from_secs(3);
+/// How long the switch may take to let its guests go, or to come to rest: less than service managers wait for us.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Pause before a switch that could not come to rest is asked again.
 const REST_PAUSE: Duration = Duration::from_millis(20);

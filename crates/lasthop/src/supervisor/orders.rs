@@ -167,6 +167,9 @@ impl Supervisor {
     /// Takes what the switch has to say.
     pub(super) fn hear(&mut self) {
         let (life, (reports, is_over)) = (self.lives.starts(), self.lives.hear());
+        if !reports.is_empty() {
+            self.take_over_goes_on();
+        }
         reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
         // Not if another one has taken its place by what it said last.
         if is_over && self.lives.starts() == life {

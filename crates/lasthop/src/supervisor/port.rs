@@ -26,8 +26,9 @@ use super::device::DevicePort;
 use super::placeholder::Placeholder;
 use super::sockets::{ListenSocket, check_length, connect_to};
 
-/// How long a second connection may wait for the first one's hang-up, which can be on its way.
-const HOLD: Duration = Duration::from_secs(1);
+/// How long a second connection may wait for the first one's hang-up, which can be on its way: on a busy machine for longer than a
+/// second.
+const HOLD: Duration = Duration::from_secs(3);
 /// Pause between attempts to connect, and before the next guest after one that hung up at once; doubles.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);

@@ -20,8 +20,8 @@ use super::store::{Deed, Identity, Key};
 
 /// Of the records. A supervisor that knows another one begins anew.
 pub(super) const RECORD_VERSION: u64 = 1;
-/// How long the manager may take to make room for the last news.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the manager may take to make room for the last news: without them guests have to connect again.
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What there is one of.
 #[derive(Debug, Serialize, Deserialize)]

@@ -35,8 +35,13 @@ use super::orders::{Asker, What, switch_down};
 use super::source::Source;
 use super::succession::Editions;
 
-/// How long the new program has to answer, and the old switch to rest.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the new program may say nothing while the old one serves guests, and the old one until it has come to rest: nobody waits,
+/// and on a machine whose CPUs are all taken a program needs seconds to start.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long all that may take before the old one is told to rest, whatever the new program says.
+const ASKING_MAX: Duration = Duration::from_secs(60);
+/// How long the new switch may say nothing while guests wait for it. To start another one takes longer than to let it go on, unless it hangs.
+const TAKE_OVER_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a new process is told once more of sessions that changed while it was told. What changes then it is told when guests wait.
 const TURNS_MAX: u32 = 4;
 /// How long a new process may touch guests' memory beforehand; and once more while the old one comes to rest, which takes as long.
@@ -59,7 +64,7 @@ pub(super) enum Upgrade {
         heir: Process<Request, Report>,
         program: PathBuf,
         asker: Asker,
-        until: Instant,
+        deadline: Deadline,
         /// The switches when it was started: options of the default one are among its own.
         born: Vec<SwitchSpec>,
         introduction: Option<Introduction>,
@@ -77,9 +82,28 @@ pub(super) enum Upgrade {
         program: PathBuf,
         asker: Asker,
         since: Instant,
+        /// When it said something last, or got the guests.
+        heard: Instant,
         predecessor: Option<Process<Request, Report>>,
         refused: Vec<(u32, Fault)>,
     },
+}
+
+/// Until when a new program has to say something.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    asked: Instant,
+    heard: Instant,
+}
+
+impl Deadline {
+    fn new(now: Instant) -> Self {
+        Self { asked: now, heard: now }
+    }
+
+    fn until(&self) -> Instant {
+        (self.heard + PATIENCE).min(self.asked + ASKING_MAX)
+    }
 }
 
 /// What the new process was told before guests wait for it, and the ports that it will not have, which the old one does not have
@@ -135,9 +159,15 @@ impl Told {
 impl Upgrade {
     fn until(&self) -> Instant {
         match self {
-            Self::Asking { until, .. } => *until,
-            Self::Resting { since, .. } | Self::TakingOver { since, .. } => *since + PATIENCE,
+            Self::Asking { deadline, .. } => deadline.until(),
+            Self::Resting { since, .. } => *since + PATIENCE,
+            Self::TakingOver { heard, .. } => *heard + TAKE_OVER_PATIENCE,
         }
+    }
+
+    /// Whether the old switch has been told to rest.
+    pub(super) fn is_handed_over(&self) -> bool {
+        !matches!(self, Self::Asking { .. })
     }
 
     fn into_parts(self) -> (PathBuf, Asker) {
@@ -164,8 +194,8 @@ impl Supervisor {
         let mut heir = self.lives.stand_by(&program)?;
         self.poller.add(&heir.channel, Source::Heir.into(), Interest::READ)?;
         let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
-        let (until, asker, born) = (Instant::now() + PATIENCE, asker.clone(), self.switches.clone());
-        self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction: None });
+        let (deadline, asker, born) = (Deadline::new(Instant::now()), asker.clone(), self.switches.clone());
+        self.upgrade = Some(Upgrade::Asking { heir, program, asker, deadline, born, introduction: None });
         Ok(())
     }
 
@@ -194,12 +224,24 @@ impl Supervisor {
         }
     }
 
+    /// The switch process said something: if guests wait for it to take them over, it is at work.
+    pub(super) fn take_over_goes_on(&mut self) {
+        if let Some(Upgrade::TakingOver { heard, .. }) = &mut self.upgrade {
+            *heard = Instant::now();
+        }
+    }
+
     /// The new process has something to say before it takes over.
     pub(super) fn hear_heir(&mut self) {
         let Some(Upgrade::Asking { heir, .. } | Upgrade::Resting { heir, .. }) = &mut self.upgrade else {
             return;
         };
         let (reports, is_over) = heir.hear();
+        if let Some(Upgrade::Asking { deadline, .. }) = &mut self.upgrade
+            && !reports.is_empty()
+        {
+            deadline.heard = Instant::now();
+        }
         for (report, _) in reports {
             match report {
                 Report::Reply { result: Ok(Answer::Knows { version, prepares }), .. } => {
@@ -229,7 +271,7 @@ impl Supervisor {
             );
             return self.refuse_upgrade(&why);
         }
-        let Some(Upgrade::Asking { mut heir, program, asker, until, born, introduction }) =
+        let Some(Upgrade::Asking { mut heir, program, asker, deadline, born, introduction }) =
             self.upgrade.take()
         else {
             return;
@@ -239,7 +281,7 @@ impl Supervisor {
             // From here on: who waits for a CPU has short turns from his next one on.
             self.make_haste(heir.pid());
             let introduction = Some(self.introduce(&mut heir, prepares));
-            self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction });
+            self.upgrade = Some(Upgrade::Asking { heir, program, asker, deadline, born, introduction });
             if is_other {
                 self.refuse_upgrade(CHANGED);
             }
@@ -247,7 +289,7 @@ impl Supervisor {
         };
         if self.prepare_again(&mut heir, &mut introduction) {
             let introduction = Some(introduction);
-            self.upgrade = Some(Upgrade::Asking { heir, program, asker, until, born, introduction });
+            self.upgrade = Some(Upgrade::Asking { heir, program, asker, deadline, born, introduction });
             return;
         }
         self.make_haste(heir.pid());
@@ -334,7 +376,9 @@ impl Supervisor {
                 }
                 let predecessor = self.succeed(heir, program.clone(), &introduction.known);
                 let refused = introduction.refused;
-                self.upgrade = Some(Upgrade::TakingOver { program, asker, since, predecessor, refused });
+                let heard = Instant::now();
+                self.upgrade =
+                    Some(Upgrade::TakingOver { program, asker, since, heard, predecessor, refused });
             }
             (Err(fault), upgrade) => {
                 self.upgrade = upgrade;
@@ -381,7 +425,8 @@ impl Supervisor {
         // One that was asked for while a process started is not over with that start.
         let taking_over = self.upgrade.take_if(|upgrade| matches!(upgrade, Upgrade::TakingOver { .. }));
         self.hurry = None;
-        let Some(Upgrade::TakingOver { program, asker, since, predecessor, refused }) = taking_over else {
+        let Some(Upgrade::TakingOver { program, asker, since, predecessor, refused, .. }) = taking_over
+        else {
             return;
         };
         let pause_us = since.elapsed().as_micros() as u64;

@@ -13,8 +13,8 @@ const STACK_BYTES: usize = 32 << 10;
 /// Descriptors below this number are not kept there: more than there are before the first guest.
 const FDS_MAX: RawFd = 64;
 
-/// How long the process is waited for until it has done what it begins with: microseconds, if it is not killed before.
-const BEGIN_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the process is waited for until it has done what it begins with: microseconds once it has a CPU, if it is not killed before.
+const BEGIN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the process is told: what it begins with, the descriptor that it waits for, and others, which are open and which it closes.
 struct Told<B> {
@@ -45,7 +45,7 @@ pub(super) fn keep_memory<B: Fn() -> bool + Sync + 'static>(end: OwnedFd, begin:
     }
     let until = Instant::now() + BEGIN_PATIENCE;
     while !told.has_begun.load(Ordering::Acquire) && Instant::now() < until {
-        std::hint::spin_loop();
+        std::thread::yield_now(); // it may wait for this CPU
     }
     Ok(())
 }

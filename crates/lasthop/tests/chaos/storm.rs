@@ -16,8 +16,6 @@ use crate::watch::{Holding, guest_mappings, open_files};
 
 /// Actions between two checkpoints.
 const CHECKPOINT_ACTIONS: u64 = 50;
-/// Bytes of the switch's log that a failure shows.
-const LOG_BYTES: usize = 4000;
 /// Anonymous memory that the switch may have gained since the first checkpoint, in KiB: allocators keep some.
 const GROWTH_KIB_MAX: u64 = 16 * 1024;
 /// What the log says when there is another switch process.
@@ -72,15 +70,9 @@ pub(crate) struct Storm {
 impl Drop for Storm {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let log = self.switch.log();
             let bases: Vec<_> = self.places.iter().map(|place| place.base).collect();
-            let tail =
-                String::from_utf8_lossy(&log.as_bytes()[log.len().saturating_sub(LOG_BYTES)..]).into_owned();
             println!("chaos: failed with {:?}", self.plan);
-            println!(
-                "the switch's log ends:\n{tail}\nlast counts, then bases: {:?}\n{bases:?}",
-                self.counted
-            );
+            println!("last counts, then bases: {:?}\n{bases:?}", self.counted);
             println!("the switch process had open before the first guest: {:?}", self.open_alone);
             for (role, pid) in self.processes() {
                 println!("open now in {role} {pid}: {:?}", open_files(pid));

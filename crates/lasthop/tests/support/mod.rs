@@ -22,6 +22,8 @@ use tempfile::TempDir;
 
 /// Longest wait for anything, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of the switch's log that a failure shows.
+const LOG_BYTES: usize = 4000;
 
 /// Waits until `condition` gives something.
 pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
@@ -194,7 +196,13 @@ impl Switch {
 }
 
 impl Drop for Switch {
+    #[allow(clippy::print_stderr, reason = "the harness shows it with the failure")]
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read(self.base.path().join("log")).unwrap_or_default();
+            let tail = &log[log.len().saturating_sub(LOG_BYTES)..];
+            eprintln!("the log of {} ends:\n{}", self.dir().display(), String::from_utf8_lossy(tail));
+        }
         // Its switch process sees that and ends as well.
         let _ = self.child.kill();
         let _ = self.child.wait();
