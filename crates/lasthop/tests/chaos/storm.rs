@@ -11,8 +11,8 @@ use crate::action::{Action, garbage, half, may_die};
 use crate::crew::{Count, Member, Setting, vnic};
 use crate::outsiders::{self, Outsiders};
 use crate::random::Random;
-use crate::support::{Switch, eventually, is_alive, signal};
-use crate::watch::{Holding, guest_mappings, open_files};
+use crate::support::{Switch, eventually, is_alive, open_files, signal};
+use crate::watch::{Holding, guest_mappings};
 
 /// Actions between two checkpoints.
 const CHECKPOINT_ACTIONS: u64 = 50;

@@ -1,6 +1,5 @@
 //! What a process holds, from /proc.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 /// Memory of its own and open files.
@@ -29,14 +28,4 @@ pub(crate) fn fds(pid: u32) -> usize {
 pub(crate) fn guest_mappings(pid: u32) -> usize {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("the process lives");
     maps.lines().filter(|line| line.contains("memfd:lasthop-guest")).count()
-}
-
-/// What the descriptors of a process stand for, by number; nothing of one that is gone.
-pub(crate) fn open_files(pid: u32) -> BTreeMap<u32, String> {
-    let directory = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let of_entry = |entry: fs::DirEntry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        Some((number, fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned()))
-    };
-    directory.filter_map(of_entry).collect()
 }

@@ -10,6 +10,7 @@ pub(crate) mod sys;
 pub(crate) mod talkers;
 pub(crate) mod victims;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -221,4 +222,14 @@ pub(crate) fn fds(pid: u32) -> usize {
 
 pub(crate) fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// What the descriptors of a process stand for, by number; nothing of one that is gone.
+pub(crate) fn open_files(pid: u32) -> BTreeMap<u32, String> {
+    let directory = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let of_entry = |entry: std::fs::DirEntry| {
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some((number, std::fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned()))
+    };
+    directory.filter_map(of_entry).collect()
 }
