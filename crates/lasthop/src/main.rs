@@ -39,6 +39,7 @@ mod notify;
 mod orders;
 mod output;
 mod ovs;
+mod permissions;
 mod plan;
 mod poller;
 mod port;

@@ -423,3 +423,25 @@ fn a_capture_shows_what_a_wire_carries() {
     });
     assert!(file.metadata().expect("a file").len() > 100);
 }
+
+#[test]
+fn a_wire_that_is_a_bridges_port_is_warned_of_and_the_loopback_is_refused() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new(&["--vnic", "vm1", "--uplink", "wire"]);
+    lab.until("wire", "up");
+    let is_warned =
+        || lab.switch.ask(&["doctor", "wire"]).out.contains("wire is a port of a Linux bridge, too");
+    assert!(!is_warned());
+    lab.host.ip("link add virbr7 type bridge");
+    lab.host.ip("link set wire master virbr7");
+    eventually("the warning", || is_warned().then_some(()));
+    let shown = lab.switch.ask(&["port", "show", "wire"]).ok();
+    assert!(shown.contains("a port of a Linux bridge"), "{shown}");
+    lab.host.ip("link set wire nomaster");
+    eventually("no warning any more", || (!is_warned()).then_some(()));
+    let refused = lab.switch.ask(&["port", "add", "lo"]);
+    assert!(refused.err.contains("no Ethernet device"), "{}", refused.err);
+    assert_eq!(refused.code, Some(2));
+}

@@ -93,7 +93,7 @@ fn switches<'a>(dir: &Path, processes: &'a [Process]) -> Vec<(&'a Process, PathB
     let mut switches: Vec<_> =
         processes.iter().filter_map(|process| Some((process, process.run_dir()?))).collect();
     switches.sort_by_key(|(process, other)| {
-        (other.parent() != dir.parent(), process.uid != own_uid, process.pid)
+        (other.parent() != dir.parent(), process.user.uid != own_uid, process.pid)
     });
     switches
 }

@@ -59,6 +59,15 @@ fn driver(driver: &DriverFacts) -> Verdict {
 fn device(port: &DevicePortReport) -> Verdict {
     let (name, why) = (&port.device, port.why.clone().unwrap_or_default());
     match port.state.as_str() {
+        "up" if port.is_of_bridge => Verdict::warning(
+            format!(
+                "{name} is a port of a Linux bridge, too: the host and the switch both forward each frame, and frames may go round"
+            ),
+            format!(
+                "take it out of the bridge: ip link set {name} nomaster; or lasthop port del {}",
+                port.name
+            ),
+        ),
         "up" => Verdict::ok(format!(
             "{name} is up, {}, MTU {}",
             port.backend.map_or("no back end", |backend| backend.name()),
@@ -82,9 +91,10 @@ fn device(port: &DevicePortReport) -> Verdict {
         state if why.is_empty() => {
             Verdict::warning(format!("{name} is not served yet ({state})"), "ask again in a moment")
         }
-        state => {
-            Verdict::broken(format!("{name} is not served ({state}): {why}"), "see the log of lasthop run")
-        }
+        state => Verdict::broken(
+            format!("{name} is not served ({state}): {why}"),
+            format!("put that right; or do without it: lasthop port del {}", port.name),
+        ),
     }
 }
 

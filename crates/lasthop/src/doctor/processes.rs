@@ -5,6 +5,9 @@ use std::fmt::Display;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
+use crate::permissions::Credentials;
 use crate::procfs;
 use crate::rundir;
 
@@ -14,8 +17,8 @@ pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) name: String,
     pub(crate) arguments: Vec<String>,
-    pub(crate) uid: u32,
-    pub(crate) gids: Vec<u32>,
+    /// Whose it is.
+    pub(crate) user: Credentials,
     /// XDG_RUNTIME_DIR, where it may be seen.
     pub(crate) runtime_dir: Option<String>,
 }
@@ -34,10 +37,11 @@ impl Process {
             line.unwrap_or_default().split_whitespace().filter_map(|word| word.parse().ok()).collect()
         };
         let gids = numbers("Gid:").into_iter().skip(1).take(1).chain(numbers("Groups:")).collect();
+        // The directory of a process that may not be dumped is root's.
+        let uid = *numbers("Uid:").get(1)?;
         let environment = procfs::text(pid, "environ").unwrap_or_default();
         let runtime_dir = procfs::variable(&environment, "XDG_RUNTIME_DIR").map(harmless);
-        let uid = procfs::dir(pid).metadata().ok()?.uid();
-        Some(Self { pid, name, arguments, uid, gids, runtime_dir })
+        Some(Self { pid, name, arguments, user: Credentials { uid, gids }, runtime_dir })
     }
 
     /// All processes that look like front ends, and all switches.
@@ -88,10 +92,7 @@ impl Process {
     /// A QEMU has character devices for other things, too.
     fn is_of_card(&self, argument: &str) -> bool {
         let Some(id) = value(argument, "id") else { return true };
-        let user = format!("chardev={id}");
-        self.arguments
-            .iter()
-            .any(|other| other.contains("vhost-user") && other.split(',').any(|part| part == user))
+        self.arguments.iter().any(|other| is_card_at(other, id))
     }
 
     /// Whether its guest's memory is shared, as far as its command line tells.
@@ -155,7 +156,7 @@ impl Process {
         let joined =
             self.arguments.iter().find_map(|argument| argument.strip_prefix("--dir=").map(str::to_owned));
         let dir = self.arguments.windows(2).find_map(named).or(joined);
-        dir.map(PathBuf::from).or_else(|| rundir::default_of(self.uid == 0, self.runtime_dir.as_deref()))
+        dir.map(PathBuf::from).or_else(|| rundir::default_of(self.user.uid == 0, self.runtime_dir.as_deref()))
     }
 }
 
@@ -199,6 +200,16 @@ pub(crate) enum Sharing {
     Private(&'static str),
 }
 
+/// Whether this is the `-netdev` of a vhost-user card at the character device `id`: as people write it, or as JSON, which libvirt
+/// writes.
+fn is_card_at(argument: &str, id: &str) -> bool {
+    if argument.starts_with('{') {
+        let Ok(netdev) = serde_json::from_str::<Value>(argument) else { return false };
+        return netdev["type"] == "vhost-user" && netdev["chardev"] == id;
+    }
+    argument.contains("vhost-user") && value(argument, "chardev") == Some(id)
+}
+
 /// The value of a key in `word,key=value,...`.
 fn value<'a>(argument: &'a str, key: &str) -> Option<&'a str> {
     argument.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='))
@@ -235,6 +246,8 @@ mod tests {
         assert_eq!(sockets("ch --net vhost_user=true,socket=/r/c.sock"), [PathBuf::from("/r/c.sock")]);
         assert_eq!(sockets("linux.uml mem=64M virtio_uml.device=/r/d.sock:1"), [PathBuf::from("/r/d.sock")]);
         assert!(sockets(&format!("qemu {monitor}")).is_empty());
+        let libvirts = r#"-chardev socket,id=charnet0,path=/r/e.sock,reconnect=1 -netdev {"type":"vhost-user","chardev":"charnet0","id":"hostnet0"}"#;
+        assert_eq!(sockets(&format!("qemu {monitor} {libvirts}")), [PathBuf::from("/r/e.sock")]);
     }
 
     #[test]
@@ -263,7 +276,7 @@ mod tests {
         assert_eq!(process("lasthop doctor --dir /r").run_dir(), None);
         assert_eq!(process("lasthop run").run_dir(), Some(PathBuf::from("/run/lasthop")));
         let user = |runtime_dir: Option<&str>| Process {
-            uid: 7,
+            user: Credentials { uid: 7, gids: Vec::new() },
             runtime_dir: runtime_dir.map(str::to_owned),
             ..process("lasthop run")
         };

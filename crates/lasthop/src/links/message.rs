@@ -26,6 +26,8 @@ const NLM_F_CREATE: u16 = 0x400;
 
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_SLAVE_KIND: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 
@@ -53,6 +55,8 @@ pub(crate) struct Device {
     /// Up, and with a carrier.
     pub(crate) has_link: bool,
     pub(crate) mtu_bytes: u32,
+    /// A port of a Linux bridge.
+    pub(crate) is_of_bridge: bool,
 }
 
 /// What limits how much passes a device (tc(8)).
@@ -143,7 +147,13 @@ fn device(payload: &[u8]) -> Option<Device> {
         is_up: flags & IFF_UP != 0,
         has_link: flags & IFF_UP != 0 && flags & IFF_LOWER_UP != 0,
         mtu_bytes: find(attributes, IFLA_MTU).and_then(|value| word(value, 0)).unwrap_or(0),
+        is_of_bridge: is_of_bridge(attributes),
     })
+}
+
+fn is_of_bridge(attributes: &[u8]) -> bool {
+    let kind = find(attributes, IFLA_LINKINFO).and_then(|info| find(info, IFLA_INFO_SLAVE_KIND));
+    kind.is_some_and(|kind| kind.strip_suffix(b"\0").unwrap_or(kind) == b"bridge")
 }
 
 fn limited(payload: &[u8], is_set: bool) -> Option<Limited> {
@@ -221,7 +231,7 @@ mod tests {
         ];
         let device = |index, name: &str, is_up| {
             let name = name.to_owned();
-            News::Device(Device { index, name, is_up, has_link: is_up, mtu_bytes: 9000 })
+            News::Device(Device { index, name, is_up, has_link: is_up, mtu_bytes: 9000, is_of_bridge: false })
         };
         // What has an odd length is filled up by the kernel.
         let bytes: Vec<u8> = bytes

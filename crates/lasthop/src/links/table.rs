@@ -67,7 +67,14 @@ mod tests {
 
     fn device(index: u32, name: &str) -> News {
         let name = name.to_owned();
-        News::Device(Device { index, name, is_up: true, has_link: true, mtu_bytes: 1500 })
+        News::Device(Device {
+            index,
+            name,
+            is_up: true,
+            has_link: true,
+            mtu_bytes: 1500,
+            is_of_bridge: false,
+        })
     }
 
     fn names(table: &mut Table, news: impl IntoIterator<Item = News>) -> Vec<String> {

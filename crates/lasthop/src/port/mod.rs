@@ -22,6 +22,8 @@ use crate::vnic::{FeatureSet, Name, VnicSpec, limits, mac_text, vid_number, vlan
 
 /// Longest name of a network device, in bytes (linux/if.h: IFNAMSIZ less its zero).
 const DEVICE_BYTES_MAX: usize = 15;
+/// The loopback device of each network namespace.
+const LOOPBACK: &str = "lo";
 
 /// One device port as asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,6 +190,12 @@ impl PortSpec {
     pub(crate) fn check(&self) -> Result<(), Fault> {
         self.vnic().check()?;
         check_device(self.device_name())?;
+        if self.device_name() == LOOPBACK {
+            return Err(self.wrong(
+                "is over the host's loopback, which is no Ethernet device; name a network card, or make a port for the host: \
+                 lasthop port add br0,tap=br0,address=192.0.2.1/24",
+            ));
+        }
         if self.device.is_some() && self.is_tap() {
             return Err(self.wrong("has both device and tap; a tap is its own device: leave one out"));
         }
@@ -286,6 +294,7 @@ mod tests {
             ("a,vlan=5,trunk=6", "both vlan and trunk"),
             ("a-name-of-16-byt", "name of a network device"),
             ("a,device=a/b", "name of a network device"),
+            ("lo", "no Ethernet device"),
         ] {
             assert!(refusal(text).contains(words), "{text}: {}", refusal(text));
         }

@@ -34,6 +34,9 @@ pub(crate) struct DevicePortReport {
     pub(crate) mac: Option<String>,
     /// Whether the device is up and has a carrier.
     pub(crate) has_link: bool,
+    /// Whether the device is a port of a Linux bridge, too.
+    #[serde(default)]
+    pub(crate) is_of_bridge: bool,
     /// Virtio features that the driver process and the switch agreed on.
     pub(crate) features: Vec<String>,
     pub(crate) driver: DriverFacts,

@@ -1,12 +1,54 @@
 //! A vnic as elements of a libvirt domain.
 
+use std::path::Path;
+
 use crate::report::VnicReport;
 use crate::vnic::Mode;
 
+use crate::permissions::Credentials;
+
 use super::mac;
 
-/// What goes into `<domain>` and what goes into its `<devices>`.
-pub(crate) fn libvirt(vnic: &VnicReport) -> String {
+/// Whom libvirt runs QEMU as: on Debian and its relatives, and on Fedora and its relatives.
+const USERS: &[&str] = &["libvirt-qemu", "qemu"];
+
+/// What libvirt has no words for: without KVM, QEMU 7.2 crashes when its guest turns on MSI-X.
+const TCG: &str = "<!-- in <domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>; net0 is its first interface -->
+<qemu:override>
+  <qemu:device alias='net0'>
+    <qemu:frontend>
+      <qemu:property name='vectors' type='unsigned' value='0'/>
+    </qemu:frontend>
+  </qemu:device>
+</qemu:override>
+";
+
+/// What to know about the elements: who may not connect yet, and what else the guest needs.
+pub(crate) fn libvirt_hint(vnic: &VnicReport, tcg: bool) -> Option<String> {
+    let closed = Credentials::of_one(USERS).filter(|_| vnic.mode == Mode::Listen).and_then(|(name, user)| {
+        let closed = user.closed_at(&vnic.socket)?;
+        Some(access_hint(vnic, &name, &user, &closed))
+    });
+    let tcg = (!tcg).then(|| "without KVM, QEMU 7.2 crashes: add --tcg".to_owned());
+    let hints: Vec<String> = closed.into_iter().chain(tcg).collect();
+    (!hints.is_empty()).then(|| hints.join("; "))
+}
+
+/// How the user that libvirt runs QEMU as gets to the socket: without that, `virsh start` waits for ever.
+fn access_hint(vnic: &VnicReport, name: &str, user: &Credentials, closed: &Path) -> String {
+    let shown = closed.display();
+    if closed != vnic.socket {
+        return format!("{name}, whom libvirt runs QEMU as, may not enter {shown}: chgrp, chmod g+x");
+    }
+    let group = user.group().unwrap_or_else(|| name.to_owned());
+    format!(
+        "{name}, whom libvirt runs QEMU as, may not connect to {shown}: lasthop vnic set {} socket-group={group}",
+        vnic.name
+    )
+}
+
+/// What goes into `<domain>` and what goes into its `<devices>`; with `tcg` for a guest without KVM.
+pub(crate) fn libvirt(vnic: &VnicReport, tcg: bool) -> String {
     let path = escape(&vnic.socket.to_string_lossy());
     let source = match vnic.mode {
         Mode::Listen => format!(
@@ -26,8 +68,9 @@ pub(crate) fn libvirt(vnic: &VnicReport) -> String {
         "<!-- in <domain>: memory that the switch can read and write -->\n\
          <memoryBacking>\n  <source type='memfd'/>\n  <access mode='shared'/>\n</memoryBacking>\n\
          <!-- in <devices> -->\n\
-         <interface type='vhostuser'>\n  {}\n</interface>\n",
-        interface.join("\n  ")
+         <interface type='vhostuser'>\n  {}\n</interface>\n{}",
+        interface.join("\n  "),
+        if tcg { TCG } else { "" }
     )
 }
 
@@ -43,7 +86,27 @@ mod tests {
     use super::*;
 
     fn text(vnic: &str, socket: &str) -> String {
-        libvirt(&VnicReport::new(&vnic.parse().expect("a vnic"), PathBuf::from(socket), "running"))
+        libvirt(&report(vnic, socket), false)
+    }
+
+    fn report(vnic: &str, socket: &str) -> VnicReport {
+        VnicReport::new(&vnic.parse().expect("a vnic"), PathBuf::from(socket), "running")
+    }
+
+    #[test]
+    fn a_guest_without_kvm_has_no_vectors() {
+        let text = libvirt(&report("vm1", "/s"), true);
+        assert!(text.contains("name='vectors' type='unsigned' value='0'"), "{text}");
+        assert!(!libvirt(&report("vm1", "/s"), false).contains("vectors"));
+    }
+
+    #[test]
+    fn who_may_not_connect_is_told_how_to() {
+        let (vnic, user) = (report("vm1", "/r/vm1.sock"), Credentials { uid: 7, gids: vec![0] });
+        let hint = access_hint(&vnic, "libvirt-qemu", &user, Path::new("/r/vm1.sock"));
+        assert!(hint.ends_with("lasthop vnic set vm1 socket-group=root"), "{hint}");
+        let hint = access_hint(&vnic, "libvirt-qemu", &user, Path::new("/r"));
+        assert!(hint.contains("may not enter /r: "), "{hint}");
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod vnic;
 pub(crate) use change::vnic_set;
 pub(crate) use cloud_hypervisor::{cloud_hypervisor, cloud_hypervisor_hint};
 pub(crate) use config::config;
-pub(crate) use libvirt::libvirt;
+pub(crate) use libvirt::{libvirt, libvirt_hint};
 pub(crate) use plan::{plan, plan_sum};
 pub(crate) use port::{port, port_added, port_list};
 pub(crate) use qemu::{qemu, qemu_hint};

@@ -276,6 +276,11 @@ impl DevicePort {
         self.seen.as_ref().is_some_and(|device| device.has_link)
     }
 
+    /// Whether the device is a port of a Linux bridge, too.
+    pub(super) fn is_of_bridge(&self) -> bool {
+        self.seen.as_ref().is_some_and(|device| device.is_of_bridge)
+    }
+
     /// The device's MTU in bytes, as far as it is known.
     pub(super) fn mtu_bytes(&self) -> Option<u32> {
         let seen = self.seen.as_ref().map(|device| device.mtu_bytes);
@@ -316,7 +321,14 @@ mod tests {
     }
 
     fn device(index: u32, is_up: bool) -> Device {
-        Device { index, name: "eth1".to_owned(), is_up, has_link: is_up, mtu_bytes: 1500 }
+        Device {
+            index,
+            name: "eth1".to_owned(),
+            is_up,
+            has_link: is_up,
+            mtu_bytes: 1500,
+            is_of_bridge: false,
+        }
     }
 
     fn port(text: &str) -> DevicePort {

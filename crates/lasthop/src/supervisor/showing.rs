@@ -79,6 +79,7 @@ impl Supervisor {
             mtu: device.mtu_bytes(),
             mac: facts.map(|facts| lasthop_verdict::Mac(facts.mac).to_string()),
             has_link: device.has_link(),
+            is_of_bridge: device.is_of_bridge(),
             features: inside.as_ref().map(|inside| inside.features.clone()).unwrap_or_default(),
             driver: self.driver_facts(),
             counters: DeviceCounters::from(&device.counters),

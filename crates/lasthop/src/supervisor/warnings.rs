@@ -43,7 +43,11 @@ impl<'a> Warner<'a> {
         let not_taken = inside.and_then(|inside| mtu_not_taken(port, inside));
         let disagrees = inside.and_then(|inside| mtu_of_vmm(port, inside));
         let limits = port.placeholder.as_ref().and_then(|placeholder| placeholder.limits.warning());
-        not_taken.into_iter().chain(disagrees).chain(self.mtu_larger(port)).chain(limits).collect()
+        let bridge = port.device().filter(|device| device.is_of_bridge()).map(|device| {
+            format!("{} is a port of a Linux bridge, too: both forward each frame", device.spec.device_name())
+        });
+        let of_mtu = not_taken.into_iter().chain(disagrees).chain(self.mtu_larger(port));
+        of_mtu.chain(limits).chain(bridge).collect()
     }
 
     /// None of a device that is not there, or not open: nothing passes it.

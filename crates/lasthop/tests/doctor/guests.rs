@@ -62,6 +62,14 @@ fn a_vlan_that_nobody_else_has_is_told() {
     let switch = Switch::start(&["--vnic", "vm1,vlan=10", "--vnic", "vm2"]);
     let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
     warns(&switch, &["vm1 link", "VLAN mismatch", "VLAN 10", "vlan=10"]);
+    assert_eq!(switch.json(&["vnic", "show", "vm2"])["vlan"], 10, "as the remedy says");
+}
+
+#[test]
+fn vlans_that_differ_are_broken() {
+    let switch = Switch::start(&["--vnic", "vm1,vlan=10", "--vnic", "vm2,vlan=20,mtu=1400"]);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    blames(&switch, &["vm1 link", "VLAN mismatch", "VLAN 10", "vnic add vm2,mtu=1400,vlan=10"]);
 }
 
 #[test]
@@ -78,7 +86,7 @@ fn tags_that_a_vnic_does_not_take_are_told() {
 fn vnics_that_are_all_isolated_are_told() {
     let switch = Switch::start(&["--vnic", "vm1,isolated=true", "--vnic", "vm2,isolated=true"]);
     let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
-    warns(&switch, &["vm1 link", "all others are isolated"]);
+    blames(&switch, &["vm1 link", "all others are isolated"]);
 }
 
 #[test]

@@ -36,12 +36,35 @@ fn diagnosed(switch: &Switch, words: &[&str]) -> Answer {
     found.unwrap_or_else(|_| panic!("{words:?} are not in the first three lines of:\n{last}"))
 }
 
+/// Runs what the remedies say to type, with placeholders filled in: nothing of it is refused.
+fn try_remedies(switch: &Switch, text: &str) {
+    let command = format!("lasthop --dir {} ", switch.dir().display());
+    for remedy in text.lines().filter_map(|line| line.trim().strip_prefix("remedy: ")) {
+        for rest in remedy.split(&command).skip(1) {
+            let is_over =
+                |word: &str| ["&&", "or", "prints", "tells", "for"].contains(&word) || word.starts_with('(');
+            let mut words = Vec::new();
+            for word in rest.split(' ').take_while(|word| !is_over(word)) {
+                let bare = word.trim_end_matches([';', ':', ',', ')']);
+                words.push(bare.replace("BYTES", "1400").replace("NAME", "spare"));
+                if bare != word {
+                    break;
+                }
+            }
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let answer = switch.ask(&words);
+            assert_eq!(answer.code, Some(0), "{words:?} of \"{remedy}\": {}{}", answer.out, answer.err);
+        }
+    }
+}
+
 /// Something is broken, and the first three lines say what.
 fn blames(switch: &Switch, words: &[&str]) {
     let answer = diagnosed(switch, words);
     assert_eq!(answer.code, Some(1), "{}", answer.out);
     assert!(answer.out.starts_with("not ok: "), "{}", answer.out);
     assert!(first_lines(&answer.out).contains("remedy: "), "{}", answer.out);
+    try_remedies(switch, &answer.out);
 }
 
 /// Nothing is broken, but something is not as it could be.
@@ -49,6 +72,7 @@ fn warns(switch: &Switch, words: &[&str]) {
     let answer = diagnosed(switch, words);
     assert_eq!(answer.code, Some(0), "{}", answer.out);
     assert!(answer.out.starts_with("warning: "), "{}", answer.out);
+    try_remedies(switch, &answer.out);
 }
 
 fn send(guest: &mut Guest, to: [u8; 6], from: [u8; 6], len: usize) {

@@ -1,6 +1,7 @@
 //! Sockets: wrong, stale, gone, taken, or silent.
 
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -126,7 +127,23 @@ fn a_vmm_without_permission_is_named() {
     let _vmm = Vmm::start_with(&words, |command| {
         command.uid(65534).gid(65534);
     });
-    blames(&switch, &["vm1 peer", "no permission", "uid 65534", "socket-group"]);
+    blames(&switch, &["vm1 peer", "no permission", "uid 65534", "socket-group=nogroup"]);
+}
+
+#[test]
+fn a_libvirt_guest_without_permission_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        return; // nobody else to be
+    }
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    let chardev = format!("socket,id=charnet0,path={},reconnect=1", switch.path("vm1.sock").display());
+    let netdev = r#"{"type":"vhost-user","chardev":"charnet0","id":"hostnet0"}"#;
+    let _vmm = Vmm::start_with(&["-chardev", &chardev, "-netdev", netdev], |command| {
+        command.uid(65534).gid(65534);
+    });
+    blames(&switch, &["vm1 peer", "no permission", "uid 65534", "socket-group=nogroup"]);
+    std::fs::set_permissions(switch.base.path(), std::fs::Permissions::from_mode(0o711)).expect("opened");
+    diagnosed(&switch, &["vm1 peer", "was started for this socket"]);
 }
 
 #[test]

@@ -20,6 +20,11 @@ fn a_vnic_is_shown_for_each_vmm() {
         let json = switch.json(&["vnic", "show", "vm1", flag]);
         assert_eq!(json[flag.trim_start_matches('-')].as_str(), Some(shown.as_str()));
     }
+    for flag in ["--qemu", "--libvirt"] {
+        let shown = switch.ask(&["vnic", "show", "vm1", flag, "--tcg"]);
+        assert!(shown.out.contains("vectors") && !shown.err.contains("--tcg"), "{}{}", shown.out, shown.err);
+    }
+    assert_eq!(switch.ask(&["vnic", "show", "vm1", "--tcg"]).code, Some(2), "of a VMM's words only");
     assert_eq!(switch.ask(&["vnic", "show", "vm1", "--qemu", "--testpmd"]).code, Some(2), "one at a time");
 }
 

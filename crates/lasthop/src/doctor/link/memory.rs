@@ -34,7 +34,8 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
             SHARE,
         );
     }
-    if is_silent(session) && !has_traffic(case) {
+    let is_shared = matches!(private, Some((_, Sharing::Shared)));
+    if !is_shared && !is_in_use(session) && !has_traffic(case) && has_been_silent(case) {
         return silent(session);
     }
     let kinds = memory.kinds.join(", ");
@@ -55,6 +56,16 @@ fn nothing(case: &Case<'_>, private: Option<(String, Sharing)>) -> Verdict {
             SHARE,
         ),
     }
+}
+
+/// The guest has written to the memory that we see: what else its rings are empty for, the guest does on purpose.
+fn is_in_use(session: &SessionFacts) -> bool {
+    session.memory.filled_bytes >= BOOTED_BYTES
+}
+
+/// Both times that it was looked at: a driver that starts is kicked for before it has anything in its rings.
+fn has_been_silent(case: &Case<'_>) -> bool {
+    [case.before, case.now].iter().all(|facts| facts.session.as_ref().is_some_and(is_silent))
 }
 
 /// Rings run and were kicked, and there was never anything in them.

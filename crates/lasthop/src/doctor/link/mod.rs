@@ -74,12 +74,25 @@ impl<'a> From<&'a PortSpec> for Neighbour<'a> {
     }
 }
 
+impl Neighbour<'_> {
+    /// Without VLAN settings it takes frames as they are.
+    fn passes_tags(&self) -> bool {
+        self.vlan.is_none() && self.trunk.is_none() && self.native.is_none()
+    }
+}
+
 impl<'a> Case<'a> {
+    /// The other vnics of its switch.
+    fn vnics(&self) -> impl Iterator<Item = &'a VnicReport> {
+        let own = &self.now.vnic;
+        let vnics = self.facts.vnics.iter().map(|vnic| &vnic.vnic);
+        vnics.filter(move |other| other.switch == own.switch && other.name != own.name)
+    }
+
     /// The other vnics and the device ports of its switch.
     fn neighbours(&self) -> impl Iterator<Item = Neighbour<'a>> {
         let own = &self.now.vnic;
-        let vnics = self.facts.vnics.iter().map(|vnic| &vnic.vnic);
-        let vnics = vnics.filter(move |other| other.switch == own.switch && other.name != own.name);
+        let vnics = self.vnics();
         let ports = self.facts.ports.iter().map(|port| &port.settings);
         let ports = ports.filter(move |port| port.switch == own.switch);
         vnics.map(Neighbour::from).chain(ports.map(Neighbour::from))

@@ -1,6 +1,6 @@
 //! A vnic's socket, and who is at the other end.
 
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use crate::doctor::finding::Verdict;
@@ -135,9 +135,10 @@ fn nobody_came(case: &Case<'_>) -> Verdict {
 /// A process names this very socket.
 fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
     let path = &case.now.vnic.socket;
-    if let Some(closed) = closed_to(process, path) {
+    if let Some(closed) = process.user.closed_at(path) {
         let remedy = if closed == *path {
-            format!("lasthop vnic set {} socket-group=GROUP, one that it is in", case.now.name())
+            let group = process.user.group().unwrap_or_else(|| "kvm".to_owned());
+            format!("lasthop vnic set {} socket-group={group}", case.now.name())
         } else {
             format!(
                 "let it into {}: chgrp, chmod g+x; or give the vnic a socket=PATH elsewhere",
@@ -149,7 +150,7 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
                 "{} has no permission to connect: {} is closed to its user (uid {})",
                 process.title(),
                 closed.display(),
-                process.uid
+                process.user.uid
             ),
             remedy,
         );
@@ -171,28 +172,4 @@ fn elsewhere<'a>(case: &Case<'a>) -> Option<(&'a Process, &'a PathBuf)> {
     let near = case.sockets.strays.iter().filter(|(_, path)| is_near(path));
     let nearest = near.min_by_key(|(_, path)| path.file_name() != own.file_name());
     nearest.map(|(process, path)| (*process, path))
-}
-
-/// The first part of `path` that a process may not pass, judged by mode bits alone.
-fn closed_to(process: &Process, path: &Path) -> Option<PathBuf> {
-    const SEARCH: u32 = 1;
-    const WRITE: u32 = 2;
-    if process.uid == 0 {
-        return None;
-    }
-    let mut parts: Vec<&Path> = path.ancestors().collect();
-    parts.reverse();
-    let is_closed = |part: &&Path| {
-        let Ok(meta) = part.metadata() else { return false };
-        let wanted = if meta.is_dir() { SEARCH } else { WRITE };
-        let shift = if meta.uid() == process.uid {
-            6
-        } else if process.gids.contains(&meta.gid()) {
-            3
-        } else {
-            0
-        };
-        meta.mode() >> shift & wanted == 0
-    };
-    parts.into_iter().find(is_closed).map(Path::to_path_buf)
 }

@@ -3,6 +3,11 @@
 use lasthop_verdict::Vid;
 
 use crate::doctor::finding::Verdict;
+use crate::fault::Fault;
+use crate::report::VnicReport;
+use crate::rundir::control_socket;
+use crate::vnic::VnicSpec;
+use crate::vnic::change::command_text;
 
 use super::{Case, Neighbour};
 
@@ -14,17 +19,76 @@ pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
         return None;
     }
     if own.isolated && others.iter().all(|other| other.is_isolated) {
-        return Some(Verdict::warning(
+        return Some(Verdict::broken(
             "this vnic and all others are isolated: isolated ones do not talk to each other",
-            format!("lasthop vnic set {} isolated=false, or at one that all may talk to", own.name),
+            anew(own, |spec| spec.isolated = false),
         ));
     }
     let vid = own.vlan?;
-    (!others.iter().any(|other| carries(other, vid))).then(|| {
-        Verdict::warning(
-            format!("VLAN mismatch: this vnic is in VLAN {vid}, and no other one carries it; without vlan= they reach it by tagged frames only"),
-            format!("lasthop vnic set NAME vlan={vid} (or trunk={vid}) for those that are to talk to it"),
+    if others.iter().any(|other| carries(other, vid)) {
+        return None;
+    }
+    let remedy = match case.vnics().next() {
+        Some(other) => {
+            let take_in = |spec: &mut VnicSpec| match &spec.trunk {
+                Some(_) => spec.native = Some(vid),
+                None => (spec.vlan, spec.native) = (Some(vid), None),
+            };
+            format!("each vnic that is to talk to it is made anew in that VLAN: {}", anew(other, take_in))
+        }
+        None => format!("give a port of its switch that VLAN: vlan={vid}, or trunk={vid}"),
+    };
+    Some(if others.iter().any(Neighbour::passes_tags) {
+        let text = format!(
+            "VLAN mismatch: this vnic is in VLAN {vid}, and no other one carries it; without vlan= they reach it by tagged frames only"
+        );
+        Verdict::warning(text, remedy)
+    } else {
+        Verdict::broken(
+            format!("VLAN mismatch: this vnic is in VLAN {vid}, and no other one carries it"),
+            remedy,
         )
+    })
+}
+
+/// The commands that make a vnic anew with another setting, which cannot change while it exists.
+fn anew(vnic: &VnicReport, change: impl FnOnce(&mut VnicSpec)) -> String {
+    let name = &vnic.name;
+    let Ok(mut spec) = spec_of(vnic) else {
+        return format!("lasthop vnic del {name} && lasthop vnic add {name} (with other options)");
+    };
+    change(&mut spec);
+    format!("lasthop vnic del {name} && lasthop vnic add {} (its guest attaches again)", command_text(&spec))
+}
+
+/// What a vnic was asked for as.
+fn spec_of(vnic: &VnicReport) -> Result<VnicSpec, Fault> {
+    let dir = vnic.socket.parent().filter(|dir| control_socket(dir).exists());
+    let spec = VnicSpec {
+        switch: vnic.switch.clone(),
+        socket: Some(vnic.socket.clone()),
+        mode: vnic.mode,
+        mac: vnic.mac,
+        queues: vnic.queues,
+        mtu: vnic.mtu,
+        memory_max: vnic.memory_max,
+        features_off: vnic.features_off.clone(),
+        storm_broadcast: vnic.storm_broadcast,
+        storm_multicast: vnic.storm_multicast,
+        storm_unknown: vnic.storm_unknown,
+        link: vnic.link,
+        socket_mode: vnic.socket_mode,
+        socket_owner: vnic.socket_owner.clone(),
+        socket_group: vnic.socket_group.clone(),
+        vlan: vnic.vlan,
+        trunk: vnic.trunk.clone(),
+        native: vnic.native,
+        isolated: vnic.isolated,
+        ..VnicSpec::named(vnic.name.parse()?)
+    };
+    Ok(match dir {
+        Some(dir) => spec.without_default_socket(dir),
+        None => spec,
     })
 }
 
