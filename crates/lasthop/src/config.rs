@@ -37,6 +37,7 @@ use toml::Spanned;
 use lasthop_modules::{FDB_ENTRIES_LIMIT, FDB_ENTRIES_MIN};
 
 use crate::cpus::CpuList;
+use crate::device_patterns::DevicePatterns;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
 use crate::hysteresis::Hysteresis;
@@ -126,6 +127,8 @@ struct File {
     sandbox: Option<sandbox::Mode>,
     #[serde(rename = "control-group")]
     control_group: Option<String>,
+    #[serde(rename = "datapath-devices")]
+    datapath_devices: Option<DevicePatterns>,
     #[serde(default)]
     switch: Vec<Spanned<SwitchSpec>>,
     #[serde(default)]
@@ -233,6 +236,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         hysteresis_us: file.hysteresis_us,
         sandbox: file.sandbox,
         control_group: file.control_group,
+        datapath_devices: file.datapath_devices,
     };
     Ok(Config { settings, switches, vnics, ports, fdb: file.fdb })
 }

@@ -26,6 +26,7 @@ mod config;
 mod controller;
 mod cpus;
 mod descriptors;
+mod device_patterns;
 mod doctor;
 mod driver;
 mod fault;

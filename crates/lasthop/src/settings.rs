@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{FdbEntries, ModuleName};
 use crate::cpus::CpuList;
+use crate::device_patterns::DevicePatterns;
 use crate::fault::Fault;
 use crate::hysteresis::Hysteresis;
 use crate::sandbox;
@@ -57,6 +58,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "GROUP")]
     #[serde(default)]
     pub(crate) control_group: Option<String>,
+    /// Network devices that a controller outside may have as ports, and taps that it may have made, by name, as in eth1,br*
+    /// [default: all if a switch has controller=external, else none]
+    #[arg(long, value_name = "NAMES")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) datapath_devices: Option<DevicePatterns>,
 }
 
 impl Settings {
@@ -73,6 +79,7 @@ impl Settings {
             hysteresis_us: self.hysteresis_us.or(other.hysteresis_us),
             sandbox: self.sandbox.or(other.sandbox),
             control_group: self.control_group.or(other.control_group),
+            datapath_devices: self.datapath_devices.or(other.datapath_devices),
         }
     }
 }
@@ -118,6 +125,7 @@ impl SwitchSettings {
             hysteresis_us,
             sandbox,
             control_group: _,
+            datapath_devices: _,
         } = asked;
         cpus.as_ref().map_or(Ok(()), CpuList::check)?;
         Ok(Self {

@@ -89,7 +89,7 @@ fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
 /// Flags win over the file, and their switches and vnics come after its.
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let asked = flags.settings.over(file.settings);
-    let control_group = asked.control_group.clone();
+    let (control_group, datapath_devices) = (asked.control_group.clone(), asked.datapath_devices.clone());
     let switch = SwitchSettings::new(asked)?;
     let named = file.switches.into_iter().chain(flags.switches);
     let switches: Vec<_> = std::iter::once(switch.default_switch()).chain(named).collect();
@@ -101,7 +101,7 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     (1..ports.len()).try_for_each(|at| port::check_beside(&ports[at], &ports[..at]))?;
     switches::check_members(&switches, &all)?;
     check_entries(&file.fdb, &all)?;
-    Ok(RunSettings { dir, control_group, switch, switches, vnics, ports, fdb: file.fdb })
+    Ok(RunSettings { dir, control_group, datapath_devices, switch, switches, vnics, ports, fdb: file.fdb })
 }
 
 #[cfg(test)]

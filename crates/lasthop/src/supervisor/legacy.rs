@@ -354,6 +354,7 @@ mod tests {
         let settings = |vnics: &[&str], switches: &[&str]| RunSettings {
             dir: "/run/test".into(),
             control_group: None,
+            datapath_devices: None,
             switch: SwitchSettings::new(Settings::default()).expect("defaults"),
             switches: switches.iter().map(|switch| switch.parse().expect("a switch")).collect(),
             vnics: vnics.iter().map(|vnic| vnic.parse().expect("a vnic")).collect(),

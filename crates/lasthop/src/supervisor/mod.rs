@@ -54,6 +54,7 @@ use serde_json::Value;
 
 use crate::clock::earlier;
 use crate::descriptors;
+use crate::device_patterns::DevicePatterns;
 use crate::fault::Fault;
 use crate::fdb::StaticEntry;
 use crate::links::Links;
@@ -94,6 +95,8 @@ pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
     /// Whose members may use the control socket.
     pub(crate) control_group: Option<String>,
+    /// Devices that a control plane may have; `None` is all or none, as switches are.
+    pub(crate) datapath_devices: Option<DevicePatterns>,
     pub(crate) switch: SwitchSettings,
     /// The default one first.
     pub(crate) switches: Vec<SwitchSpec>,
@@ -174,6 +177,7 @@ struct Supervisor {
     /// What a switch process told of datapaths last.
     datapaths: Option<Value>,
     control_group: Option<String>,
+    datapath_devices: Option<DevicePatterns>,
     /// Clients whose request was just answered.
     answered: VecDeque<u32>,
     waiting: BTreeMap<u64, Waiting>,
@@ -224,6 +228,7 @@ impl Supervisor {
             entrance: Some(entrance),
             datapaths: None,
             control_group,
+            datapath_devices: run.datapath_devices.clone(),
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
             next_request: 0,

@@ -17,12 +17,17 @@ use crate::fault::{Fault, Kind};
 use crate::log::say_of_others;
 use crate::orders::{Order, WantedDevice, WantedKind};
 use crate::port::PortSpec;
+use crate::switches::SwitchSpec;
 
 use super::Supervisor;
 use super::device::DevicePort;
 use super::opening::{self, Opening};
 use super::orders::What;
 use super::port::Port;
+
+/// Devices that were asked for and are ports: each costs descriptors and a place in the driver process, and a datapath of Open vSwitch
+/// has some ten.
+const REQUESTED_MAX: usize = 256;
 
 /// Why there is no port.
 #[derive(Debug)]
@@ -70,6 +75,7 @@ impl Supervisor {
 
     fn add_wanted(&mut self, wanted: &WantedDevice) -> Result<(), Denial> {
         let spec = spec_of(wanted)?;
+        self.check_wanted(&wanted.name)?;
         self.check_device(&spec)?;
         let opening = match wanted.kind {
             WantedKind::Internal => Some(make(&wanted.name)?),
@@ -83,6 +89,24 @@ impl Supervisor {
             let _ = port.device_mut().map(|device| device.open(opening, Instant::now()));
         }
         self.tell_of_port(number, true, None);
+        Ok(())
+    }
+
+    /// The switch process is not believed that a controller asked: there has to be one that may, the operator has to allow the device,
+    /// and there have to be few.
+    fn check_wanted(&self, name: &str) -> Result<(), Denial> {
+        let is_allowed = match &self.datapath_devices {
+            Some(devices) => devices.allow(name),
+            None => self.switches.iter().any(SwitchSpec::has_outside_controller),
+        };
+        if !is_allowed {
+            let why = "no switch has controller=external, or datapath-devices does not name it";
+            return Err(Denial { errno: Errno::PERM, why: why.to_owned() });
+        }
+        if self.ports.values().filter(|port| port.is_requested()).count() >= REQUESTED_MAX {
+            let why = format!("controllers have {REQUESTED_MAX} devices already");
+            return Err(Denial { errno: Errno::NOSPC, why });
+        }
         Ok(())
     }
 

@@ -267,6 +267,7 @@ impl Supervisor {
             hysteresis_us: Some(settings.hysteresis),
             sandbox: Some(settings.sandbox),
             control_group: self.control_group.clone(),
+            datapath_devices: self.datapath_devices.clone(),
         };
         let spec = |port: &Port| port.spec.clone().without_default_socket(&self.dir);
         let vnics = self.ports.values().filter(|port| port.device().is_none());

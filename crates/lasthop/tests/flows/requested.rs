@@ -7,9 +7,11 @@ use serde_json::{Value, json};
 
 use crate::plane::Plane;
 use crate::support::guests::{ONE, guest};
+use crate::support::heirs::{heir_of_version, own_version, report};
 use crate::support::namespaces::{Namespace, may};
 use crate::support::{Switch, eventually, signal};
 
+const EPERM: i32 = 1;
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
@@ -24,7 +26,7 @@ struct Lab {
 impl Lab {
     fn new() -> Self {
         let host = Namespace::new();
-        let switch = Switch::start_in(host.name(), &[]);
+        let switch = Switch::start_in(host.name(), &["--controller", "external"]);
         Self { plane: Plane::new(&switch, "dp7"), switch, host }
     }
 
@@ -104,6 +106,48 @@ fn devices_are_ports_while_they_are_wanted_and_there() {
     lab.gone("wire");
     let ports = lab.plane.client.ports(lab.plane.datapath).expect("a datapath");
     assert_eq!(ports.len(), 1, "it is out of the datapath");
+}
+
+#[test]
+fn an_operator_says_which_devices_there_may_be() {
+    if !may() {
+        return;
+    }
+    let host = Namespace::new();
+    let switch =
+        Switch::start_in(host.name(), &["--controller", "external", "--datapath-devices", "dp7,br*"]);
+    let mut lab = Lab { plane: Plane::new(&switch, "dp7"), switch, host };
+    assert_eq!(lab.refusal("in1", VportKind::Internal), EPERM);
+    lab.add("br1", VportKind::Internal).expect("a port");
+    assert!(lab.link("br1").is_some() && lab.link("in1").is_none());
+    let shown = lab.switch.ask(&["config", "show"]).ok();
+    assert!(shown.contains("datapath-devices = [\"dp7\", \"br*\"]"), "{shown}");
+}
+
+/// One that was taken over: it says what it likes.
+#[test]
+fn a_switch_process_gets_no_device_that_no_controller_may_ask_for() {
+    if !may() {
+        return;
+    }
+    let (host, other) = (Namespace::new(), Namespace::new());
+    host.wire("ve0", &other, "ve1");
+    let switch = Switch::start_in(host.name(), &["--controller", "none"]);
+    let wanted = |name: &str, kind: &str| {
+        report(&format!(r#"{{"Wanted":{{"name":"{name}","kind":"{kind}","switch":"default"}}}}"#))
+    };
+    let wants = [wanted("ve0", "Netdev"), wanted("evil0", "Internal")].concat();
+    let taken_over = format!("for i in 1 2 3 4 5; do\n{wants}sleep 0.2\ndone");
+    switch.ask(&["upgrade", &heir_of_version(&switch, own_version(&switch), &taken_over)]).refused();
+    for name in ["ve0", "evil0"] {
+        let line =
+            format!("switch default: no port {name} for its controller: no switch has controller=external");
+        eventually("a line in the log", || switch.log().contains(&line).then_some(()));
+    }
+    let links = host.ip("-j link");
+    assert!(links.contains("ve0") && !links.contains("evil0"), "{links}");
+    let ports = switch.json(&["port", "list"]);
+    assert_eq!(ports["ports"], json!([]));
 }
 
 #[test]

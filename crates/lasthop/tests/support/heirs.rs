@@ -38,9 +38,13 @@ pub(crate) fn late_heir(switch: &Switch, prepares: bool, rest: &str) -> String {
 
 /// The line of sh by which a program answers what it knows.
 fn answer(knows: &str) -> String {
-    let answer = format!(r#"{{"Reply":{{"id":0,"result":{{"Ok":{{"Knows":{knows}}}}}}}}}"#);
+    report(&format!(r#"{{"Reply":{{"id":0,"result":{{"Ok":{{"Knows":{knows}}}}}}}}}"#))
+}
+
+/// The line of sh by which a program says anything, of less than 256 bytes.
+pub(crate) fn report(json: &str) -> String {
     // Four bytes of length, four of descriptors, as the channel between the processes has them.
-    format!("printf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{answer}' >&0\n", answer.len())
+    format!("printf '\\{:03o}\\0\\0\\0\\0\\0\\0\\0%s' '{json}' >&0\n", json.len())
 }
 
 /// A program of lines of sh.
