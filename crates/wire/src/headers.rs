@@ -137,6 +137,19 @@ impl Layers {
         }
     }
 
+    /// Finds the headers of an IP packet that begins at `offset` of `head`: one without an Ethernet header, or inside of another.
+    ///
+    /// # Errors
+    /// As [`Self::parse`].
+    pub fn parse_network(head: &[u8], l3: Network, offset: usize) -> Result<Self, HeaderError> {
+        // Offsets are 16 bits wide.
+        let head = head.get(..head.len().min(1 << 14)).unwrap_or_default();
+        match l3 {
+            Network::Ipv4 => ipv4(head, offset),
+            Network::Ipv6 => ipv6(head, offset),
+        }
+    }
+
     /// Source and destination address: 8 or 32 bytes of `head`, which is what was parsed.
     #[inline]
     #[must_use]
@@ -427,6 +440,16 @@ mod tests {
         assert_eq!(fragment(0x4000), Ok((false, true)));
         assert_eq!(fragment(0x2000), Ok((true, true)));
         assert_eq!(fragment(0x0001), Ok((true, false)));
+    }
+
+    #[test]
+    fn a_packet_inside_of_another_one_is_parsed_in_its_place() {
+        let frame = frame(&[8, 0], &ipv4_header(&[1, 1, 1, 1]));
+        let inner = Layers::parse_network(&frame, Network::Ipv4, 14);
+        assert_eq!(inner, Layers::parse(&frame));
+        assert_eq!(Layers::parse_network(&frame, Network::Ipv6, 14), Err(HeaderError::Truncated));
+        assert_eq!(Layers::parse_network(&frame, Network::Ipv4, 15), Err(HeaderError::Malformed));
+        assert_eq!(Layers::parse_network(&frame, Network::Ipv4, usize::MAX), Err(HeaderError::Truncated));
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! How many connections ports and zones have, and whose are to go first when there is no room.
+//!
+//! ```text
+//!   port  connections, list of the evictable ones (half-open, closing), oldest first
+//!   class 0 | 1 | 2 | .. | 31     ports whose list has 2^class connections or more: the heaviest class pays first
+//! ```
+
+use crate::slabs::List;
+
+/// Accounts of a piece.
+const PIECE: usize = 256;
+/// Classes of ports by how much they have to give.
+const CLASSES: usize = 32;
+const NO_CLASS: u8 = u8::MAX;
+
+/// Accounts by number of 16 bits, of which most are never used.
+#[derive(Debug)]
+pub(crate) struct Accounts<T> {
+    pieces: Vec<Option<Box<[T]>>>,
+}
+
+impl<T: Default> Accounts<T> {
+    pub(crate) fn new() -> Self {
+        Self { pieces: (0..PIECE).map(|_| None).collect() }
+    }
+
+    pub(crate) fn get(&self, number: u16) -> Option<&T> {
+        let number = usize::from(number);
+        self.pieces.get(number / PIECE)?.as_ref()?.get(number % PIECE)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u16) -> &mut T {
+        let number = usize::from(number);
+        let piece = &mut self.pieces[number / PIECE];
+        let piece = piece.get_or_insert_with(|| (0..PIECE).map(|_| T::default()).collect());
+        &mut piece[number % PIECE]
+    }
+}
+
+/// A zone's connections.
+#[derive(Debug, Default)]
+pub(crate) struct ZoneAccount {
+    pub(crate) members: List,
+    pub(crate) limit: Option<u32>,
+}
+
+/// A port's connections.
+#[derive(Debug)]
+pub(crate) struct PortAccount {
+    pub(crate) connections: u32,
+    pub(crate) evictable: List,
+    class: u8,
+    /// Where it stands in its class.
+    place: u32,
+}
+
+impl Default for PortAccount {
+    fn default() -> Self {
+        Self { connections: 0, evictable: List::default(), class: NO_CLASS, place: 0 }
+    }
+}
+
+/// The ports, by how much they have that may be evicted.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    accounts: Accounts<PortAccount>,
+    classes: [Vec<u16>; CLASSES],
+}
+
+impl Ports {
+    pub(crate) fn new() -> Self {
+        Self { accounts: Accounts::new(), classes: std::array::from_fn(|_| Vec::new()) }
+    }
+
+    pub(crate) fn get(&self, port: u16) -> Option<&PortAccount> {
+        self.accounts.get(port)
+    }
+
+    /// Changes an account, and its class if that follows.
+    pub(crate) fn change(&mut self, port: u16, change: impl FnOnce(&mut PortAccount)) {
+        let account = self.accounts.get_mut(port);
+        change(account);
+        let class = account.evictable.len().checked_ilog2().map_or(NO_CLASS, |class| class as u8);
+        let (old, place) = (account.class, account.place as usize);
+        if class == old {
+            return;
+        }
+        if let Some(others) = self.classes.get_mut(usize::from(old)) {
+            others.swap_remove(place);
+            if let Some(moved) = others.get(place).copied() {
+                self.accounts.get_mut(moved).place = place as u32;
+            }
+        }
+        let mut place = 0;
+        if let Some(others) = self.classes.get_mut(usize::from(class)) {
+            place = others.len() as u32;
+            others.push(port);
+        }
+        let account = self.accounts.get_mut(port);
+        (account.class, account.place) = (class, place);
+    }
+
+    /// A port that has, within a factor of two, the most to give.
+    pub(crate) fn heaviest(&self) -> Option<u16> {
+        self.classes.iter().rev().find_map(|ports| ports.last().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::{Connection, ListKind};
+    use crate::slabs::Slabs;
+
+    #[test]
+    fn the_heaviest_port_is_known_without_looking_at_all() {
+        let (mut ports, mut slabs) = (Ports::new(), Slabs::new(1000));
+        let mut fill = |ports: &mut Ports, port, count| {
+            let indices: Vec<u32> = (0..count).map(|_| slabs.put(Connection::default())).collect();
+            for index in &indices {
+                ports.change(port, |account| account.evictable.push(&mut slabs, ListKind::Evictable, *index));
+            }
+            indices
+        };
+        assert_eq!(ports.heaviest(), None);
+        fill(&mut ports, 7, 3);
+        let of_9 = fill(&mut ports, 9, 100);
+        fill(&mut ports, 1000, 10);
+        assert_eq!(ports.heaviest(), Some(9));
+        for index in of_9 {
+            ports.change(9, |account| account.evictable.remove(&mut slabs, ListKind::Evictable, index));
+        }
+        assert_eq!(ports.heaviest(), Some(1000));
+        assert_eq!(ports.classes.iter().map(Vec::len).sum::<usize>(), 2);
+    }
+}

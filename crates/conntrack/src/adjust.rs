@@ -1,0 +1,65 @@
+//! Sequence numbers where NAT has changed the length of what a connection carries.
+
+use crate::tcp::is_before;
+use crate::tuple::Direction;
+
+/// What was added to one side's sequence numbers: before and behind the last change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Shift {
+    position: u32,
+    before: u32,
+    behind: u32,
+}
+
+/// Both sides'.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SequenceShifts([Shift; 2]);
+
+impl SequenceShifts {
+    /// The payload of the segment at `seq` became longer by `bytes`, which may be negative. The same segment does not count twice.
+    pub(crate) fn add(&mut self, direction: Direction, seq: u32, bytes: i32) {
+        let shift = &mut self.0[direction.index()];
+        if shift.before == shift.behind || is_before(shift.position, seq) {
+            let behind = shift.behind.wrapping_add_signed(bytes);
+            *shift = Shift { position: seq, before: shift.behind, behind };
+        }
+    }
+
+    /// What is added to a sequence number of a direction.
+    pub(crate) fn offset(&self, direction: Direction, seq: u32) -> u32 {
+        let shift = &self.0[direction.index()];
+        if is_before(shift.position, seq) { shift.behind } else { shift.before }
+    }
+
+    /// A sequence number of a direction as it leaves.
+    pub(crate) fn seq(&self, direction: Direction, seq: u32) -> u32 {
+        seq.wrapping_add(self.offset(direction, seq))
+    }
+
+    /// An acknowledgement in a direction as it leaves: in terms of what the other side has sent.
+    pub(crate) fn ack(&self, direction: Direction, ack: u32) -> u32 {
+        let shift = &self.0[direction.inverse().index()];
+        let is_behind = is_before(shift.position, ack.wrapping_sub(shift.before));
+        ack.wrapping_sub(if is_behind { shift.behind } else { shift.before })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_behind_a_change_are_shifted_and_acknowledgements_back() {
+        use Direction::{Original, Reply};
+        let mut shifts = SequenceShifts::default();
+        assert_eq!((shifts.seq(Original, 7), shifts.ack(Reply, 7)), (7, 7));
+        shifts.add(Original, 1000, 5);
+        shifts.add(Original, 1000, 5);
+        assert_eq!((shifts.seq(Original, 1000), shifts.seq(Original, 1020)), (1000, 1025));
+        assert_eq!((shifts.ack(Reply, 1025), shifts.ack(Reply, 1000)), (1020, 1000));
+        shifts.add(Original, 1100, -12);
+        assert_eq!((shifts.seq(Original, 1100), shifts.seq(Original, 1130)), (1105, 1123));
+        assert_eq!((shifts.ack(Reply, 1105), shifts.ack(Reply, 1123)), (1100, 1130));
+        assert_eq!((shifts.seq(Reply, 1200), shifts.ack(Original, 1200)), (1200, 1200));
+    }
+}

@@ -1,0 +1,155 @@
+//! Ports in use where most are: so that the last free one is found without trying all, and failure is certain.
+//!
+//! A random try finds a port soon while a fifth of them is free. When many tries failed, all ports of that range are tried once, and
+//! what is found is kept as bits that every insertion and removal then follows. That needs as many connections as there are ports
+//! in use, so nobody makes more work by it than he had with those.
+
+use crate::tuple::CtTuple;
+
+/// Ranges that are known to be crowded at a time: 8 KiB each.
+const CROWDS_MAX: usize = 32;
+const WORDS: usize = 1 << 10;
+
+/// Which port of a tuple is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PortSide {
+    Source,
+    Destination,
+}
+
+impl PortSide {
+    pub(crate) fn with(self, tuple: &CtTuple, port: u16) -> CtTuple {
+        match self {
+            Self::Source => CtTuple { src_port: port, ..*tuple },
+            Self::Destination => CtTuple { dst_port: port, ..*tuple },
+        }
+    }
+
+    fn port(self, tuple: &CtTuple) -> u16 {
+        match self {
+            Self::Source => tuple.src_port,
+            Self::Destination => tuple.dst_port,
+        }
+    }
+}
+
+/// A bit for each port.
+#[derive(Debug)]
+pub(crate) struct PortBits(Box<[u64]>);
+
+impl Default for PortBits {
+    fn default() -> Self {
+        Self(vec![0; WORDS].into_boxed_slice())
+    }
+}
+
+impl PortBits {
+    pub(crate) fn set(&mut self, port: u16, is_taken: bool) {
+        let (word, bit) = (usize::from(port) / 64, 1 << (port % 64));
+        let Some(word) = self.0.get_mut(word) else { return };
+        *word = if is_taken { *word | bit } else { *word & !bit };
+    }
+
+    /// The first free port from `from` to `to`, a word at a time.
+    fn free_in(&self, from: usize, to: usize) -> Option<u16> {
+        for word in from / 64..=to / 64 {
+            let mut free = !self.0.get(word)?;
+            if word == from / 64 {
+                free &= !0 << (from % 64);
+            }
+            let port = 64 * word + free.trailing_zeros() as usize;
+            if free != 0 {
+                return (port <= to).then_some(port as u16);
+            }
+        }
+        None
+    }
+}
+
+/// Ports of translated tuples that differ in nothing else.
+#[derive(Debug)]
+struct Crowd {
+    /// With port 0.
+    tuple: CtTuple,
+    side: PortSide,
+    first: u16,
+    last: u16,
+    taken: PortBits,
+    used: u64,
+}
+
+/// All crowded ranges that are known.
+#[derive(Debug, Default)]
+pub(crate) struct Crowds {
+    crowds: Vec<Crowd>,
+    uses: u64,
+}
+
+impl Crowd {
+    fn is(&self, tuple: &CtTuple, side: PortSide) -> bool {
+        self.side == side && side.with(tuple, 0) == self.tuple
+    }
+
+    fn free_from(&self, start: u16) -> Option<u16> {
+        let (first, last) = (usize::from(self.first), usize::from(self.last));
+        let start = usize::from(start).clamp(first, last);
+        self.taken.free_in(start, last).or_else(|| self.taken.free_in(first, start))
+    }
+}
+
+impl Crowds {
+    /// A free port of a crowded range, from `start` on; `Err` if the range is not known to be crowded.
+    pub(crate) fn free_port(
+        &mut self,
+        tuple: &CtTuple,
+        side: PortSide,
+        (first, last): (u16, u16),
+        start: u16,
+    ) -> Result<Option<u16>, ()> {
+        self.uses += 1;
+        let is_it = |crowd: &&mut Crowd| crowd.is(tuple, side) && (crowd.first, crowd.last) == (first, last);
+        let crowd = self.crowds.iter_mut().find(is_it).ok_or(())?;
+        crowd.used = self.uses;
+        Ok(crowd.free_from(start))
+    }
+
+    /// A range is crowded; these of its ports are taken.
+    pub(crate) fn add(
+        &mut self,
+        tuple: &CtTuple,
+        side: PortSide,
+        (first, last): (u16, u16),
+        taken: PortBits,
+    ) {
+        let crowd = Crowd { tuple: side.with(tuple, 0), side, first, last, taken, used: self.uses };
+        if self.crowds.len() == CROWDS_MAX {
+            let oldest = (0..CROWDS_MAX).min_by_key(|index| self.crowds[*index].used);
+            oldest.map(|index| self.crowds.swap_remove(index));
+        }
+        self.crowds.push(crowd);
+    }
+
+    /// A connection has this tuple.
+    pub(crate) fn take(&mut self, tuple: &CtTuple) {
+        self.follow(tuple, true);
+    }
+
+    /// None has it any more.
+    pub(crate) fn give_back(&mut self, tuple: &CtTuple) {
+        self.follow(tuple, false);
+    }
+
+    fn follow(&mut self, tuple: &CtTuple, is_taken: bool) {
+        if self.crowds.is_empty() {
+            return;
+        }
+        // What leaves as its inverse has a port that is taken.
+        let Some(translated) = tuple.inverse() else { return };
+        for crowd in &mut self.crowds {
+            if crowd.is(&translated, crowd.side) {
+                let port = crowd.side.port(&translated);
+                crowd.taken.set(port, is_taken);
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Expectations: connections that another one has announced.
+
+use std::collections::HashMap;
+
+use crate::connection::CtId;
+use crate::tuple::{CtTuple, Direction};
+
+/// Expectations at a time: 400 KiB.
+const EXPECTATIONS_MAX: usize = 4096;
+/// How long one is good for, in milliseconds: as the kernel's for FTP and TFTP.
+const EXPECTATION_MS: u64 = 300_000;
+
+/// A connection that is expected, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expectation {
+    /// Of its first packet; its source port is any.
+    pub(crate) tuple: CtTuple,
+    pub(crate) master: CtId,
+    /// The direction of its first packet, as the master's directions are.
+    pub(crate) direction: Direction,
+    /// The destination port, before the master's helper had it translated.
+    pub(crate) real_port: u16,
+    expires_ms: u64,
+}
+
+/// All that are expected: one for each master.
+#[derive(Debug, Default)]
+pub(crate) struct Expectations {
+    by_tuple: HashMap<CtTuple, Expectation>,
+    by_master: HashMap<CtId, CtTuple>,
+}
+
+fn key(tuple: &CtTuple) -> CtTuple {
+    CtTuple { src_port: 0, ..*tuple }
+}
+
+impl Expectations {
+    /// What a packet of a new connection was announced by.
+    #[inline]
+    pub(crate) fn find(&self, tuple: &CtTuple, now_ms: u64) -> Option<Expectation> {
+        if self.by_tuple.is_empty() {
+            return None;
+        }
+        self.by_tuple.get(&key(tuple)).filter(|expected| expected.expires_ms > now_ms).copied()
+    }
+
+    /// Whether another master than `master` expects this tuple.
+    pub(crate) fn is_taken(&self, tuple: &CtTuple, master: CtId, now_ms: u64) -> bool {
+        self.find(tuple, now_ms).is_some_and(|expected| expected.master != master)
+    }
+
+    /// Adds one in the place of the master's last. False: there is no room.
+    pub(crate) fn add(
+        &mut self,
+        tuple: &CtTuple,
+        master: CtId,
+        direction: Direction,
+        real_port: u16,
+        now_ms: u64,
+    ) -> bool {
+        if let Some(last) = self.by_master.remove(&master) {
+            self.by_tuple.remove(&last);
+        }
+        if self.by_tuple.len() >= EXPECTATIONS_MAX {
+            self.by_tuple.retain(|_, expected| expected.expires_ms > now_ms);
+            let left = &self.by_tuple;
+            self.by_master.retain(|_, tuple| left.contains_key(tuple));
+        }
+        if self.by_tuple.len() >= EXPECTATIONS_MAX {
+            return false;
+        }
+        let tuple = key(tuple);
+        let expires_ms = now_ms.saturating_add(EXPECTATION_MS);
+        let expected = Expectation { tuple, master, direction, real_port, expires_ms };
+        if let Some(other) = self.by_tuple.insert(tuple, expected) {
+            self.by_master.remove(&other.master);
+        }
+        self.by_master.insert(master, tuple);
+        true
+    }
+
+    /// It has come.
+    pub(crate) fn remove(&mut self, expected: &Expectation) {
+        self.by_tuple.remove(&expected.tuple);
+        self.by_master.remove(&expected.master);
+    }
+}

@@ -1,0 +1,91 @@
+//! Where tuples belong in the table: a keyed hash, since guests choose their addresses and ports.
+
+use std::hash::{BuildHasher, RandomState};
+
+use crate::tuple::{CtTuple, TUPLE_WORDS};
+
+/// 2^64 divided by the golden ratio.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// What guests do not know.
+#[derive(Clone, Debug)]
+pub(crate) struct HashKey([u64; TUPLE_WORDS + 1]);
+
+impl HashKey {
+    pub(crate) fn random() -> Self {
+        let state = RandomState::new();
+        Self(std::array::from_fn(|index| state.hash_one(index) | 1))
+    }
+
+    /// Of a tuple: products of keyed pairs of words, as the flow table does it.
+    #[inline]
+    pub(crate) fn of_tuple(&self, tuple: &CtTuple) -> u32 {
+        let [a, b, c, d, e] = tuple.words();
+        let [k0, k1, k2, k3, k4, k5] = self.0;
+        let sum = fold(a.wrapping_add(k0), b.wrapping_add(k1))
+            .wrapping_add(fold(c.wrapping_add(k2), d.wrapping_add(k3)))
+            .wrapping_add(fold(e ^ k4.rotate_left(32), k5));
+        finish(sum) as u32
+    }
+
+    /// Of two words.
+    pub(crate) fn of_words(&self, a: u64, b: u64) -> u64 {
+        finish(fold(a.wrapping_add(self.0[0]), b.wrapping_add(self.0[1])))
+    }
+}
+
+/// The 128-bit product, its high half folded onto its low half.
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Every bit of a sum on every bit.
+#[inline]
+fn finish(sum: u64) -> u64 {
+    fold(sum ^ GOLDEN, GOLDEN)
+}
+
+/// Numbers that look random (Marsaglia's xorshift).
+#[derive(Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new() -> Self {
+        Self(RandomState::new().hash_one(0) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(GOLDEN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::tuple::IpBytes;
+
+    #[test]
+    fn tuples_that_differ_in_one_field_spread_and_the_key_counts() {
+        let key = HashKey::random();
+        let mut buckets = [0; 256];
+        for host in 0..=255 {
+            for port in 0..16 {
+                let src = IpBytes::from(IpAddr::from([10, 0, 0, host]));
+                let dst = IpBytes::from(IpAddr::from([10, 0, 1, 1]));
+                let tuple =
+                    CtTuple { src, dst, src_port: port, dst_port: 80, zone: 0, proto: 6, is_ipv6: false };
+                buckets[key.of_tuple(&tuple) as usize % 256] += 1;
+            }
+        }
+        // 16 a bucket on average: 48 has a probability far below one in a million.
+        assert!(buckets.iter().all(|count| (1..48).contains(count)), "{buckets:?}");
+        assert_ne!(key.of_words(1, 2), HashKey::random().of_words(1, 2));
+    }
+}

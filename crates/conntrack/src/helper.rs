@@ -1,0 +1,65 @@
+//! Helpers: protocols that announce other connections in what they carry.
+
+mod ftp;
+mod tftp;
+
+pub(crate) use ftp::{FtpAddress, write_address};
+
+use crate::packet::PacketImage;
+use crate::tuple::{CtTuple, Direction, IpBytes};
+
+/// Bytes of a packet that its image should have if its connection has a helper: one that is longer is not looked into.
+pub const HELPER_IMAGE_BYTES: usize = 1600;
+
+/// A helper that a connection may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CtHelper {
+    /// File transfer (RFC 959, RFC 2428): active and passive.
+    Ftp,
+    /// Trivial file transfer (RFC 1350).
+    Tftp,
+}
+
+impl CtHelper {
+    /// By the name that OVS and ctnetlink have for it.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "ftp" => Some(Self::Ftp),
+            "tftp" => Some(Self::Tftp),
+            _ => None,
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ftp => "ftp",
+            Self::Tftp => "tftp",
+        }
+    }
+}
+
+/// A connection that a packet announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// Where the sender of the packet awaits it; none: at its own address.
+    pub(crate) address: Option<IpBytes>,
+    pub(crate) port: u16,
+    /// How it is written, if NAT may have to write another one.
+    pub(crate) written: Option<FtpAddress>,
+}
+
+/// What a packet of a connection with this helper announces.
+pub(crate) fn announced(
+    helper: CtHelper,
+    packet: &PacketImage<'_>,
+    tuple: &CtTuple,
+    direction: Direction,
+) -> Option<Announced> {
+    match helper {
+        CtHelper::Ftp => ftp::announced(packet, tuple, direction),
+        CtHelper::Tftp => tftp::announced(packet, tuple, direction),
+    }
+}

@@ -1,0 +1,156 @@
+//! What is looked at of a packet: its header image, where its headers are, and what its sender left to be done.
+
+use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
+use lasthop_wire::vnet::F_DATA_VALID;
+use lasthop_wire::{HeaderError, Layers, Network, Offload, Sum};
+
+use crate::tuple::{CtTuple, IpBytes};
+
+/// What is known of a packet's transport checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ChecksumState {
+    /// Nothing: it is verified if the whole packet is in the image, else trusted.
+    #[default]
+    Unknown,
+    /// It was verified, or is left to be completed.
+    Right,
+    /// It was verified and is wrong.
+    Wrong,
+}
+
+/// A packet as connection tracking sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketImage<'a> {
+    /// The frame's first bytes: 128, or as many as there are; more for packets of helpers ([`crate::HELPER_IMAGE_BYTES`]).
+    pub head: &'a [u8],
+    /// Where its headers are.
+    pub layers: Layers,
+    /// Bytes of the whole frame.
+    pub frame_len_bytes: u32,
+    /// What its sender left to be done.
+    pub offload: Offload,
+    /// The port that it came in by.
+    pub in_port: u16,
+    /// What is known of its checksum.
+    pub checksum: ChecksumState,
+}
+
+impl<'a> PacketImage<'a> {
+    /// Of an Ethernet frame.
+    ///
+    /// # Errors
+    /// As [`Layers::parse`]: what cannot be parsed cannot be tracked.
+    pub fn parse(
+        head: &'a [u8],
+        frame_len_bytes: u32,
+        offload: Offload,
+        in_port: u16,
+    ) -> Result<Self, HeaderError> {
+        let is_right = offload.needs_csum() || offload.flags & F_DATA_VALID != 0;
+        let checksum = if is_right { ChecksumState::Right } else { ChecksumState::Unknown };
+        Ok(Self { head, layers: Layers::parse(head)?, frame_len_bytes, offload, in_port, checksum })
+    }
+
+    /// `N` bytes at an offset of the image.
+    #[inline]
+    pub(crate) fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.head.get(at..)?.first_chunk().copied()
+    }
+
+    #[inline]
+    pub(crate) fn word(&self, at: usize) -> Option<u16> {
+        self.bytes(at).map(u16::from_be_bytes)
+    }
+
+    #[inline]
+    pub(crate) fn long(&self, at: usize) -> Option<u32> {
+        self.bytes(at).map(u32::from_be_bytes)
+    }
+
+    /// Start of the transport header.
+    #[inline]
+    pub(crate) fn l4(&self) -> usize {
+        usize::from(self.layers.l4_offset)
+    }
+
+    /// Where the IP packet ends, as an offset of the frame. Padding follows. None: the frame is shorter than it says.
+    #[inline]
+    pub(crate) fn end(&self) -> Option<usize> {
+        let frame = self.frame_len_bytes as usize;
+        match self.layers.l3_len_bytes as usize {
+            0 => Some(frame),
+            len => Some(usize::from(self.layers.l3_offset) + len).filter(|end| *end <= frame),
+        }
+    }
+
+    /// The packet's tuple in a zone; none if its headers are not all there, or for a later fragment.
+    #[inline]
+    pub(crate) fn tuple(&self, zone: u16) -> Option<CtTuple> {
+        if !self.layers.has_l4 {
+            return None;
+        }
+        tuple_at(self.head, &self.layers, zone)
+    }
+
+    /// Whether the transport checksum is known to be wrong. Sums at most what is in the image.
+    pub(crate) fn has_wrong_checksum(&self) -> bool {
+        match self.checksum {
+            ChecksumState::Right => false,
+            ChecksumState::Wrong => true,
+            ChecksumState::Unknown => self.sums_wrong().unwrap_or(false),
+        }
+    }
+
+    /// None: it cannot be told from what is in the image.
+    fn sums_wrong(&self) -> Option<bool> {
+        let (l4, end) = (self.l4(), self.end()?);
+        let payload = self.head.get(l4..end)?;
+        let len = end - l4;
+        let pseudo = match (self.layers.l4_proto, self.layers.l3) {
+            (PROTO_UDP, Network::Ipv4) if self.word(l4 + 6)? == 0 => return Some(false),
+            (PROTO_TCP | PROTO_UDP, _) | (PROTO_ICMPV6, Network::Ipv6) => self.pseudo(len)?,
+            (PROTO_ICMP, Network::Ipv4) => Sum::default(),
+            _ => return None,
+        };
+        let mut sum = pseudo;
+        sum.add(payload);
+        Some(sum.finish() != 0)
+    }
+
+    /// The sum of the pseudo header for a transport packet of `len` bytes; none where the destination is not the final one.
+    pub(crate) fn pseudo(&self, len: usize) -> Option<Sum> {
+        if self.layers.is_source_routed {
+            return None;
+        }
+        let addresses = self.layers.addresses(self.head);
+        let mut sum = Sum::default();
+        sum.add(addresses);
+        sum.add(&(len as u32).to_be_bytes());
+        sum.add_word(u16::from(self.layers.l4_proto));
+        (!addresses.is_empty()).then_some(sum)
+    }
+}
+
+/// The tuple of the packet whose headers `layers` found in `head`.
+#[inline]
+pub(crate) fn tuple_at(head: &[u8], layers: &Layers, zone: u16) -> Option<CtTuple> {
+    let addresses = layers.addresses(head);
+    let (src, dst) = addresses.split_at(addresses.len() / 2);
+    let l4 = usize::from(layers.l4_offset);
+    let word = |at: usize| head.get(at..)?.first_chunk().map(|bytes| u16::from_be_bytes(*bytes));
+    let (src_port, dst_port) = match layers.l4_proto {
+        PROTO_TCP | PROTO_UDP | PROTO_SCTP => (word(l4)?, word(l4 + 2)?),
+        // The identifier, then type and code.
+        PROTO_ICMP | PROTO_ICMPV6 => (word(l4 + 4)?, word(l4)?),
+        _ => (0, 0),
+    };
+    Some(CtTuple {
+        src: IpBytes::from_slice(src)?,
+        dst: IpBytes::from_slice(dst)?,
+        src_port,
+        dst_port,
+        zone,
+        proto: layers.l4_proto,
+        is_ipv6: layers.l3 == Network::Ipv6,
+    })
+}

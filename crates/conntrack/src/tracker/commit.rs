@@ -1,0 +1,134 @@
+//! Commits: connections come into the table, with mark, labels, helper and translation.
+
+use lasthop_flow::Nat;
+
+use super::{Look, Tracker, with_state};
+use crate::connection::{self, Connection};
+use crate::expect::Expectation;
+use crate::nat::{Selection, Translation};
+use crate::packet::PacketImage;
+use crate::progress::first;
+use crate::request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
+use crate::table::{CtRefusal, End};
+use crate::tuple::{CtTuple, Direction};
+use lasthop_flow::ct_state::{NEW, RELATED, TRACKED};
+
+impl Tracker {
+    /// A packet that begins a connection, which is entered if that is asked for.
+    pub(super) fn begin(
+        &mut self,
+        packet: &PacketImage<'_>,
+        tuple: &CtTuple,
+        expected: Option<Expectation>,
+        request: &CtRequest,
+        now_ms: u64,
+    ) -> CtVerdict {
+        let expected = expected.filter(|expected| self.table.named(expected.master).is_some());
+        let metadata = self.metadata_of_new(tuple, expected.as_ref());
+        if request.commit == CtCommit::No {
+            return CtVerdict { metadata, ..CtVerdict::default() };
+        }
+        match self.commit(packet, tuple, expected.as_ref(), request, now_ms) {
+            Ok(index) => {
+                let look =
+                    Look { index, direction: Direction::Original, is_first: true, is_translated: false };
+                let verdict = self.known(packet, look, request, now_ms);
+                if verdict.refused.is_some() {
+                    self.table.remove(index, End::Deleted);
+                }
+                with_state(verdict, metadata.state)
+            }
+            Err(refusal) => {
+                let refused = Some(self.refused(refusal));
+                CtVerdict { metadata, refused, ..CtVerdict::default() }
+            }
+        }
+    }
+
+    /// What a packet carries whose connection is not in the table.
+    fn metadata_of_new(&self, tuple: &CtTuple, expected: Option<&Expectation>) -> CtMetadata {
+        let zone = tuple.zone;
+        let Some(master) = expected.and_then(|expected| self.table.named(expected.master)) else {
+            return CtMetadata {
+                state: TRACKED | NEW,
+                zone,
+                original: Some(*tuple),
+                ..CtMetadata::default()
+            };
+        };
+        let original = Some(*master.tuple(Direction::Original));
+        let state = TRACKED | NEW | RELATED;
+        CtMetadata { state, zone, mark: master.mark, labels: master.labels, original }
+    }
+
+    fn commit(
+        &mut self,
+        packet: &PacketImage<'_>,
+        tuple: &CtTuple,
+        expected: Option<&Expectation>,
+        request: &CtRequest,
+        now_ms: u64,
+    ) -> Result<u32, CtRefusal> {
+        let policy = self.policies.get(usize::from(request.policy)).unwrap_or(&self.policies[0]);
+        let (progress, timeout_ms) = first(packet, tuple, policy, now_ms).ok_or(CtRefusal::TupleTaken)?;
+        let translation = self.translation(tuple, expected, request.nat.as_ref(), now_ms)?;
+        let expires_ms = now_ms.saturating_add(timeout_ms);
+        let mut connection = Connection::new([*tuple, translation.reply], progress, expires_ms);
+        connection.status = translation.status;
+        connection.in_port = packet.in_port;
+        connection.policy = request.policy;
+        connection.packets[0] = 1;
+        connection.bytes[0] = u64::from(packet.frame_len_bytes);
+        let master = expected.and_then(|expected| self.table.named(expected.master));
+        if let (Some(expected), Some(master)) = (expected, master) {
+            connection.status |= connection::EXPECTED;
+            connection.master = Some(expected.master);
+            (connection.mark, connection.labels) = (master.mark, master.labels);
+        }
+        let index = self.table.insert(connection, now_ms)?;
+        if let Some(expected) = expected {
+            self.expectations.remove(expected);
+        }
+        Ok(index)
+    }
+
+    /// The reply tuple of a new connection.
+    fn translation(
+        &mut self,
+        tuple: &CtTuple,
+        expected: Option<&Expectation>,
+        nat: Option<&Nat>,
+        now_ms: u64,
+    ) -> Result<Translation, CtRefusal> {
+        let translated = expected.and_then(|expected| self.as_its_master(tuple, expected));
+        let mut selection = Selection { table: &mut self.table, random: &mut self.random, now_ms };
+        let found = match (nat, translated) {
+            (None, _) => selection.choose(tuple, &Nat::default()),
+            (Some(_), Some(translated)) if translated != *tuple => {
+                selection.without_clash(tuple, &translated)
+            }
+            (Some(nat), _) => selection.choose(tuple, nat),
+        };
+        found.ok_or(CtRefusal::NatExhausted)
+    }
+
+    /// What an expected connection becomes if it is translated as its master is.
+    fn as_its_master(&self, tuple: &CtTuple, expected: &Expectation) -> Option<CtTuple> {
+        let master = self.table.named(expected.master)?;
+        let reply = master.tuple(expected.direction.inverse());
+        Some(CtTuple { src: reply.dst, dst: reply.src, dst_port: expected.real_port, ..*tuple })
+    }
+
+    /// Mark, labels and helper of a connection that is in the table.
+    pub(super) fn write_over(&mut self, index: u32, request: &CtRequest) {
+        let Some(connection) = self.table.get_mut(index) else { return };
+        connection.mark = connection.mark & !request.mark.mask | request.mark.value & request.mark.mask;
+        let (value, mask) = &request.labels;
+        for ((label, value), mask) in connection.labels.iter_mut().zip(value).zip(mask) {
+            *label = *label & !mask | value & mask;
+        }
+        if connection.helper.is_none() {
+            connection.helper = request.helper;
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Packets through a tracker, by its public interface alone.
+
+mod bench;
+mod frames;
+mod helpers;
+mod icmp;
+mod nat;
+mod requests;
+mod sctp;
+mod tcp;
+mod udp;
