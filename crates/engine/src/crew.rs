@@ -16,6 +16,7 @@ use crate::control::ControlQueue;
 use crate::homes::Homes;
 use crate::mailbox::Mailbox;
 use crate::offences::{Offence, Offences};
+use crate::quiesce::Quiesce;
 use crate::watchdog::Watchdog;
 use crate::worker::Worker;
 use crate::{EngineError, REPLY_TIMEOUT};
@@ -34,6 +35,7 @@ pub(crate) struct Crew {
     stopped: Mutex<HashMap<(PortId, u16), u16>>,
     /// Rings that are stopped later than their sessions waited for: where they stand, those do not know.
     adrift: Mutex<HashSet<(PortId, u16)>>,
+    quiesce: Quiesce,
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
 }
@@ -50,9 +52,15 @@ impl Crew {
             granted_pairs: Mutex::default(),
             stopped: Mutex::default(),
             adrift: Mutex::default(),
+            quiesce: Quiesce::default(),
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
         })
+    }
+
+    /// Who changes which port: whoever starts, stops or removes anything of one asks here first.
+    pub(crate) fn quiesce(&self) -> &Quiesce {
+        &self.quiesce
     }
 
     pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {

@@ -5,6 +5,7 @@ use lasthop_guestmem::{MemoryMap, Word};
 use lasthop_verdict::PortId;
 use lasthop_vhost::{Device, Offer, RingStart};
 
+use crate::EngineError;
 use crate::control::{ControlQueue, Pace};
 use crate::crew::Crew;
 use crate::features;
@@ -20,6 +21,8 @@ pub struct PortDevice {
     protocol_features: u64,
     /// The guest's memory, for its control ring.
     map: Arc<MemoryMap>,
+    /// Changes that all workers had to be told of.
+    changes: u64,
     crew: Arc<Crew>,
     ports: Arc<Mutex<PortTable>>,
 }
@@ -39,12 +42,27 @@ impl PortDevice {
             mtu: config.mtu,
             private: features::private(config),
         };
-        Self { port, offer, features: 0, protocol_features: 0, map: Arc::default(), crew, ports }
+        Self { port, offer, features: 0, protocol_features: 0, map: Arc::default(), changes: 0, crew, ports }
+    }
+
+    /// Changes that workers were told of so far: each takes some of their time.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Has workers make a change of the port, unless it is gone: then there is nothing to change.
+    fn change<R>(&mut self, make: impl FnOnce(&Self) -> R) -> Option<R> {
+        self.changes += 1;
+        let crew = Arc::clone(&self.crew);
+        let _change = crew.quiesce().session_change(self.port);
+        let is_there = self.table().get(self.port).is_some();
+        is_there.then(|| make(self))
     }
 
     fn use_features(&mut self) {
         let capabilities = features::capabilities(self.features, self.protocol_features);
-        let _ = self.crew.set_capabilities(self.port, capabilities);
+        self.change(|this| _ = this.crew.set_capabilities(this.port, capabilities));
     }
 
     fn table(&self) -> MutexGuard<'_, PortTable> {
@@ -57,6 +75,28 @@ impl PortDevice {
         if let Some(pairs) = pairs {
             self.crew.grant_pairs(self.port, pairs);
         }
+    }
+
+    fn start(&self, index: u16, start: RingStart) -> Result<std::io::Result<()>, EngineError> {
+        let port = self.port;
+        let RingStart { ring, kick, call, enabled, is_taken_over, granted } = start;
+        let queue_pairs_max = self.offer.queue_pairs;
+        if let Some(pairs) = granted.as_ref().filter(|_| is_taken_over).map(Word::load) {
+            self.restore_pairs(pairs);
+        }
+        let started = if index == 2 * queue_pairs_max {
+            let map = Arc::clone(&self.map);
+            let pace = Pace::default();
+            let control = ControlQueue { ring, map, index, queue_pairs_max, granted, error: None, pace };
+            self.crew.start_control(port, control, (kick, call))
+        } else {
+            self.crew.start_ring(port, index, ring, (kick, call), enabled)
+        };
+        if is_taken_over && matches!(started, Ok(Ok(()))) {
+            // What was published last, the guest may not have been told of.
+            self.crew.ring_bell_later(port, index);
+        }
+        started
     }
 
     fn record(&self, change: impl FnOnce(&mut PortRecord)) {
@@ -92,55 +132,29 @@ impl Device for PortDevice {
     }
 
     fn set_memory(&mut self, map: Arc<MemoryMap>) {
-        let _ = self.crew.set_memory(self.port, &map);
+        self.change(|this| _ = this.crew.set_memory(this.port, &map));
         self.map = map;
     }
 
     fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String> {
-        let port = self.port;
-        let RingStart { ring, kick, call, enabled, is_taken_over, granted } = start;
-        let queue_pairs_max = self.offer.queue_pairs;
-        if let Some(pairs) = granted.as_ref().filter(|_| is_taken_over).map(Word::load) {
-            self.restore_pairs(pairs);
-        }
-        let started = if index == 2 * queue_pairs_max {
-            let map = Arc::clone(&self.map);
-            let control = ControlQueue {
-                ring,
-                map,
-                index,
-                queue_pairs_max,
-                granted,
-                error: None,
-                pace: Pace::default(),
-            };
-            self.crew.start_control(port, control, (kick, call))
-        } else {
-            self.crew.start_ring(port, index, ring, (kick, call), enabled)
-        };
-        match started {
-            Ok(Ok(())) => {
-                if is_taken_over {
-                    // What was published last, the guest may not have been told of.
-                    self.crew.ring_bell_later(port, index);
-                }
-                Ok(())
-            }
+        let started = self.change(|this| this.start(index, start));
+        match started.unwrap_or(Err(EngineError::NoSuchPort(self.port))) {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(format!("cannot wait for kicks of ring {index}: {error}")),
             Err(error) => Err(error.to_string()),
         }
     }
 
     fn stop_ring(&mut self, index: u16) -> Option<u16> {
-        self.crew.stop_ring(self.port, index).ok().flatten()
+        self.change(|this| this.crew.stop_ring(this.port, index).ok().flatten()).flatten()
     }
 
     fn set_ring_enabled(&mut self, index: u16, enabled: bool) {
-        let _ = self.crew.set_ring_enabled(self.port, index, enabled);
+        self.change(|this| _ = this.crew.set_ring_enabled(this.port, index, enabled));
     }
 
     fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>) {
-        let _ = self.crew.set_ring_call(self.port, index, call);
+        self.change(|this| _ = this.crew.set_ring_call(this.port, index, call));
     }
 
     fn set_mtu(&mut self, mtu: u16) {
@@ -150,7 +164,10 @@ impl Device for PortDevice {
 
 impl Drop for PortDevice {
     fn drop(&mut self) {
-        let _ = self.crew.detach(self.port);
+        let crew = Arc::clone(&self.crew);
+        // Rings that ran have stopped before: who quiesces the switch need not be waited for.
+        let _change = crew.quiesce().control_change(self.port);
+        let _ = crew.detach(self.port);
         // Last: what of this guest is still to be stopped or forgotten would be the next one's.
         self.table().detach(self.port);
     }
@@ -164,7 +181,7 @@ mod tests {
     use lasthop_ring::{DeviceRing, RingAddresses, RingMemory};
 
     use super::*;
-    use crate::{Engine, EngineError, EngineSettings};
+    use crate::{Engine, EngineSettings};
 
     fn engine() -> (Engine, PortId) {
         let module = lasthop_modules::by_name("dummy", &lasthop_modules::BridgeSettings::default()).unwrap();

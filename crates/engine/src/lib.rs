@@ -15,7 +15,7 @@
 //! the first one serves all workers as long as they have little to do. The watchdog is a thread that
 //! sleeps unless guests are signalled. Whatever all of them have to
 //! know is an errand to each; when all have answered, nobody uses what was there before. The control side may be any number
-//! of threads, one to a port at a time. Before [`Engine::begin`] no thread serves a worker, and the control side, one thread then,
+//! of threads: changes of one port are made one after the other. Before [`Engine::begin`] no thread serves a worker, and the control side, one thread then,
 //! runs errands itself.
 //!
 //! ```text
@@ -44,6 +44,7 @@ mod mailbox;
 mod offences;
 mod polled;
 mod port;
+mod quiesce;
 mod signals;
 mod slow_calls;
 mod stats;
@@ -120,6 +121,12 @@ pub enum EngineError {
         "its front end {1}, once too often; start it again in {0} s, or delete the vnic and add it again"
     )]
     Held(u64, &'static str),
+    /// A session did not finish what it changes of its port.
+    #[error(
+        "a session has been changing its port for {seconds} s; a worker is stuck or the machine is overloaded",
+        seconds = REPLY_TIMEOUT.as_secs()
+    )]
+    Changing,
     /// `CAPTURES_MAX` captures are running.
     #[error("{CAPTURES_MAX} captures are running already; end one first")]
     TooManyCaptures,
@@ -283,11 +290,21 @@ impl Engine {
         Ok(())
     }
 
-    /// Goes on after [`Self::rest`].
+    /// Sessions begin no change of any port until [`Self::wake`], and wait meanwhile. To be called before [`Self::rest`] once sessions
+    /// have threads of their own.
+    ///
+    /// # Errors
+    /// [`EngineError::Changing`].
+    pub fn quiesce(&self) -> Result<(), EngineError> {
+        if self.crew.quiesce().quiesce(REPLY_TIMEOUT) { Ok(()) } else { Err(EngineError::Changing) }
+    }
+
+    /// Goes on after [`Self::rest`] and [`Self::quiesce`].
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
     pub fn wake(&self) -> Result<(), EngineError> {
+        self.crew.quiesce().resume();
         self.crew.call_all(|worker| worker.set_resting(false)).map(drop)
     }
 
@@ -318,6 +335,7 @@ impl Engine {
         if let Some(record) = self.table().get_mut(port) {
             record.config = config;
         }
+        let _change = self.crew.quiesce().control_change(port);
         if link_up != old.link_up { self.crew.set_link(port, link_up) } else { Ok(()) }
     }
 
@@ -362,6 +380,9 @@ impl Engine {
 
     /// Whether the module has taken the port or not: else it would refuse the number to the next.
     fn forget(&self, port: PortId) -> Result<(), EngineError> {
+        // A session that is at work with it begins nothing more.
+        self.table().leave(port);
+        let _change = self.crew.quiesce().control_change(port);
         // Rings first: a frame still under way would be learned from again.
         self.crew.remove_port(port)?;
         self.module.port_removed(port);

@@ -83,6 +83,8 @@ pub(crate) struct PortRecord {
     pub(crate) config: PortConfig,
     /// Whether a front end is attached, or something of one is still to be undone.
     pub(crate) attached: bool,
+    /// The port is about to go: nothing of it is changed any more.
+    is_leaving: bool,
     /// Negotiated virtio features.
     pub(crate) features: u64,
     /// The MTU in bytes that the front end said its guest has.
@@ -117,8 +119,19 @@ impl PortTable {
         if index == self.0.len() {
             self.0.push(Slot::Free);
         }
-        self.0[index] = Slot::Taken(PortRecord { config, attached: false, features: 0, guest_mtu: None });
+        self.0[index] = Slot::Taken(PortRecord {
+            config,
+            attached: false,
+            is_leaving: false,
+            features: 0,
+            guest_mtu: None,
+        });
         Some(PortId(index as u16)) // below PORTS_MAX
+    }
+
+    /// The port is about to go. Whoever looks for it does not find it any more.
+    pub(crate) fn leave(&mut self, port: PortId) {
+        self.get_mut(port).into_iter().for_each(|record| record.is_leaving = true);
     }
 
     /// The port is gone. Its number is free once nobody is attached.
@@ -158,8 +171,8 @@ impl PortTable {
 
     pub(crate) fn get_mut(&mut self, port: PortId) -> Option<&mut PortRecord> {
         match self.0.get_mut(port.index())? {
-            Slot::Taken(record) => Some(record),
-            Slot::Free | Slot::Leaving => None,
+            Slot::Taken(record) if !record.is_leaving => Some(record),
+            Slot::Taken(_) | Slot::Free | Slot::Leaving => None,
         }
     }
 
@@ -172,8 +185,8 @@ impl PortTable {
 impl Slot {
     fn record(&self) -> Option<&PortRecord> {
         match self {
-            Self::Taken(record) => Some(record),
-            Self::Free | Self::Leaving => None,
+            Self::Taken(record) if !record.is_leaving => Some(record),
+            Self::Taken(_) | Self::Free | Self::Leaving => None,
         }
     }
 }
@@ -191,6 +204,10 @@ mod tests {
         let mut table = PortTable::default();
         assert_eq!((claim(&mut table), claim(&mut table)), (Some(1), Some(2)));
         table.attach(PortId(1)).unwrap();
+        table.leave(PortId(1));
+        assert!(table.get(PortId(1)).is_none(), "it is not found");
+        assert_eq!(claim(&mut table), Some(3), "nor given to another one");
+        table.release(PortId(3));
         table.release(PortId(1));
         table.release(PortId(2));
         assert!(

@@ -1,0 +1,128 @@
+//! Which ports are being changed: each by one thread at a time, and by no session while the switch is quiesced.
+
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lasthop_verdict::PortId;
+
+/// Sessions change the rings of their ports side by side, and the control side adds and removes ports meanwhile. A change takes
+/// several errands to workers; those of two changes of one port must not mix.
+#[derive(Debug, Default)]
+pub(crate) struct Quiesce {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    changing: BTreeSet<PortId>,
+    is_quiesced: bool,
+}
+
+/// A change of a port, under way until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Change<'a> {
+    of: &'a Quiesce,
+    port: PortId,
+}
+
+impl Quiesce {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session begins to change its port. Waits while another change of the port is under way, and while the switch is quiesced.
+    pub(crate) fn session_change(&self, port: PortId) -> Change<'_> {
+        self.begin(port, |state| state.is_quiesced || state.changing.contains(&port))
+    }
+
+    /// The control side begins to change a port. Waits for one change of its session at most, which takes some errands.
+    pub(crate) fn control_change(&self, port: PortId) -> Change<'_> {
+        self.begin(port, |state| state.changing.contains(&port))
+    }
+
+    fn begin(&self, port: PortId, mut must_wait: impl FnMut(&mut State) -> bool) -> Change<'_> {
+        let state = self.changed.wait_while(self.state(), |state| must_wait(state));
+        state.unwrap_or_else(PoisonError::into_inner).changing.insert(port);
+        Change { of: self, port }
+    }
+
+    /// Sessions begin no change from now on; waits for those under way, for `patience` at most. Whether there are none left.
+    pub(crate) fn quiesce(&self, patience: Duration) -> bool {
+        let mut state = self.state();
+        state.is_quiesced = true;
+        let waited = self.changed.wait_timeout_while(state, patience, |state| !state.changing.is_empty());
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Sessions go on.
+    pub(crate) fn resume(&self) {
+        self.state().is_quiesced = false;
+        self.changed.notify_all();
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.of.state().changing.remove(&self.port);
+        self.of.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_changed_by_one_thread_at_a_time() {
+        let quiesce = Quiesce::default();
+        let (inside, others) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let change = |port: u16| {
+            for round in 0..200 {
+                let _change = if round % 3 == 0 {
+                    quiesce.control_change(PortId(port))
+                } else {
+                    quiesce.session_change(PortId(port))
+                };
+                if port == 1 {
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    std::thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                } else {
+                    others.fetch_add(1, Ordering::SeqCst);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for port in [1, 1, 1, 2] {
+                scope.spawn(move || change(port));
+            }
+        });
+        assert_eq!(others.load(Ordering::SeqCst), 200);
+    }
+
+    #[test]
+    fn a_session_waits_while_the_switch_is_quiesced_and_the_control_side_does_not() {
+        let quiesce = Arc::new(Quiesce::default());
+        let change = quiesce.session_change(PortId(1));
+        assert!(!quiesce.quiesce(Duration::from_millis(1)), "one is under way");
+        drop(change);
+        assert!(quiesce.quiesce(Duration::ZERO));
+        drop(quiesce.control_change(PortId(1)));
+        let (begun, late) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&quiesce));
+        let begins = Arc::clone(&begun);
+        let session = std::thread::spawn(move || {
+            let _change = late.session_change(PortId(1));
+            begins.store(1, Ordering::SeqCst);
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(begun.load(Ordering::SeqCst), 0);
+        quiesce.resume();
+        session.join().unwrap();
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+    }
+}
