@@ -10,7 +10,7 @@ use std::time::Duration;
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_wire::Offload;
 use rustix::process::Signal;
-use support::guests::{ONE, TWO, frame, guest, guest_with, receive, send};
+use support::guests::{ONE, TWO, WAIT, frame, guest, guest_with, receive, send};
 use support::heirs::{heir_of_version, heir_that_waits, own_version};
 use support::talkers::Talker;
 use support::{Switch, copy_of_lasthop, eventually, fds, open_files, signal};
@@ -458,21 +458,26 @@ fn an_address_that_the_next_program_refuses_is_in_the_way_of_no_upgrade() {
 
 #[test]
 fn an_upgrade_waits_for_no_front_end() {
-    use std::io::Write;
-    let switch = Switch::start(&["--vnic", "one", "--vnic", "half"]);
-    let _one = guest(&switch, "one", ONE);
+    use std::io::{Read, Write};
+    const GET_FEATURES: [u32; 3] = [1, 1, 0];
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two", "--vnic", "half"]);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
     let mut half = switch.connect("half.sock");
-    half.write_all(&[1, 0, 0, 0, 1]).expect("written");
-    eventually("that it is connected", || (switch.port("half")["state"] == "connected").then_some(()));
+    half.set_read_timeout(Some(WAIT)).expect("a socket");
+    let request = GET_FEATURES.map(u32::to_ne_bytes).concat();
+    half.write_all(&[&request[..], &request[..8]].concat()).expect("written");
+    // What came with the first message was read when that is answered.
+    half.read_exact(&mut [0; 20]).expect("an answer");
     let process = switch.switch_pid();
-    let refused = eventually("that it is read", || {
-        let answer = switch.ask(&["upgrade"]);
-        (answer.code == Some(1)).then_some(answer.err)
-    });
-    assert!(refused.contains("half: its front end is in the middle of a message"), "{refused}");
-    drop(half);
-    eventually("its end", || (switch.port("half")["state"] == "waiting for guest").then_some(()));
     switch.ask(&["upgrade"]).ok();
     assert_ne!(switch.switch_pid(), process);
-    assert_eq!(switch.port("one")["state"], "running");
+    assert_eq!(half.read(&mut [0; 20]).expect("its end"), 0);
+    let said = "vnic half: its guest could not be taken over and has to connect again: it was in the middle of a message";
+    assert!(switch.log().contains(said), "{}", switch.log());
+    assert_eq!(switch.log().matches("has to connect again").count(), 1, "{}", switch.log());
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+    eventually("it may connect again", || {
+        (switch.port("half")["state"] == "waiting for guest").then_some(())
+    });
 }

@@ -1,5 +1,6 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::socket::Link;
 use crate::{
@@ -37,10 +38,11 @@ impl<D: Device> Session<D> {
         self.protocol.news()
     }
 
-    /// Whether a successor could go on with it, for all that is known of it here.
+    /// Whether a successor could go on with it: it is between two messages, all that was asked is answered, and the news are told
+    /// ([`rest`](Self::rest)).
     #[must_use]
     pub fn is_resting(&self) -> bool {
-        self.link.is_resting()
+        self.link.is_resting() && self.protocol.is_resting()
     }
 
     /// A successor knows all of the news: from now on it could go on, if all that was asked is answered.
@@ -54,6 +56,12 @@ impl<D: Device> Session<D> {
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.link.fd()
+    }
+
+    /// The socket, for who waits for it while another thread has the session.
+    #[must_use]
+    pub fn socket(&self) -> Arc<OwnedFd> {
+        self.link.socket()
     }
 
     /// Whether replies wait for room in the socket.
@@ -99,6 +107,12 @@ impl<D: Device> Session<D> {
     /// As [`Protocol::set_link`].
     pub fn set_link(&mut self, up: bool) -> bool {
         self.protocol.set_link(up)
+    }
+
+    /// As [`Protocol::hears_of_link`].
+    #[must_use]
+    pub fn hears_of_link(&self) -> bool {
+        self.protocol.hears_of_link()
     }
 
     /// What was asked for and not done.

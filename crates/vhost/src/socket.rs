@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use crate::fds::{Received, receive, send, set_nonblocking};
 use crate::message::{HEADER_BYTES, Header, Message};
@@ -16,7 +17,7 @@ const OUTPUT_FDS_MAX: usize = 4;
 /// Never reads beyond a message, so the file descriptors that come are those of the message that is arriving.
 #[derive(Debug)]
 pub(crate) struct Link {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     header: [u8; HEADER_BYTES],
     /// As long as the header says; empty before the header is there.
     body: Vec<u8>,
@@ -33,11 +34,16 @@ impl Link {
         set_nonblocking(socket.as_fd())?;
         let (body, fds, output) = (Vec::new(), Vec::new(), Vec::new());
         let output_fds = VecDeque::new();
+        let socket = Arc::new(socket);
         Ok(Self { socket, header: [0; HEADER_BYTES], body, arrived: 0, fds, output, output_fds })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.socket)
     }
 
     pub(crate) fn wants_write(&self) -> bool {

@@ -159,9 +159,21 @@ impl<D: Device> Protocol<D> {
     /// and could be told to do it again, and its driver minds the link status (STATUS).
     pub fn set_link(&mut self, up: bool) -> bool {
         self.link_up = up;
-        let reads_config = self.protocol_features & protocol::CONFIG != 0;
-        let minds_status = self.shared.features & features::STATUS != 0;
-        reads_config && self.backend_channel.tell_config_changed() && minds_status
+        self.reads_config() && self.backend_channel.tell_config_changed() && self.minds_status()
+    }
+
+    /// Whether the guest will learn of its link by [`set_link`](Self::set_link), if its front end reads what it is told.
+    #[must_use]
+    pub fn hears_of_link(&self) -> bool {
+        self.reads_config() && self.backend_channel.kept().is_some() && self.minds_status()
+    }
+
+    fn reads_config(&self) -> bool {
+        self.protocol_features & protocol::CONFIG != 0
+    }
+
+    fn minds_status(&self) -> bool {
+        self.shared.features & features::STATUS != 0
     }
 
     /// What was not done.

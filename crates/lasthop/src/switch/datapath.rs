@@ -32,6 +32,8 @@ use super::switches::NamedSwitches;
 /// The engine and the names of its ports.
 pub(super) struct Datapath {
     engine: Engine,
+    /// Workers have begun.
+    is_begun: bool,
     switches: NamedSwitches,
     ports: BTreeMap<String, NamedPort>,
 }
@@ -68,12 +70,19 @@ impl Datapath {
         };
         let engine = Engine::prepare(switches.module(), &settings).map_err(refused)?;
         switches.set_clock_origin(engine.clock_origin_ns());
-        Ok(Self { engine, switches, ports: BTreeMap::new() })
+        Ok(Self { engine, is_begun: false, switches, ports: BTreeMap::new() })
     }
 
     /// Starts the workers, if they were not; they sleep until there is a port with a guest.
     pub(super) fn begin(&mut self) -> Result<(), Fault> {
-        self.engine.begin().map_err(refused)
+        self.engine.begin().map_err(refused)?;
+        self.is_begun = true;
+        Ok(())
+    }
+
+    /// Whether packets pass.
+    pub(super) fn is_begun(&self) -> bool {
+        self.is_begun
     }
 
     pub(super) fn add_switch(&mut self, spec: &SwitchSpec) -> Result<(), Fault> {
@@ -209,6 +218,11 @@ impl Datapath {
         let home = port.home.clone();
         let home = self.home(home.as_ref())?;
         self.move_port(name, home).map_err(refused)
+    }
+
+    /// Sessions change nothing of any port until `wake`.
+    pub(super) fn quiesce(&self) -> Result<(), Fault> {
+        self.engine.quiesce().map_err(refused)
     }
 
     /// Takes nothing more from guests, and waits for what was taken, for so long at most.

@@ -18,21 +18,37 @@ pub(super) fn inspect(
     sessions: &Sessions,
     name: Option<&str>,
 ) -> Result<Inspection, Fault> {
-    let mut views: Vec<_> =
-        sessions.views().filter(|(port, _)| name.is_none_or(|name| name == *port)).collect();
-    views.sort_by_key(|(port, _)| *port);
-    let names: Vec<&str> = views.iter().map(|(port, _)| *port).collect();
+    let views = sessions.look(|port, session| {
+        let is_wanted = name.is_none_or(|name| name == port);
+        is_wanted.then(|| (port.to_owned(), Seen::of(session.view())))
+    });
+    let mut views: Vec<(String, Seen)> = views.into_iter().flatten().collect();
+    views.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let names: Vec<&str> = views.iter().map(|(port, _)| port.as_str()).collect();
     let rings = datapath.rings(&names)?;
     let facts = views.into_iter().zip(rings);
     Ok(Inspection {
-        sessions: facts.map(|((port, view), rings)| (port.to_owned(), session(&view, &rings))).collect(),
+        sessions: facts.map(|((port, seen), rings)| (port, session(seen, &rings))).collect(),
         ports: datapath.stats()?.ports,
         fdb: datapath.fdb(None).entries,
         moves: datapath.moves(),
     })
 }
 
-fn session(view: &SessionView, running: &[RingInspection]) -> SessionFacts {
+/// A session as it was for a moment. It has none of the guest's memory: whoever has it last unmaps it.
+struct Seen {
+    view: SessionView,
+    memory: MemoryFacts,
+}
+
+impl Seen {
+    fn of(mut view: SessionView) -> Self {
+        let memory = view.memory.take().as_deref().map(memory).unwrap_or_default();
+        Self { view, memory }
+    }
+}
+
+fn session(Seen { view, memory }: Seen, running: &[RingInspection]) -> SessionFacts {
     let words = |text: String| text.split_whitespace().map(str::to_owned).collect();
     let ring = |(index, told): (usize, &RingView)| {
         ring(index as u16, told, running.iter().find(|ring| usize::from(ring.index) == index))
@@ -45,7 +61,7 @@ fn session(view: &SessionView, running: &[RingInspection]) -> SessionFacts {
         status: view.status,
         refused: view.refused,
         ignored: view.ignored,
-        memory: view.memory.as_deref().map(memory).unwrap_or_default(),
+        memory,
         rings: view.rings.iter().enumerate().map(ring).collect(),
     }
 }

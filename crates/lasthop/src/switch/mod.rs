@@ -1,24 +1,28 @@
 //! The switch process: the engine, and one vhost-user session for each guest.
 //!
-//! Its main thread serves the channel to the supervisor and the sessions; packets are the engine's threads' business.
+//! Its main thread serves the channel to the supervisor, the control interface and packets of no flow; each session has a thread of its
+//! own, so that no front end lengthens a turn of it. Packets are the engine's threads' business.
 //! It opens no path: guests' connections, memory and rings all come over the channel or over those connections.
 
 mod captures;
 mod datapath;
+mod hangs;
 mod inspection;
 mod interface;
 mod keeper;
+mod reports;
 mod sessions;
 mod succession;
 mod switches;
 mod sys;
 mod wishes;
 
-use std::io;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::capture::CaptureSpec;
+use crate::clock::earlier;
 use crate::config::FLOW;
 use crate::descriptors;
 use crate::fault::{Fault, Kind};
@@ -33,15 +37,17 @@ use crate::switches::SwitchSpec;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
+use hangs::{HangWatch, Turns, Work};
 use interface::{Interface, Numbers};
 use keeper::Keeper;
-use sessions::{Arrival, Served, Sessions};
-use succession::{Brought, Heirs};
+use reports::{Flushed, Reports};
+use sessions::{Arrival, Sessions};
+use succession::{Brought, Calming, Heirs};
 
-/// The channel's number in the poller; sessions have their attachment's, which start at 1.
+/// The channel's number in the poller.
 const CHANNEL: u64 = 0;
-/// Those of the control interface, which no attachment ever has.
-const INTERFACE: Numbers = Numbers { clients: u64::MAX, packets: u64::MAX - 1 };
+/// Those of the control interface.
+const INTERFACE: Numbers = Numbers { clients: 1, packets: 2 };
 
 /// Runs until the supervisor says so or is gone.
 pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
@@ -59,15 +65,21 @@ pub(crate) fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     poller.add(&channel, CHANNEL, Interest::READ)?;
     channel_poller.add(&channel, CHANNEL, Interest::READ)?;
     let interface = Interface::new(&poller, INTERFACE, settings.upcalls.unwrap_or_default().limits())?;
+    let reports = Reports::new(channel.as_fd())
+        .map_err(|error| Fault::internal("send on the channel to the supervisor", error))?;
+    let (reports, watch) = (Arc::new(reports), HangWatch::start());
     Switch {
         channel,
+        reports: Arc::clone(&reports),
+        turns: watch.watch(None),
         interface,
         is_channel_full: false,
         poller,
         channel_poller,
         datapath,
-        sessions: Sessions::default(),
+        sessions: Sessions::new(reports, watch),
         captures: Captures::default(),
+        calming: None,
         brought: Brought::default(),
         heirs: Heirs::default(),
         stage: Stage::Serving,
@@ -116,7 +128,10 @@ enum Stage {
 }
 
 struct Switch {
+    /// Heard only, once it is here.
     channel: Channel<Report, Request>,
+    reports: Arc<Reports>,
+    turns: Arc<Turns>,
     is_channel_full: bool,
     poller: Poller,
     /// The channel alone: all that is listened to while the switch rests.
@@ -129,57 +144,80 @@ struct Switch {
     /// Before the engine, too: they end with a word from its workers.
     captures: Captures,
     datapath: Datapath,
+    calming: Option<Calming>,
     brought: Brought,
     stage: Stage,
 }
 
 impl Switch {
     fn serve(&mut self) -> Result<(), Fault> {
+        let turns = Arc::clone(&self.turns);
         while self.stage != Stage::Over {
             for Happening { source, .. } in self.wait()? {
                 match source {
-                    CHANNEL => self.hear(),
+                    CHANNEL => {
+                        let _turn = turns.begin(Work::Order);
+                        self.hear();
+                    }
                     // It came to rest in between.
                     _ if self.stage == Stage::Resting => {}
-                    _ if source == INTERFACE.clients => self.interface.serve(&mut self.datapath),
-                    _ if source == INTERFACE.packets => self.interface.ask(&mut self.datapath),
-                    attachment => self.serve_session(attachment),
+                    _ if source == INTERFACE.clients => {
+                        let _turn = turns.begin(Work::Clients);
+                        self.interface.serve(&mut self.datapath);
+                    }
+                    _ => {
+                        let _turn = turns.begin(Work::Upcalls);
+                        self.interface.ask(&mut self.datapath);
+                    }
                 }
             }
-            if self.stage == Stage::Serving {
-                self.interface.finish(&mut self.datapath);
-            }
-            for report in self.interface.take_reports() {
-                self.report(&report);
-            }
-            self.rest();
+            self.finish_turn(&turns);
             self.watch_channel()?;
         }
         Ok(())
+    }
+
+    /// What comes after all that happened.
+    fn finish_turn(&mut self, turns: &Turns) {
+        if self.stage == Stage::Serving {
+            let _turn = turns.begin(Work::Clients);
+            self.interface.finish(&mut self.datapath);
+        }
+        for report in self.interface.take_reports() {
+            self.reports.report(&report);
+        }
+        self.rest_if_calm();
+        if self.datapath.is_begun() {
+            self.sessions.start_threads();
+        }
     }
 
     /// Waits for what there is to do. Whoever rests does nothing for others, and is not woken by them: what they sent stays.
     fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
         match self.stage {
             Stage::Resting => self.channel_poller.wait(None),
-            _ => self.poller.wait(self.interface.due()),
+            _ => {
+                let calming = self.calming.map(|_| Calming::due());
+                self.poller.wait(earlier(self.interface.due(), calming))
+            }
         }
     }
 
     fn hear(&mut self) {
-        let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
+        let is_open = self.reports.flush() != Flushed::Gone && self.channel.receive().unwrap_or(false);
         while let Some((request, fds)) = self.channel.take() {
             self.obey(request, fds);
         }
         match self.stage {
-            Stage::Ending if !is_open || !self.channel.wants_write() => self.stage = Stage::Over,
+            Stage::Ending if !is_open || !self.reports.wants_write() => self.stage = Stage::Over,
             Stage::Serving | Stage::Resting if !is_open => self.leave(),
             _ => {}
         }
     }
 
+    /// Waits for room in the channel while reports of this thread may wait for that; sessions see to theirs.
     fn watch_channel(&mut self) -> Result<(), Fault> {
-        let write = self.channel.wants_write();
+        let write = self.reports.wants_write();
         if write != self.is_channel_full {
             for poller in [&self.poller, &self.channel_poller] {
                 poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
@@ -218,7 +256,7 @@ impl Switch {
                 Answer::Changed { guest_told }
             }),
             Order::RemovePort { name } => {
-                self.sessions.end_of_port(&self.poller, &name);
+                self.sessions.end_of_port(&name);
                 self.interface.port_lost(&name, &mut self.datapath);
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
@@ -241,17 +279,17 @@ impl Switch {
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
             Order::Know => Ok(Answer::Knows { version: STATE_VERSION, prepares: true }),
-            Order::Rest => self.come_to_rest().map(|()| Answer::Done),
+            Order::Rest => return self.begin_to_rest(id),
             Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),
             Order::Wake => self.wake().map(|()| Answer::Done),
             Order::End => {
                 self.captures = Captures::default();
-                self.sessions = Sessions::default();
+                self.sessions.end_all();
                 self.stage = Stage::Ending;
                 Ok(Answer::Done)
             }
         };
-        self.reply(id, result);
+        self.reports.reply(id, result);
     }
 
     /// All addresses; if they are wanted in parts, the last ones.
@@ -261,28 +299,16 @@ impl Switch {
             return whole;
         }
         let (parts, last) = whole.in_parts();
-        parts.into_iter().for_each(|fdb| self.report(&Report::Addresses { id, fdb }));
+        parts.into_iter().for_each(|fdb| self.reports.report(&Report::Addresses { id, fdb }));
         last
     }
 
     /// From here on packets pass.
     fn begin_work(&mut self) {
         if let Err(fault) = self.datapath.begin() {
-            fail(&mut self.channel, fault);
+            self.reports.report(&Report::Failed { why: fault.message });
+            std::process::exit(1);
         }
-    }
-
-    fn reply(&mut self, id: u64, result: Result<Answer, Fault>) {
-        let sent = self.channel.send(&Report::Reply { id, result }, None);
-        if sent.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput) {
-            let fault = Fault::new(Kind::Limit, "the answer is too long for the switch's channel");
-            self.report(&Report::Reply { id, result: Err(fault) });
-        }
-    }
-
-    fn report(&mut self, report: &Report) {
-        // If the other side is gone, reading says so.
-        let _ = self.channel.send(report, None);
     }
 
     fn attach(&mut self, name: String, attachment: u64, fds: Option<Vec<OwnedFd>>) {
@@ -290,10 +316,10 @@ impl Switch {
             let mut fds = fds.unwrap_or_default().into_iter();
             let (socket, memory) = (fds.next().ok_or_else(no_descriptor)?, fds.next());
             let arrival = Arrival { name: name.clone(), attachment, socket, memory };
-            self.sessions.begin(&self.poller, arrival, device)
+            self.sessions.begin(arrival, device)
         });
         if let Err(fault) = made {
-            self.report(&Report::Detached { name, attachment, why: fault.message });
+            self.reports.report(&Report::Detached { name, attachment, why: fault.message });
         }
     }
 
@@ -337,17 +363,5 @@ impl Switch {
             greeting: greeting.into_bytes(),
         };
         self.captures.begin(capture, client, terms)
-    }
-
-    fn serve_session(&mut self, attachment: u64) {
-        match self.sessions.serve(&self.poller, attachment) {
-            Served::Over { port, why } => self.report(&Report::Detached { name: port, attachment, why }),
-            // A VMM may be refused as fast as it asks: only what the supervisor keeps up with is said.
-            Served::Refused { port, why } if !self.channel.wants_write() => {
-                self.report(&Report::Refused { name: port, why });
-            }
-            Served::Refused { .. } | Served::On => {}
-        }
-        self.tell(attachment);
     }
 }

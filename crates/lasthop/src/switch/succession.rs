@@ -2,63 +2,90 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_engine::PortDevice;
-use lasthop_vhost::{Device, Kept, KeptSession, Legacy, News, Successor};
+use lasthop_vhost::{Device, Kept, KeptSession, Legacy, Successor};
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
-use crate::ipc::FRAME_FDS_MAX;
-use crate::orders::{Report, STATE_VERSION};
+use crate::log::say_of_others;
+use crate::orders::{Answer, STATE_VERSION};
 
 use super::captures::Captures;
-use super::sessions::Arrival;
+use super::hangs::Work;
+use super::sessions::{self, Arrival};
 use super::{Stage, Switch, no_descriptor};
 
 /// How long packets that can neither be postponed nor taken once more may take to come to their end when the switch is to rest; what
 /// waits for a slow receiver then is lost, and counted.
 const REST_PATIENCE: Duration = Duration::from_millis(10);
 
+/// How long sessions that are in the middle of something may take to come to rest. Whoever is then still is left behind, as by a death
+/// of this process: its guest has to connect again.
+const CALM_PATIENCE: Duration = Duration::from_millis(300);
+/// How often it is looked whether they have.
+const CALM_PAUSE: Duration = Duration::from_millis(2);
+
+/// The switch is to rest, and sessions are in the middle of something. All else goes on meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calming {
+    /// What asked for it.
+    id: u64,
+    until: Instant,
+}
+
+impl Calming {
+    pub(super) fn due() -> Instant {
+        Instant::now() + CALM_PAUSE
+    }
+}
+
 impl Switch {
-    /// Tells the supervisor what changed in a session.
-    pub(super) fn tell(&mut self, attachment: u64) {
-        let Some(News { session, fds }) = self.sessions.news(attachment) else { return };
-        let all: Vec<u32> = session.fds().collect();
-        let mut fds = fds.into_iter().peekable();
-        while fds.peek().is_some() {
-            let (numbers, fds): (Vec<u32>, Vec<OwnedFd>) = fds.by_ref().take(FRAME_FDS_MAX).unzip();
-            let _ = self.channel.send(&Report::Keep { attachment, numbers }, fds);
-        }
-        let session = serde_json::json!({"version": STATE_VERSION, "session": session});
-        self.report(&Report::Kept { attachment, session, numbers: all });
+    /// The switch is to rest, so that another process can go on where this one stands: at once, or when sessions let it.
+    pub(super) fn begin_to_rest(&mut self, id: u64) {
+        self.sessions.set_stage(sessions::Stage::Calming);
+        self.calming = Some(Calming { id, until: Instant::now() + CALM_PATIENCE });
+        self.rest_if_calm();
     }
 
-    /// Sessions whose news have left can be gone on with from now on.
-    pub(super) fn rest(&mut self) {
-        if !self.channel.wants_write() {
-            self.sessions.rest();
+    /// Comes to rest if it is to and sessions are at rest, or have had time enough.
+    pub(super) fn rest_if_calm(&mut self) {
+        let is_over = |calming: &mut Calming| {
+            self.sessions.restless().next().is_none() || Instant::now() >= calming.until
+        };
+        if let Some(Calming { id, .. }) = self.calming.take_if(is_over) {
+            let result = self.come_to_rest();
+            self.reports.reply(id, result.map(|()| Answer::Done));
         }
     }
 
-    /// Comes to rest, so that another process can go on where this one stands.
-    pub(super) fn come_to_rest(&mut self) -> Result<(), Fault> {
-        self.rest();
-        if let Some(port) = self.sessions.restless() {
-            let why =
-                format!("vnic {port}: its front end is in the middle of a message; try again in a moment");
-            return Err(Fault::refused(why));
+    fn come_to_rest(&mut self) -> Result<(), Fault> {
+        self.sessions.set_stage(sessions::Stage::Held);
+        for port in self.sessions.restless() {
+            say_of_others!(
+                "vnic {port}: its front end is in the middle of a message, and is not waited for: its guest will have to connect again"
+            );
         }
         self.stage = Stage::Resting;
+        self.datapath.quiesce()?;
         self.datapath.rest(REST_PATIENCE)
     }
 
     /// The supervisor is gone. What is under way is finished, and connections are left as they are: whoever was given copies may
     /// have another process go on with them, and without copies they end with this one.
     pub(super) fn leave(&mut self) -> ! {
+        let turns = Arc::clone(&self.turns);
+        let _turn = turns.begin(Work::Leaving);
         self.captures = Captures::default();
         // Who rests already has been told to, and another process may be at work.
         if self.stage != Stage::Resting {
+            self.sessions.set_stage(sessions::Stage::Calming);
+            let until = Instant::now() + CALM_PATIENCE;
+            while self.sessions.restless().next().is_some() && Instant::now() < until {
+                std::thread::sleep(CALM_PAUSE);
+            }
             let _ = self.come_to_rest();
         }
         // Nothing is dropped: a session that is dropped hangs up.
@@ -68,8 +95,11 @@ impl Switch {
     /// Goes on, or begins.
     pub(super) fn wake(&mut self) -> Result<(), Fault> {
         self.stage = Stage::Serving;
+        self.calming = None;
         self.heirs.clear();
-        self.datapath.wake()?;
+        let woken = self.datapath.wake();
+        self.sessions.set_stage(sessions::Stage::Serving);
+        woken?;
         self.begin_work();
         Ok(())
     }
@@ -153,11 +183,11 @@ impl Switch {
             Awaited::First { socket, memory, kept, device } => {
                 kept.check(0).map_err(internal)?;
                 let arrival = Arrival { name, attachment, socket, memory: Some(memory) };
-                self.sessions.begin(&self.poller, arrival, device)
+                self.sessions.begin(arrival, device)
             }
             Awaited::Next(successor) => {
                 let session = successor.go_on().map_err(internal)?;
-                self.sessions.enter(&self.poller, name, attachment, session, is_link_up)
+                self.sessions.enter(name, attachment, session, is_link_up)
             }
         }
     }

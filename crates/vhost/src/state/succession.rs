@@ -53,6 +53,11 @@ impl<D: Device> Protocol<D> {
         self.shared.kept.iter().for_each(crate::Kept::set_resting);
     }
 
+    /// Whether that was so when it was looked at last. Without anybody who keeps the session, nobody goes on with it.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.shared.kept.as_ref().is_none_or(crate::Kept::is_resting)
+    }
+
     /// Gets ready to go on with the session of a process that may be at work still: not a word of its rings is written.
     ///
     /// # Errors

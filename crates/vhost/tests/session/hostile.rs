@@ -124,10 +124,12 @@ fn a_flood_is_served_in_turns() {
     let mut host = Host::plain();
     let flood: Vec<u8> = (0..100).flat_map(|_| header(request::GET_FEATURES, 1, 0)).collect();
     host.send_bytes(&flood, &[]);
-    for expected in [MESSAGES_PER_TURN, 100 - MESSAGES_PER_TURN, 0] {
+    let mut left = 100;
+    while left > 0 {
         host.ready().unwrap();
         let replies = std::iter::from_fn(|| host.reply()).count();
-        assert_eq!(replies, expected);
+        assert_eq!(replies, left.min(MESSAGES_PER_TURN));
+        left -= replies;
     }
 }
 

@@ -44,6 +44,8 @@ impl Hurry {
 impl Drop for Hurry {
     fn drop(&mut self) {
         self.processes.iter().for_each(|process| set_turns(*process, TURN_NS_DEFAULT));
+        // Once more, for threads that others started before they were at their ordinary turns.
+        self.processes.iter().for_each(|process| set_turns(*process, TURN_NS_DEFAULT));
     }
 }
 

@@ -1,0 +1,101 @@
+//! What is said to the supervisor: by the main thread, and by the threads of sessions.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lasthop_vhost::News;
+
+use crate::fault::{Fault, Kind};
+use crate::ipc::{Channel, FRAME_FDS_MAX};
+use crate::orders::{Answer, Report, Request, STATE_VERSION};
+
+/// The sending side of the channel. Each report is whole, and those of one thread arrive in order.
+pub(super) struct Reports {
+    channel: Mutex<Channel<Report, Request>>,
+    /// The same socket, to wait for room in it.
+    socket: OwnedFd,
+}
+
+/// What became of reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// The supervisor has them, whatever becomes of this process.
+    All,
+    /// Some wait for room in the socket.
+    Waiting,
+    /// The supervisor is gone.
+    Gone,
+}
+
+impl Reports {
+    /// Over the socket of a channel that does not send any more.
+    pub(super) fn new(socket: BorrowedFd<'_>) -> io::Result<Self> {
+        let channel = Channel::new(socket.try_clone_to_owned()?)?;
+        Ok(Self { channel: Mutex::new(channel), socket: socket.try_clone_to_owned()? })
+    }
+
+    /// To wait for room in.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn channel(&self) -> MutexGuard<'_, Channel<Report, Request>> {
+        self.channel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn report(&self, report: &Report) {
+        // If the other side is gone, reading says so.
+        let _ = self.channel().send(report, None);
+    }
+
+    pub(super) fn reply(&self, id: u64, result: Result<Answer, Fault>) {
+        let sent = self.channel().send(&Report::Reply { id, result }, None);
+        if sent.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput) {
+            let fault = Fault::new(Kind::Limit, "the answer is too long for the switch's channel");
+            self.report(&Report::Reply { id, result: Err(fault) });
+        }
+    }
+
+    /// As `report`, unless reports wait: for those that a front end causes as fast as it likes.
+    pub(super) fn report_if_idle(&self, report: &Report) {
+        let mut channel = self.channel();
+        if !channel.wants_write() {
+            let _ = channel.send(report, None);
+        }
+    }
+
+    /// Tells what changed in a session. One whose news wait is not served before they have left, so a session has one of them at most
+    /// here.
+    pub(super) fn tell(&self, attachment: u64, News { session, fds }: News) -> Flushed {
+        let mut channel = self.channel();
+        let all: Vec<u32> = session.fds().collect();
+        let mut fds = fds.into_iter().peekable();
+        while fds.peek().is_some() {
+            let (numbers, fds): (Vec<u32>, Vec<OwnedFd>) = fds.by_ref().take(FRAME_FDS_MAX).unzip();
+            let _ = channel.send(&Report::Keep { attachment, numbers }, fds);
+        }
+        let session = serde_json::json!({"version": STATE_VERSION, "session": session});
+        let sent = channel.send(&Report::Kept { attachment, session, numbers: all }, None);
+        flushed(&channel, &sent)
+    }
+
+    /// Sends what waits, as far as there is room.
+    pub(super) fn flush(&self) -> Flushed {
+        let mut channel = self.channel();
+        let sent = channel.flush();
+        flushed(&channel, &sent)
+    }
+
+    pub(super) fn wants_write(&self) -> bool {
+        self.channel().wants_write()
+    }
+}
+
+fn flushed(channel: &Channel<Report, Request>, sent: &io::Result<()>) -> Flushed {
+    match sent {
+        Err(_) => Flushed::Gone,
+        Ok(()) if channel.wants_write() => Flushed::Waiting,
+        Ok(()) => Flushed::All,
+    }
+}

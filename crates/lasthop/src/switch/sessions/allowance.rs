@@ -1,0 +1,82 @@
+//! How much of the switch's time a front end may take by what it asks for.
+
+use std::time::{Duration, Instant};
+
+/// What a change of a ring is charged: each worker is interrupted two or three times for it, wherever it is.
+const CHANGE: Duration = Duration::from_micros(500);
+/// What may be taken at once: a front end starts, resets and starts again 32 rings some twenty times in a row, or gets many pieces of
+/// memory one by one, as fast as it can.
+const BURST: Duration = Duration::from_secs(2);
+/// In the long run it may take this part of the time, one of so many: 200 changes a second, or 32 rings stopped and started three times.
+const SHARE: u32 = 10;
+
+/// What it may have taken beyond that, as far as it is told to wait: 20 s, however long a single turn was.
+const EXCESS_MAX: Duration = Duration::from_secs(2);
+
+/// What the front end of one vnic has taken lately.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allowance {
+    /// Of what it took, what it has not made good by waiting.
+    taken: Duration,
+    as_of: Instant,
+}
+
+impl Allowance {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { taken: Duration::ZERO, as_of: now }
+    }
+
+    /// The thread was at work for it for `time`, and workers had to be told of `changes`.
+    pub(super) fn charge(&mut self, now: Instant, time: Duration, changes: u64) {
+        let changes = CHANGE.saturating_mul(u32::try_from(changes).unwrap_or(u32::MAX));
+        let taken = self.taken_at(now).saturating_add(time).saturating_add(changes);
+        self.taken = taken.min(BURST + EXCESS_MAX);
+        self.as_of = now;
+    }
+
+    /// For how long it has to wait; none if it need not.
+    pub(super) fn pause(&self, now: Instant) -> Option<Duration> {
+        let excess = self.taken_at(now).checked_sub(BURST).filter(|excess| !excess.is_zero())?;
+        Some(excess.saturating_mul(SHARE))
+    }
+
+    fn taken_at(&self, now: Instant) -> Duration {
+        self.taken.saturating_sub(now.saturating_duration_since(self.as_of) / SHARE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_not_slowed_down_and_restarts_without_end_are() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        for _ in 0..20 {
+            // 33 rings are stopped and started, at 10 ms a time.
+            allowance.charge(start, Duration::from_millis(10), 66);
+            assert_eq!(allowance.pause(start), None);
+        }
+        let mut now = start;
+        let mut changes = 0_u64;
+        while now < start + Duration::from_secs(60) {
+            allowance.charge(now, Duration::ZERO, 66);
+            changes += 66;
+            now += allowance.pause(now).unwrap_or_default();
+        }
+        assert!((11_000..=16_000).contains(&changes), "{changes} in a minute");
+        assert_eq!(allowance.pause(now), None, "it has waited");
+    }
+
+    #[test]
+    fn long_turns_are_charged_too() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        allowance.charge(start, BURST + Duration::from_secs(1), 0);
+        assert_eq!(allowance.pause(start), Some(Duration::from_secs(10)));
+        assert_eq!(allowance.pause(start + Duration::from_secs(10)), None);
+        allowance.charge(start, Duration::from_secs(600), 0);
+        assert_eq!(allowance.pause(start), Some(Duration::from_secs(20)), "at most");
+    }
+}

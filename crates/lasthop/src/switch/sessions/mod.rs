@@ -1,0 +1,302 @@
+//! The vhost-user sessions, each with the guest of one port, and with a thread of its own: however long a front end makes its session
+//! take, by messages, memory or descriptors, no other guest, client or packet of a new flow waits for that.
+
+mod allowance;
+mod thread;
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use lasthop_engine::PortDevice;
+use lasthop_vhost::{Device, Kept, Session};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::fault::Fault;
+use crate::orders::Report;
+
+use super::hangs::HangWatch;
+use super::reports::Reports;
+use allowance::Allowance;
+use thread::{Company, SessionThread};
+
+/// Bytes of a thread's stack, of which it uses what it touches: some 20 KiB.
+const STACK_BYTES: usize = 512 << 10;
+/// How long the main thread waits for a session to end whose port goes away. One that takes longer ends later: its port's number is not
+/// given to another one before.
+const END_PATIENCE: Duration = Duration::from_millis(100);
+/// How long it waits for all of them when the process ends.
+const LAST_PATIENCE: Duration = Duration::from_secs(1);
+/// How long those that look at sessions wait for sessions that are at work.
+const LOOK_PATIENCE: Duration = Duration::from_millis(20);
+/// How often it is looked meanwhile.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Sessions by the number of their attachment.
+pub(super) struct Sessions {
+    guests: BTreeMap<u64, Guest>,
+    /// Their threads are started when packets pass: guests need not wait for that.
+    waiting: Vec<SessionThread>,
+    reports: Arc<Reports>,
+    hold: Arc<Hold>,
+    watch: Arc<HangWatch>,
+}
+
+/// What a connection comes with.
+pub(super) struct Arrival {
+    /// Of the port.
+    pub(super) name: String,
+    pub(super) attachment: u64,
+    pub(super) socket: OwnedFd,
+    /// Memory from which a successor may go on.
+    pub(super) memory: Option<OwnedFd>,
+}
+
+/// A session as the main thread knows it.
+struct Guest {
+    port: String,
+    shared: Arc<Shared>,
+    /// Disconnected when the session is over, and nothing is left of it.
+    over: Receiver<Infallible>,
+}
+
+/// What a session's thread and the main thread share.
+struct Shared {
+    /// Whoever serves it has it; the main thread only if it is free. None: it is over.
+    session: Mutex<Option<Session<PortDevice>>>,
+    /// Rung when the main thread wants something.
+    doorbell: OwnedFd,
+    is_link_up: AtomicBool,
+    is_unwanted: AtomicBool,
+    /// As the session was after its last turn.
+    is_resting: AtomicBool,
+    wants_write: AtomicBool,
+    hears_of_link: AtomicBool,
+    allowance: Mutex<Allowance>,
+}
+
+/// Whether sessions are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Serving,
+    /// Only those that are in the middle of something, until they are not.
+    Calming,
+    /// None.
+    Held,
+}
+
+/// The stage of all sessions.
+struct Hold(AtomicU8);
+
+impl Hold {
+    fn stage(&self) -> Stage {
+        match self.0.load(Ordering::SeqCst) {
+            0 => Stage::Serving,
+            1 => Stage::Calming,
+            _ => Stage::Held,
+        }
+    }
+}
+
+impl Sessions {
+    pub(super) fn new(reports: Arc<Reports>, watch: Arc<HangWatch>) -> Self {
+        let (guests, waiting) = (BTreeMap::new(), Vec::new());
+        Self { guests, waiting, reports, hold: Arc::new(Hold(AtomicU8::new(0))), watch }
+    }
+
+    /// Begins to serve a connection.
+    pub(super) fn begin(&mut self, arrival: Arrival, device: PortDevice) -> Result<(), Fault> {
+        let Arrival { name, attachment, socket, memory } = arrival;
+        let is_link_up = device.is_link_up();
+        let rings = device.offer().rings();
+        // Without it the guest has to connect again if this process dies, and nothing else.
+        let kept = memory.and_then(|memory| Kept::map(memory.as_fd(), rings).ok());
+        let session = match kept {
+            Some(kept) => Session::with_kept(socket, device, kept),
+            None => Session::new(socket, device),
+        };
+        let session = session.map_err(|error| Fault::internal("serve the connection", error))?;
+        self.enter(name, attachment, session, is_link_up)
+    }
+
+    /// Serves a session, once its thread is started.
+    pub(super) fn enter(
+        &mut self,
+        port: String,
+        attachment: u64,
+        session: Session<PortDevice>,
+        is_link_up: bool,
+    ) -> Result<(), Fault> {
+        let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|error| Fault::internal("create an eventfd", error))?;
+        let (socket, (end, over)) = (session.socket(), channel());
+        let allowance = self.take_allowance(&port);
+        let shared = Arc::new(Shared {
+            doorbell,
+            is_link_up: AtomicBool::new(is_link_up),
+            is_unwanted: AtomicBool::new(false),
+            is_resting: AtomicBool::new(session.is_resting()),
+            wants_write: AtomicBool::new(false),
+            hears_of_link: AtomicBool::new(session.hears_of_link()),
+            session: Mutex::new(Some(session)),
+            allowance: Mutex::new(allowance),
+        });
+        let turns = self.watch.watch(Some(port.clone()));
+        let (reports, hold) = (Arc::clone(&self.reports), Arc::clone(&self.hold));
+        let company = Company { reports, hold, turns, over: end };
+        let thread = SessionThread::new((port.clone(), attachment), Arc::clone(&shared), socket, company);
+        self.waiting.push(thread);
+        self.guests.insert(attachment, Guest { port, shared, over });
+        Ok(())
+    }
+
+    /// What the front end of a port may still take: it does not get more by connecting again. Sessions that are over are forgotten.
+    fn take_allowance(&mut self, port: &str) -> Allowance {
+        let before = self.guests.values().rev().find(|guest| guest.port == port);
+        let allowance =
+            before.map_or_else(|| Allowance::new(Instant::now()), |guest| *guest.shared.allowance());
+        self.guests.retain(|_, guest| !guest.is_over() || guest.port != port);
+        allowance
+    }
+
+    /// Starts threads of sessions that have none.
+    pub(super) fn start_threads(&mut self) {
+        for thread in std::mem::take(&mut self.waiting) {
+            let (name, attachment, shared) =
+                (thread.port.clone(), thread.attachment, Arc::clone(&thread.shared));
+            // The kernel takes the first 15 bytes of it.
+            let builder = std::thread::Builder::new().name(format!("vnic {name}")).stack_size(STACK_BYTES);
+            if let Err(error) = builder.spawn(move || thread.run()) {
+                let why = format!("its session got no thread: {error}; raise TasksMax= or ulimit -u");
+                drop(shared.session().take());
+                self.reports.report(&Report::Detached { name, attachment, why });
+            }
+        }
+    }
+
+    /// Has sessions served, or not. Those that are at work when they are held finish what they are at.
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        self.hold.0.store(stage as u8, Ordering::SeqCst);
+        if stage == Stage::Serving {
+            self.guests.values().for_each(|guest| guest.shared.ring());
+        }
+    }
+
+    /// Ports of sessions that a successor could not go on with now.
+    pub(super) fn restless(&self) -> impl Iterator<Item = &str> {
+        self.guests.values().filter(|guest| !guest.is_resting()).map(|guest| guest.port.as_str())
+    }
+
+    /// Looks at the session of each port that has one. One that is at work for long is left out.
+    pub(super) fn look<R>(&self, look: impl Fn(&str, &Session<PortDevice>) -> R) -> Vec<R> {
+        let until = Instant::now() + LOOK_PATIENCE;
+        let seen = self.guests.values().filter_map(|guest| {
+            let session = guest.shared.session_until(until)?;
+            Some(look(&guest.port, session.as_ref()?))
+        });
+        seen.collect()
+    }
+
+    /// Tells the guest of a port that its link is up or down now; whether it learns of it. None if that is no news, or there
+    /// is no guest.
+    pub(super) fn set_link(&self, port: &str, up: bool) -> Option<bool> {
+        let of_port = |guest: &&Guest| guest.port == port && !guest.is_over();
+        let guest = self.guests.values().rev().find(of_port)?;
+        if guest.shared.is_link_up.swap(up, Ordering::SeqCst) == up {
+            return None;
+        }
+        guest.shared.ring();
+        Some(guest.shared.hears_of_link.load(Ordering::SeqCst))
+    }
+
+    /// Hangs up on the guest of a port that goes away.
+    pub(super) fn end_of_port(&mut self, port: &str) {
+        self.end(|guest| guest.port == port, END_PATIENCE);
+        self.guests.retain(|_, guest| guest.port != port);
+    }
+
+    /// Hangs up on all guests.
+    pub(super) fn end_all(&mut self) {
+        self.end(|_| true, LAST_PATIENCE);
+    }
+
+    fn end(&mut self, is_to_end: impl Fn(&Guest) -> bool, patience: Duration) {
+        self.start_threads();
+        let ending: Vec<&Guest> = self.guests.values().filter(|guest| is_to_end(guest)).collect();
+        for guest in &ending {
+            guest.shared.is_unwanted.store(true, Ordering::SeqCst);
+            guest.shared.ring();
+        }
+        let until = Instant::now() + patience;
+        ending.iter().for_each(|guest| guest.await_end(until));
+    }
+}
+
+impl Guest {
+    fn is_over(&self) -> bool {
+        self.over.try_recv() == Err(TryRecvError::Disconnected)
+    }
+
+    fn await_end(&self, until: Instant) {
+        while self.over.recv_timeout(until.saturating_duration_since(Instant::now()))
+            != Err(RecvTimeoutError::Disconnected)
+            && Instant::now() < until
+        {}
+    }
+
+    /// One that is at work is not.
+    fn is_resting(&self) -> bool {
+        let session = self.shared.try_session();
+        session.is_some_and(|session| session.as_ref().is_none_or(Session::is_resting))
+    }
+}
+
+impl Shared {
+    fn session(&self) -> MutexGuard<'_, Option<Session<PortDevice>>> {
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session, if it is not at work.
+    fn try_session(&self) -> Option<MutexGuard<'_, Option<Session<PortDevice>>>> {
+        match self.session.try_lock() {
+            Ok(session) => Some(session),
+            Err(TryLockError::Poisoned(session)) => Some(session.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn session_until(&self, until: Instant) -> Option<MutexGuard<'_, Option<Session<PortDevice>>>> {
+        loop {
+            let session = self.try_session();
+            if session.is_some() || Instant::now() >= until {
+                return session;
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+    }
+
+    fn allowance(&self) -> MutexGuard<'_, Allowance> {
+        self.allowance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has others see how the session is.
+    fn publish(&self, session: &Session<PortDevice>) {
+        self.is_resting.store(session.is_resting(), Ordering::SeqCst);
+        self.wants_write.store(session.wants_write(), Ordering::SeqCst);
+        self.hears_of_link.store(session.hears_of_link(), Ordering::SeqCst);
+    }
+
+    /// Wakes the session's thread.
+    fn ring(&self) {
+        // An eventfd of ours, non-blocking: the write fails only when it rings already.
+        let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
+    }
+
+    fn hush(&self) {
+        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+    }
+}

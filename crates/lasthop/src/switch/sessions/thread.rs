@@ -1,0 +1,232 @@
+//! The thread of one session: all that is done on a front end's behalf is done here, where nobody else waits for it.
+//!
+//! ```text
+//!   waits for:  its front end ── a turn: messages, rings, memory ── news ──> the supervisor ── rests
+//!               its doorbell ── link, end, hold, from the main thread
+//!               room for news that have not left: until then its front end is not read
+//!               the end of a pause, if it took too much
+//! ```
+
+use std::convert::Infallible;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use lasthop_engine::PortDevice;
+use lasthop_vhost::Session;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::orders::Report;
+
+use super::super::hangs::{Turns, Work};
+use super::super::reports::{Flushed, Reports};
+use super::{Hold, Shared, Stage};
+
+/// Why a thread woke up.
+#[derive(Clone, Copy, Default)]
+struct Woken {
+    /// The front end sent something, or takes something.
+    front_end: bool,
+    /// There is room for news.
+    room: bool,
+}
+
+/// What the news of a session are waiting for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum News {
+    Told,
+    Waiting,
+    /// Nobody hears them any more.
+    Lost,
+}
+
+pub(super) struct SessionThread {
+    pub(super) port: String,
+    pub(super) attachment: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) reports: Arc<Reports>,
+    pub(super) hold: Arc<Hold>,
+    pub(super) turns: Arc<Turns>,
+    socket: Arc<OwnedFd>,
+    news: News,
+    /// What of the link the front end was told.
+    link_told: bool,
+    /// What was refused last, as reported.
+    refused: Option<String>,
+    /// Dropped when nothing is left of the session: whoever has the other end knows then.
+    over: Sender<Infallible>,
+}
+
+/// What a thread is made of besides.
+pub(super) struct Company {
+    pub(super) reports: Arc<Reports>,
+    pub(super) hold: Arc<Hold>,
+    pub(super) turns: Arc<Turns>,
+    pub(super) over: Sender<Infallible>,
+}
+
+impl SessionThread {
+    pub(super) fn new(
+        (port, attachment): (String, u64),
+        shared: Arc<Shared>,
+        socket: Arc<OwnedFd>,
+        Company { reports, hold, turns, over }: Company,
+    ) -> Self {
+        let link_told = shared.is_link_up.load(Ordering::SeqCst);
+        let (news, refused) = (News::Told, None);
+        Self { port, attachment, shared, reports, hold, turns, socket, news, link_told, refused, over }
+    }
+
+    /// Serves the session to its end. If it panics the process ends, whatever the build says of panics: nobody knows what the guest's
+    /// rings are at.
+    pub(super) fn run(mut self) {
+        let _bomb = Bomb;
+        let why = loop {
+            let woken = self.wait();
+            if self.shared.is_unwanted.load(Ordering::SeqCst) {
+                break None;
+            }
+            if let Some(why) = self.act(woken) {
+                break Some(why);
+            }
+        };
+        self.end();
+        let Self { port: name, attachment, reports, over, .. } = self;
+        // Before the supervisor is told: the next guest may come at once.
+        drop(over);
+        why.into_iter().for_each(|why| {
+            reports.report(&Report::Detached { name: name.clone(), attachment, why });
+        });
+    }
+
+    fn wait(&self) -> Woken {
+        let pause = self.shared.allowance().pause(Instant::now());
+        let is_served = self.news == News::Told && pause.is_none() && self.is_let();
+        let mut polled = vec![PollFd::new(&self.shared.doorbell, PollFlags::IN)];
+        let mut timeout = None;
+        if is_served {
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, self.shared.wants_write.load(Ordering::SeqCst));
+            polled.push(PollFd::new(&self.socket, wanted));
+        } else if self.news == News::Waiting {
+            polled.push(PollFd::from_borrowed_fd(self.reports.socket(), PollFlags::OUT));
+        } else if self.is_let() {
+            timeout = pause.map(timespec);
+        }
+        if poll(&mut polled, timeout.as_ref()).is_err() {
+            return Woken::default();
+        }
+        let happened = polled.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        if !polled[0].revents().is_empty() {
+            self.shared.hush();
+        }
+        Woken { front_end: happened && is_served, room: happened && !is_served }
+    }
+
+    /// Whether it may be served, as far as this depends on whether the switch is to rest.
+    fn is_let(&self) -> bool {
+        match self.hold.stage() {
+            Stage::Serving => true,
+            Stage::Calming => !self.shared.is_resting.load(Ordering::SeqCst),
+            Stage::Held => false,
+        }
+    }
+
+    /// Does what there is to do; why the session is over, if it is.
+    fn act(&mut self, woken: Woken) -> Option<String> {
+        let shared = Arc::clone(&self.shared);
+        let mut session = shared.session();
+        let session = session.as_mut()?;
+        if woken.room {
+            self.flush(session);
+        }
+        // The switch may have been told to rest meanwhile: who has the session sees to that.
+        let is_let = self.is_let();
+        let link_is_up = self.shared.is_link_up.load(Ordering::SeqCst);
+        let is_served = woken.front_end && is_let;
+        if !is_served && link_is_up == self.link_told {
+            return None;
+        }
+        let turns = Arc::clone(&self.turns);
+        let _turn = turns.begin(Work::Session);
+        if link_is_up != self.link_told {
+            self.link_told = link_is_up;
+            session.set_link(link_is_up);
+        }
+        is_served.then(|| self.serve(session)).flatten()
+    }
+
+    fn serve(&mut self, session: &mut Session<PortDevice>) -> Option<String> {
+        let (began, changes) = (Instant::now(), session.device().changes());
+        self.shared.is_resting.store(false, Ordering::SeqCst);
+        let ended = session.ready().err().map(|end| end.to_string());
+        let changes = session.device().changes() - changes;
+        self.shared.allowance().charge(Instant::now(), began.elapsed(), changes);
+        if ended.is_some() {
+            return ended;
+        }
+        self.report_refusal(session);
+        self.tell(session);
+        self.shared.publish(session);
+        None
+    }
+
+    /// Has a successor know what changed, and then go on from here.
+    fn tell(&mut self, session: &mut Session<PortDevice>) {
+        let flushed = session.news().map_or(Flushed::All, |news| self.reports.tell(self.attachment, news));
+        self.told(session, flushed);
+    }
+
+    fn flush(&mut self, session: &Session<PortDevice>) {
+        let flushed = self.reports.flush();
+        self.told(session, flushed);
+        self.shared.publish(session);
+    }
+
+    fn told(&mut self, session: &Session<PortDevice>, flushed: Flushed) {
+        self.news = match flushed {
+            Flushed::All => News::Told,
+            Flushed::Waiting => News::Waiting,
+            Flushed::Gone => News::Lost,
+        };
+        if self.news == News::Told {
+            session.rest();
+        }
+    }
+
+    /// Says what was refused last, unless it is what was refused before. A VMM may be refused as fast as it asks.
+    fn report_refusal(&mut self, session: &Session<PortDevice>) {
+        let last = session.refusals().last.as_ref().map(ToString::to_string);
+        if last != self.refused {
+            self.refused.clone_from(&last);
+            let name = self.port.clone();
+            last.into_iter().for_each(|why| {
+                self.reports.report_if_idle(&Report::Refused { name: name.clone(), why });
+            });
+        }
+    }
+
+    /// Takes the session apart: its rings stop, its memory goes, its connection ends. However long that takes, nobody waits for it but
+    /// the next guest of the vnic.
+    fn end(&self) {
+        let session = self.shared.session().take();
+        let _turn = self.turns.begin(Work::Session);
+        drop(session);
+    }
+}
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
+}
