@@ -13,6 +13,6 @@ pub(crate) fn raise_limit() {
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
     {
         let current = limit.current.unwrap_or(u64::MAX);
-        say!("the limit on open files stays at {current}: {error}; many guests may not fit");
+        say!(Warning: "the limit on open files stays at {current}: {error}; many guests may not fit");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Arguments;
 use std::io::Write;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Lines a second that guests and clients may cause: one that connects and leaves in a loop must not fill a disk.
@@ -11,30 +11,72 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 static LIMITER: Mutex<Limiter> = Mutex::new(Limiter { window: None, lines: 0, left_out: 0 });
 
+/// How much a line matters (syslog(3)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// Something ended that should not, or cannot be done: packets or guests are lost by it.
+    Error,
+    /// Something is refused, or not as it should be; others go on.
+    Warning,
+    /// What happens as a rule.
+    Info,
+}
+
+impl Level {
+    /// As journald takes it in front of a line (sd-daemon(3)).
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Error => "<3>",
+            Self::Warning => "<4>",
+            Self::Info => "<6>",
+        }
+    }
+}
+
+/// Whether standard error is the journal, which the variable names by device and inode (systemd.exec(5)).
+fn is_journal() -> bool {
+    static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
+    *IS_JOURNAL.get_or_init(|| {
+        let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
+        let own = rustix::fs::fstat(std::io::stderr()).map(|meta| format!("{}:{}", meta.st_dev, meta.st_ino));
+        own.is_ok_and(|own| own == named)
+    })
+}
+
+/// Finds out what the log is, while that may be asked: a sandboxed process has no call for it.
+pub(crate) fn begin() {
+    is_journal();
+}
+
 /// Writes `lasthop: …` as one line. A failure to write it is nobody's business.
-pub(crate) fn line(text: Arguments<'_>) {
-    let _ = std::io::stderr().write_all(format!("lasthop: {text}\n").as_bytes());
+pub(crate) fn line(level: Level, text: Arguments<'_>) {
+    let prefix = if is_journal() { level.prefix() } else { "" };
+    let _ = std::io::stderr().write_all(format!("{prefix}lasthop: {text}\n").as_bytes());
 }
 
 /// As [`line()`], for what somebody else can cause at will: beyond a number of lines a second it is left out.
-pub(crate) fn limited_line(text: Arguments<'_>) {
+pub(crate) fn limited_line(level: Level, text: Arguments<'_>) {
     let verdict = LIMITER.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
     let Some(left_out) = verdict else { return };
     if left_out > 0 {
-        line(format_args!("{left_out} lines were left out, there were too many"));
+        line(Level::Warning, format_args!("{left_out} lines were left out, there were too many"));
     }
-    line(text);
+    line(level, text);
 }
 
-/// Logs a line, with the arguments of `format!`.
+/// Logs a line, with the arguments of `format!`; `Warning:` or `Error:` goes in front of them where it is one.
 macro_rules! say {
-    ($($argument:tt)*) => { $crate::log::line(format_args!($($argument)*)) };
+    ($level:ident: $($argument:tt)*) => { $crate::log::line($crate::log::Level::$level, format_args!($($argument)*)) };
+    ($($argument:tt)*) => { $crate::log::line($crate::log::Level::Info, format_args!($($argument)*)) };
 }
 pub(crate) use say;
 
-/// Logs a line that guests or clients have caused.
+/// As `say!`, for a line that guests or clients have caused.
 macro_rules! say_of_others {
-    ($($argument:tt)*) => { $crate::log::limited_line(format_args!($($argument)*)) };
+    ($level:ident: $($argument:tt)*) => {
+        $crate::log::limited_line($crate::log::Level::$level, format_args!($($argument)*))
+    };
+    ($($argument:tt)*) => { $crate::log::limited_line($crate::log::Level::Info, format_args!($($argument)*)) };
 }
 pub(crate) use say_of_others;
 

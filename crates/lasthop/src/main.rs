@@ -66,12 +66,13 @@ fn main() -> ExitCode {
     match start() {
         Ok(code) => code,
         Err(error) => {
-            log::line(format_args!("{error:#}"));
+            log::line(log::Level::Error, format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
 fn start() -> anyhow::Result<ExitCode> {
+    log::begin();
     Ok(cli::run()?)
 }

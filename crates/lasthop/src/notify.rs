@@ -53,7 +53,7 @@ impl Manager {
         let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
         let way = name.and_then(|name| {
             let failed = |error: &io::Error| {
-                say!("{VARIABLE}={}: {error}; the service manager is told nothing", name.display());
+                say!(Warning: "{VARIABLE}={}: {error}; the service manager is told nothing", name.display());
             };
             Way::to(&name).inspect_err(failed).ok()
         });

@@ -85,7 +85,7 @@ mod tests {
     fn report(rx_packets: u64, rx_bytes: u64, drops: u64) -> StatsReport {
         let rx_drops = [("rx_timeout".to_owned(), drops), ("same_port".to_owned(), 7)].into();
         let port = PortReport { name: "a".into(), rx_packets, rx_bytes, rx_drops, ..PortReport::default() };
-        StatsReport { ports: vec![port], workers: vec![] }
+        StatsReport { ports: vec![port], workers: vec![], ..StatsReport::default() }
     }
 
     fn rates(before: &StatsReport, after: &StatsReport) -> PortRates {

@@ -21,9 +21,15 @@ const ADDRESSES_PER_PART: usize = FRAME_BYTES_MAX / 512;
 /// Counters of the whole switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StatsReport {
+    /// When they were read, in milliseconds since 1970.
+    #[serde(default)]
+    pub(crate) time_ms: u64,
     pub(crate) ports: Vec<PortReport>,
     pub(crate) workers: Vec<WorkerReport>,
 }
+
+/// How a connection ends as a rule.
+pub(crate) const HUNG_UP: &str = "the front end closed the connection";
 
 /// Counters of the workers alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +45,9 @@ pub(crate) type Drops = BTreeMap<String, u64>;
 pub(crate) struct PortReport {
     pub(crate) name: String,
     pub(crate) state: String,
+    /// When its counters began, in milliseconds since 1970; none: with the switch process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) since_ms: Option<u64>,
     pub(crate) rx_packets: u64,
     pub(crate) rx_bytes: u64,
     pub(crate) rx_gso_packets: u64,
@@ -98,6 +107,9 @@ pub(crate) struct WorkerReport {
     /// The worker whose thread serves it: the first one, or itself.
     #[serde(default)]
     pub(crate) thread: usize,
+    /// Processor time of its own thread, in nanoseconds, if the system tells.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_ns: Option<u64>,
     /// Times it went to sleep.
     pub(crate) sleeps: u64,
     /// Times it looked for events without sleeping.

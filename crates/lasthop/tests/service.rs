@@ -170,3 +170,28 @@ fn a_control_group_may_not_choose_the_program() {
     let told = switch.ask(&["doctor"]).refused_with_output();
     assert!(told.contains("was replaced by that of /"), "{told}");
 }
+
+#[test]
+fn lines_for_the_journal_carry_their_severity() {
+    let base = tempfile::tempdir().expect("a directory");
+    // The log is made before the process is, which is told of it as of the journal.
+    std::fs::write(base.path().join("log"), "").expect("written");
+    let meta = base.path().join("log").metadata().expect("a log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    command.env("JOURNAL_STREAM", format!("{}:{}", meta.dev(), meta.ino()));
+    let switch = Switch::spawn_by(command, base, &["--vnic", "a"]);
+    eventually("the start", || switch.log().contains("<6>lasthop: switch is running").then_some(()));
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the next one", || {
+        switch.log().contains("<6>lasthop: the switch process is running").then_some(())
+    });
+    let log = switch.log();
+    let died = log.lines().find(|line| line.contains("was killed by signal 9")).unwrap_or_default();
+    assert!(died.starts_with("<3>lasthop: the switch process "), "{log}");
+    drop((switch.connect("a.sock"), switch.connect("a.sock")));
+    assert!(log.lines().all(|line| line.starts_with('<')), "{log}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lasthop"));
+    command.env("JOURNAL_STREAM", "8:1"); // another file is the journal
+    let other = Switch::spawn_by(command, tempfile::tempdir().expect("a directory"), &[]);
+    eventually("the start", || other.log().starts_with("lasthop: ").then_some(()));
+}

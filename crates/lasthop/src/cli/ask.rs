@@ -25,6 +25,9 @@ use super::{FdbCommand, VnicCommand};
 /// Longest wait for an upgrade; longer than the supervisor's for both programs, which has the better message.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
 
+/// For how long workers are looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Where to ask, and how to answer.
 #[derive(Debug)]
 pub(super) struct Asking {
@@ -98,19 +101,24 @@ impl Asking {
     }
 
     pub(super) fn stats(&self, name: Option<&str>, check: bool) -> Result<ExitCode, Fault> {
-        let stats: StatsReport =
-            ask(&self.dir, "stats", &name.map_or_else(|| json!({}), |name| json!({"name": name})))?;
+        let stats = self.counters(name)?;
         if check { self.check(&stats) } else { self.show(&stats, show::stats) }
     }
 
-    /// With `--json` what is asked for only, too.
+    pub(super) fn prometheus(&self, name: Option<&str>) -> Result<ExitCode, Fault> {
+        print(&show::prometheus(&self.counters(name)?))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// With `--json` what is asked for only, too; else how busy they are at the moment.
     pub(super) fn workers(&self) -> Result<ExitCode, Fault> {
-        let stats: StatsReport = ask(&self.dir, "stats", &json!({}))?;
+        let before = self.counters(None)?;
         if self.json {
-            print_json(&WorkersReport { workers: stats.workers })?;
+            print_json(&WorkersReport { workers: before.workers })?;
             return Ok(ExitCode::SUCCESS);
         }
-        self.show(&stats, show::workers)
+        std::thread::sleep(LOOK);
+        self.show(&self.counters(None)?, |now| show::workers(&before, now))
     }
 
     /// With `--json` the counters are shown in any case; the exit status tells.

@@ -111,9 +111,12 @@ enum Command {
         /// Exit with 1 unless every packet that came in is delivered, dropped for a reason, or waiting
         #[arg(long)]
         check: bool,
-        /// Show what the worker threads did instead
+        /// Show what the worker threads did instead, and how busy they are
         #[arg(long, conflicts_with_all = ["check", "name", "watch"])]
         workers: bool,
+        /// Write them as Prometheus reads them, for node_exporter's textfile collector
+        #[arg(long, conflicts_with_all = ["check", "workers", "watch", "json"])]
+        prometheus: bool,
         /// Show packets, bits and drops per second, again and again [default: every second]
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
         watch: Option<watch::Interval>,
@@ -385,6 +388,7 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Ovs(command) => question.ovs(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
         Command::Stats { workers: true, .. } => question.workers(),
+        Command::Stats { name, prometheus: true, .. } => question.prometheus(name.as_deref()),
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
         Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),

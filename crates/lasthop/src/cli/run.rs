@@ -67,7 +67,7 @@ fn told_at_last(dir: &Path, args: &RunArgs, manager: &Manager) -> RunSettings {
         let why = format!("{fault}; guests wait until that is right");
         manager.tell_wait(&why, WAIT);
         if why != said {
-            say!("{why}");
+            say!(Warning: "{why}");
             said = why;
         }
         std::thread::sleep(READ_PAUSE);

@@ -74,7 +74,7 @@ impl Asking {
         }
     }
 
-    fn counters(&self, name: Option<&str>) -> Result<StatsReport, Fault> {
+    pub(super) fn counters(&self, name: Option<&str>) -> Result<StatsReport, Fault> {
         ask(&self.dir, "stats", &name.map_or_else(|| json!({}), |name| json!({"name": name})))
     }
 

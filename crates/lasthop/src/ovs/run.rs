@@ -122,7 +122,7 @@ impl<'a> Daemons<'a> {
                 return Err(Fault::refused(format!("ovsdb-server ended ({status}); see what it said above")));
             }
             let Some(status) = ended(&mut self.daemon) else { continue };
-            say!("ovs-vswitchd ended ({status}); it is started again");
+            say!(Error: "ovs-vswitchd ended ({status}); it is started again");
             if comes_within(signals, PAUSE)? {
                 break;
             }

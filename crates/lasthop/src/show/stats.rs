@@ -1,6 +1,6 @@
 //! Counters, and whether they add up.
 
-use crate::report::{Drops, PortReport, StatsReport};
+use crate::report::{Drops, PortReport, StatsReport, WorkerReport};
 
 use super::table::Table;
 
@@ -33,10 +33,11 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
     table.text() + &drops
 }
 
-/// What workers did since they started.
-pub(crate) fn workers(stats: &StatsReport) -> String {
+/// How busy workers were between two looks, in percent of a processor, and what they did since they started.
+pub(crate) fn workers(before: &StatsReport, stats: &StatsReport) -> String {
     let headings = [
         "WORKER",
+        ">BUSY",
         ">THREAD",
         ">SLEEPS",
         ">POLLS",
@@ -65,9 +66,19 @@ pub(crate) fn workers(stats: &StatsReport) -> String {
             worker.wakes,
         ];
         let numbers = numbers.map(|number| number.to_string());
-        table.row(std::iter::once(worker.index.to_string()).chain(numbers));
+        let passed_ms = stats.time_ms.saturating_sub(before.time_ms);
+        let earlier = before.workers.iter().find(|earlier| earlier.index == worker.index);
+        let busy = earlier.and_then(|earlier| busy(earlier, worker, passed_ms));
+        let busy = busy.map_or_else(|| "?".to_owned(), |percent| format!("{percent}%"));
+        table.row([worker.index.to_string(), busy].into_iter().chain(numbers));
     }
     table.text()
+}
+
+/// Percent of the time that the worker's own thread had a processor for.
+fn busy(before: &WorkerReport, now: &WorkerReport, passed_ms: u64) -> Option<u64> {
+    let ran_ns = now.cpu_ns?.checked_sub(before.cpu_ns?)?;
+    (ran_ns / 10_000).checked_div(passed_ms).map(|percent| percent.min(100))
 }
 
 /// The switch's own port is shown once it was used.
@@ -142,7 +153,6 @@ fn broken_line(port: &PortReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::WorkerReport;
 
     fn port(name: &str, rx_packets: u64, forwarded: u64, conserved: bool) -> PortReport {
         let drops = |reasons: &[(&str, u64)]| {
@@ -162,7 +172,11 @@ mod tests {
 
     #[test]
     fn counters_and_reasons_are_shown() {
-        let text = stats(&StatsReport { ports: vec![port("vm1", 132, 100, true)], workers: vec![] });
+        let text = stats(&StatsReport {
+            ports: vec![port("vm1", 132, 100, true)],
+            workers: vec![],
+            ..StatsReport::default()
+        });
         let mut lines = text.lines();
         assert!(lines.next().is_some_and(|line| line.starts_with("VNIC  STATE    FROM GUEST")), "{text}");
         let row: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
@@ -182,22 +196,32 @@ mod tests {
             wakes: 3,
             ..WorkerReport::default()
         };
-        let text = workers(&StatsReport { ports: vec![], workers: vec![worker(0), worker(1)] });
+        let look = |time_ms, cpu_ns| {
+            let ran = |index| WorkerReport { cpu_ns: Some(cpu_ns * index as u64), ..worker(index) };
+            StatsReport { time_ms, workers: vec![ran(0), ran(1)], ..StatsReport::default() }
+        };
+        let text = workers(&look(1000, 7_000_000), &look(1500, 207_000_000));
         let row: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row, ["1", "0", "4", "0", "7", "0", "0", "12", "0", "0", "0", "3"]);
+        assert_eq!(row, ["1", "40%", "0", "4", "0", "7", "0", "0", "12", "0", "0", "0", "3"]);
         assert_eq!(text.lines().count(), 3);
     }
 
     #[test]
     fn the_check_sums_up_or_names_the_port() {
-        let good =
-            StatsReport { ports: vec![port("a", 132, 100, true), port("b", 32, 0, true)], workers: vec![] };
+        let good = StatsReport {
+            ports: vec![port("a", 132, 100, true), port("b", 32, 0, true)],
+            workers: vec![],
+            ..StatsReport::default()
+        };
         assert_eq!(
             conservation(&good).as_deref(),
             Ok("conserved: 164 packets in, 100 delivered, 64 dropped, 0 flooded to none, 0 waiting")
         );
-        let bad =
-            StatsReport { ports: vec![port("a", 132, 100, true), port("b", 40, 0, false)], workers: vec![] };
+        let bad = StatsReport {
+            ports: vec![port("a", 132, 100, true), port("b", 40, 0, false)],
+            workers: vec![],
+            ..StatsReport::default()
+        };
         let message = conservation(&bad).expect_err("not conserved");
         assert!(message.contains("\"b\" took in 40") && !message.contains("\"a\""), "{message}");
     }

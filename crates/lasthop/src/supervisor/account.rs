@@ -3,16 +3,21 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::SystemTime;
 
 use lasthop_engine::{BOOK_BYTES, Booked};
 use lasthop_fabric::{Drops, PortCounters, RX_DROPS, TX_DROPS};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use crate::orders::Answer;
-use crate::report::{self, PortReport};
+use crate::procfs;
+use crate::report::{self, PortReport, WorkerReport};
 
 use super::Supervisor;
 use super::store::Key;
+
+/// What threads of workers are called, with their numbers behind it.
+const THREAD_NAME: &str = "worker";
 
 /// The switch's own port, which has no account: what the control plane got stands with those that it came from.
 const INTERNAL: &str = "internal";
@@ -24,16 +29,19 @@ pub(super) struct Account {
     /// Of a switch process that is to take over from the present one.
     next: Option<OwnedFd>,
     past: Booked,
+    /// When all of that began, in milliseconds since 1970.
+    since_ms: u64,
 }
 
 impl Account {
     pub(super) fn open() -> io::Result<Self> {
-        Ok(Self { book: blank()?, next: None, past: Booked::default() })
+        Ok(Self { book: blank()?, next: None, past: Booked::default(), since_ms: time_ms() })
     }
 
     /// What another supervisor kept.
-    pub(super) fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>) -> Self {
-        let mut account = Self { book, next: None, past: Booked::default() };
+    pub(super) fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>, since_ms: Option<u64>) -> Self {
+        let since_ms = since_ms.unwrap_or_else(time_ms);
+        let mut account = Self { book, next: None, past: Booked::default(), since_ms };
         past.iter().for_each(|(name, count)| account.past.add(name, *count));
         // Whoever counted there is dead.
         if let Ok(booked) = account.close_book() {
@@ -48,6 +56,11 @@ impl Account {
         let known = known.map(|(name, count)| (name.to_string(), count));
         let all = known.chain(self.past.unknown.clone());
         all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// When its counters began, in milliseconds since 1970.
+    pub(super) fn since_ms(&self) -> u64 {
+        self.since_ms
     }
 
     /// A copy of the memory, for the switch.
@@ -129,19 +142,24 @@ impl Supervisor {
     /// Adds what was counted before to the counters of the present switch process.
     pub(super) fn with_past(&self, mut answer: Answer) -> Answer {
         let ports = match &mut answer {
-            Answer::Stats(stats) => &mut stats.ports,
+            Answer::Stats(stats) => {
+                stats.time_ms = time_ms();
+                self.lives.pid().iter().for_each(|pid| enter_cpu_time(*pid, &mut stats.workers));
+                &mut stats.ports
+            }
             Answer::Inspection(inspection) => &mut inspection.ports,
             _ => return answer,
         };
         let booked = self.accounts.iter().filter_map(|(number, account)| {
             let port = self.ports.get(number)?;
-            Some((port.spec.name.as_str(), &account.past))
+            Some((port.spec.name.as_str(), account))
         });
-        let past: HashMap<&str, &Booked> = booked.collect();
-        let upcalls: u64 = past.values().map(|past| past.counters.upcalls).sum();
+        let past: HashMap<&str, &Account> = booked.collect();
+        let upcalls: u64 = past.values().map(|account| account.past.counters.upcalls).sum();
         for port in ports {
-            if let Some(past) = past.get(port.name.as_str()) {
-                add(port, past);
+            if let Some(account) = past.get(port.name.as_str()) {
+                add(port, &account.past);
+                port.since_ms = Some(account.since_ms);
             }
             if port.name == INTERNAL {
                 port.tx_packets += upcalls;
@@ -149,6 +167,25 @@ impl Supervisor {
         }
         answer
     }
+}
+
+/// The time of day, in milliseconds since 1970.
+fn time_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The processor time of each worker's thread, which is called by its number.
+fn enter_cpu_time(pid: u32, workers: &mut [WorkerReport]) {
+    let of_thread = |thread: i32| {
+        let task = format!("task/{thread}");
+        let name = procfs::text(pid, &format!("{task}/comm"))?;
+        let number = name.trim().strip_prefix(THREAD_NAME)?.parse::<usize>().ok()?;
+        let times = procfs::text(pid, &format!("{task}/schedstat"))?;
+        Some((number, times.split_whitespace().next()?.parse().ok()?))
+    };
+    let times: HashMap<usize, u64> = procfs::threads(pid).filter_map(of_thread).collect();
+    workers.iter_mut().for_each(|worker| worker.cpu_ns = times.get(&worker.index).copied());
 }
 
 /// The copies of different ports' counters may be of different moments: what left one port has come to another, or to the control

@@ -323,7 +323,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     pub(crate) fn retry(&mut self, fault: &Fault) {
         self.bury();
         let pause_ms = self.plan().as_millis();
-        say!("{fault}; trying again in {pause_ms} ms");
+        say!(Error: "{fault}; trying again in {pause_ms} ms");
     }
 
     /// Tells the process that runs now, if one does.
@@ -339,7 +339,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         let Some(process) = &mut self.current else { return (Vec::new(), false) };
         let (heard, is_over) = process.hear();
         let is_over = is_over.unwrap_or_else(|error| {
-            say!("{} said something odd: {error}", self.role.name);
+            say!(Warning: "{} said something odd: {error}", self.role.name);
             true
         });
         (heard, is_over)

@@ -68,7 +68,7 @@ impl Control {
             };
             let Ok(mut client) = Client::new(stream) else { continue };
             if !self.has_room(poller) {
-                say_of_others!("refused a control client, there are {CLIENTS_MAX} already");
+                say_of_others!(Warning: "refused a control client, there are {CLIENTS_MAX} already");
                 client.refuse(too_many());
                 continue;
             }
@@ -81,7 +81,7 @@ impl Control {
 
     /// Without descriptors a client that waits would wake us at once, again and again.
     fn pause(&mut self, error: &std::io::Error, poller: &Poller) {
-        say_of_others!("cannot take a control client: {error}; trying again in a second");
+        say_of_others!(Warning: "cannot take a control client: {error}; trying again in a second");
         let nothing = Interest { read: false, write: false };
         if poller.modify(&self.socket, Source::Control.into(), nothing).is_ok() {
             self.paused_until = Some(Instant::now() + ACCEPT_PAUSE);

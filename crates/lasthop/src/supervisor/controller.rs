@@ -216,7 +216,9 @@ impl Supervisor {
                 self.plane.connections += 1;
                 self.plane.reconnection = None;
             }
-            Err(error) => say!("cannot connect the controller process to the switch process: {error}"),
+            Err(error) => {
+                say!(Warning: "cannot connect the controller process to the switch process: {error}")
+            }
         }
     }
 
@@ -261,7 +263,7 @@ impl Supervisor {
         }
         if !self.stage.is_last() {
             let pause_ms = self.plane.lives.plan().as_millis();
-            say!("the controller process {pid} {how}; starting it again in {pause_ms} ms");
+            say!(Error: "the controller process {pid} {how}; starting it again in {pause_ms} ms");
         }
         // Nothing will come any more.
         self.answer_plane(u64::MAX, Instant::now(), PlaneTold::default());
@@ -360,7 +362,7 @@ impl Supervisor {
         if self.plane.reconnection.take_if(|at| *at <= now).is_some() {
             self.plane.connected = None;
             if self.lives.is_up() {
-                say!("the controller process lost its connections to the switch process and is given others");
+                say!(Warning: "the controller process lost its connections to the switch process and is given others");
             }
         }
         if self.plane.lives.due().is_some_and(|due| due <= now) {
@@ -371,7 +373,7 @@ impl Supervisor {
         }
         if self.plane.suspicion.take_if(|(_, until)| *until <= now).is_some() {
             let (pid, seconds) = (self.plane.lives.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
-            say!("the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
+            say!(Error: "the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
             self.controller_gone();
         }
     }

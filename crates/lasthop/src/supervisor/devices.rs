@@ -123,7 +123,7 @@ impl Supervisor {
             }
             Err(why) => {
                 if device.failed(&why, now) {
-                    say_of_others!("port {name}: {why}");
+                    say_of_others!(Warning: "port {name}: {why}");
                 }
             }
         }

@@ -46,8 +46,11 @@ impl Supervisor {
         told: &PlaneTold,
     ) -> Result<Value, Fault> {
         let is_asked = |vnic: &VnicFacts| name.is_none_or(|name| vnic.name() == name);
-        let stats =
-            inside.as_ref().map(|inside| StatsReport { ports: inside.ports.clone(), workers: Vec::new() });
+        let stats = inside.as_ref().map(|inside| StatsReport {
+            ports: inside.ports.clone(),
+            workers: Vec::new(),
+            ..StatsReport::default()
+        });
         let ports = self.device_ports(&stats.unwrap_or_default());
         let ports = ports.into_iter().map(|port| DevicePortReport { inside: None, ..port }).collect();
         let mut vnics: Vec<VnicFacts> = self.vnic_facts(inside.as_ref());
@@ -83,7 +86,11 @@ impl Supervisor {
     }
 
     fn vnic_facts(&self, inside: Option<&Inspection>) -> Vec<VnicFacts> {
-        let stats = inside.map(|inside| StatsReport { ports: inside.ports.clone(), workers: Vec::new() });
+        let stats = inside.map(|inside| StatsReport {
+            ports: inside.ports.clone(),
+            workers: Vec::new(),
+            ..StatsReport::default()
+        });
         let stats = stats.unwrap_or_default();
         let sessions = inside.map(|inside| inside.sessions.as_slice()).unwrap_or_default();
         let sessions: HashMap<&str, &SessionFacts> =

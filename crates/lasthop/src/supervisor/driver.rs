@@ -113,7 +113,7 @@ impl Supervisor {
 
     pub(super) fn say_of_port(&self, number: u32, what: &str) {
         if let Some(port) = self.ports.get(&number) {
-            say_of_others!("port {}: {what}", port.spec.name);
+            say_of_others!(Warning: "port {}: {what}", port.spec.name);
         }
     }
 
@@ -125,7 +125,7 @@ impl Supervisor {
         self.ports.values_mut().filter_map(Port::device_mut).for_each(super::device::DevicePort::driver_gone);
         if !self.stage.is_last() {
             let pause_ms = self.driver.lives.plan().as_millis();
-            say!("the driver process {pid} {how}; starting it again in {pause_ms} ms");
+            say!(Error: "the driver process {pid} {how}; starting it again in {pause_ms} ms");
         }
         self.answer_asking(u64::MAX, Instant::now());
     }

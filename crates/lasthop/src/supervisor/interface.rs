@@ -90,7 +90,7 @@ impl Supervisor {
                 }
                 Ok(None) => return,
                 Err(error) => {
-                    say_of_others!("cannot take a control connection: {error}; trying again in a second");
+                    say_of_others!(Warning: "cannot take a control connection: {error}; trying again in a second");
                     return entrance.pause(Instant::now());
                 }
             }

@@ -59,7 +59,7 @@ impl Legacy {
             Ok(legacy) => legacy.await_end_of_switch(inherited).map(|()| Some(legacy)),
             Err(why) => {
                 say!(
-                    "what the last supervisor left cannot be gone on with: {why}; guests have to connect again"
+                    Warning: "what the last supervisor left cannot be gone on with: {why}; guests have to connect again"
                 );
                 inherited.shut_all();
                 // Which of them is the switch process is only known to who can read the rest.
@@ -206,12 +206,12 @@ impl Supervisor {
         spec: VnicSpec,
         inherited: &Inherited,
     ) -> Result<(), Fault> {
-        let PortRecord { spec: before, listening, estate, book, past, .. } = record;
+        let PortRecord { spec: before, listening, estate, book, past, since_ms, .. } = record;
         let kept = listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
         let mut port = Port::go_on(spec, &self.dir, kept)?;
         port.set_access(&before, &port.spec)?;
         if let Some(book) = book.and_then(|book| inherited.find(&book)) {
-            self.accounts.insert(number, Account::of_kept(book, &past));
+            self.accounts.insert(number, Account::of_kept(book, &past, since_ms));
         }
         if let Some(record) = estate {
             match Estate::of_kept(record, inherited) {
@@ -221,7 +221,7 @@ impl Supervisor {
                     self.next_attachment = self.next_attachment.max(estate.attachment());
                     self.estates.insert(number, estate);
                 }
-                None => say!("vnic {}: its guest is gone, or has to connect again", port.spec.name),
+                None => say!(Warning: "vnic {}: its guest is gone, or has to connect again", port.spec.name),
             }
         }
         self.next_port = self.next_port.max(number);
@@ -368,6 +368,7 @@ mod tests {
             estate: None,
             book: None,
             past: BTreeMap::new(),
+            since_ms: None,
         };
         let before = settings(&["old"], &["default"]);
         let head = HeadRecord {

@@ -147,7 +147,7 @@ impl Supervisor {
             Stage::Serving => {
                 let pause_ms = self.lives.plan().as_millis();
                 let what = obituary(&counters);
-                say!("the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
+                say!(Error: "the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
             }
             Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
             Stage::Leaving { .. } => self.leave(),
@@ -227,7 +227,7 @@ impl Supervisor {
 
     /// The switch did not end in time, or the user is in a hurry.
     pub(super) fn end_by_force(&mut self) {
-        say!("the switch process did not end by itself and is killed");
+        say!(Error: "the switch process did not end by itself and is killed");
         self.lives.bury();
         self.stage = Stage::Over(Ok(()));
     }

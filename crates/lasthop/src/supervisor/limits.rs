@@ -46,7 +46,7 @@ impl Supervisor {
         let Some((name, limits)) = port else { return };
         limits.take(limited.limit, limited.is_set);
         if let Some(warning) = limits.warning().filter(|_| limited.is_set) {
-            say_of_others!("vnic {name}: {warning}");
+            say_of_others!(Warning: "vnic {name}: {warning}");
         }
     }
 }

@@ -243,7 +243,7 @@ impl Supervisor {
         match (asker, answer) {
             (Some(asker), answer) => self.answer(asker, answer),
             (None, Err(fault)) if matches!(self.stage, Stage::Starting) => self.fail_start(fault),
-            (None, Err(fault)) => say!("{fault}"),
+            (None, Err(fault)) => say!(Warning: "{fault}"),
             (None, Ok(_)) => {}
         }
     }

@@ -68,7 +68,7 @@ impl Placeholder {
         if self.mtu_bytes(vnic).is_some_and(|mtu| mtu != mtu_of(vnic))
             && let Err(error) = open::set_mtu(vnic.name.as_str(), mtu_of(vnic))
         {
-            say_of_others!("vnic {}: its tap keeps its MTU: {error}", vnic.name);
+            say_of_others!(Warning: "vnic {}: its tap keeps its MTU: {error}", vnic.name);
         }
     }
 
@@ -81,7 +81,7 @@ impl Placeholder {
         if let Some(mac) = vnic.mac
             && let Err(error) = open::set_address(vnic.name.as_str(), mac.0)
         {
-            say_of_others!("vnic {}: its tap keeps its address: {error}", vnic.name);
+            say_of_others!(Warning: "vnic {}: its tap keeps its address: {error}", vnic.name);
         }
     }
 
@@ -113,12 +113,12 @@ impl Supervisor {
         match made {
             Ok(placeholder) => port.placeholder = Some(placeholder),
             Err(error) => say_of_others!(
-                "vnic {name}: Open vSwitch will not find it, for want of a tap of its name: {error}",
+                Warning: "vnic {name}: Open vSwitch will not find it, for want of a tap of its name: {error}",
                 name = port.spec.name
             ),
         }
         if let Err(fault) = watched {
-            say_of_others!("vnic {}: {fault}", port.spec.name);
+            say_of_others!(Warning: "vnic {}: {fault}", port.spec.name);
         }
     }
 
@@ -201,7 +201,7 @@ impl Supervisor {
             let keys = Map::from_iter([("mtu".to_owned(), Value::from(mtu))]);
             if let Err(fault) = self.change_vnic(number, keys, None) {
                 say_of_others!(
-                    "vnic {name}: its tap was given an MTU of {mtu}, which its guest will not have: {}",
+                    Warning: "vnic {name}: its tap was given an MTU of {mtu}, which its guest will not have: {}",
                     fault.message
                 );
             }

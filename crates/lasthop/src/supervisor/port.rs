@@ -465,7 +465,7 @@ impl Port {
             }
             Err(error) => {
                 say_of_others!(
-                    "vnic {}: cannot accept a connection: {error}; trying again in a second",
+                    Warning: "vnic {}: cannot accept a connection: {error}; trying again in a second",
                     self.spec.name
                 );
                 *paused_until = Some(now + ACCEPT_PAUSE);
@@ -510,7 +510,7 @@ fn pause_after(length: Duration, pause: &mut Pause) -> Option<Duration> {
 fn say_refused(spec: &VnicSpec, is_said: &mut bool) {
     if !*is_said {
         say_of_others!(
-            "vnic {}: refused a second guest, it has one already; give each guest a vnic of its own",
+            Warning: "vnic {}: refused a second guest, it has one already; give each guest a vnic of its own",
             spec.name
         );
         *is_said = true;

@@ -6,12 +6,12 @@ use lasthop_verdict::PORTS_MAX;
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
-use crate::log::{say, say_of_others};
+use crate::log::{Level, limited_line, say, say_of_others};
 use crate::names;
 use crate::orders::Order;
 use crate::poller::Interest;
 use crate::port::{self, PortSpec};
-use crate::report::{StatsReport, VnicReport};
+use crate::report::{HUNG_UP, StatsReport, VnicReport};
 use crate::vnic::VnicSpec;
 
 use super::Supervisor;
@@ -211,7 +211,9 @@ impl Supervisor {
         let is_watched = match (port.may_accept(), port.is_watched) {
             (true, false) => {
                 let added = self.poller.add(listener, Source::Listener(number).into(), Interest::READ);
-                added.inspect_err(|fault| say!("vnic {}: {fault}; add it anew", port.spec.name)).is_ok()
+                added
+                    .inspect_err(|fault| say!(Warning: "vnic {}: {fault}; add it anew", port.spec.name))
+                    .is_ok()
             }
             (false, true) => {
                 self.poller.remove(listener);
@@ -227,7 +229,8 @@ impl Supervisor {
         let Ok(number) = self.find(name) else { return };
         if self.ports.get_mut(&number).is_some_and(|port| port.detached(attachment, Instant::now())) {
             if self.ports.get(&number).is_some_and(|port| port.device().is_none()) {
-                say_of_others!("vnic {name}: its guest is gone: {why}");
+                let level = if why == HUNG_UP { Level::Info } else { Level::Warning };
+                limited_line(level, format_args!("vnic {name}: its guest is gone: {why}"));
             }
             self.estates.remove(&number);
             self.store.is_late(Key::Port(number));
@@ -241,7 +244,7 @@ impl Supervisor {
     /// A front end was refused something, says the switch.
     pub(super) fn refused(&mut self, name: &str, why: String) {
         let Ok(number) = self.find(name) else { return };
-        say_of_others!("vnic {name}: {why}");
+        say_of_others!(Warning: "vnic {name}: {why}");
         if let Some(port) = self.ports.get_mut(&number) {
             port.refused(why);
         }

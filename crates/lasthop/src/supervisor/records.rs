@@ -68,6 +68,9 @@ pub(super) struct PortRecord {
     pub(super) book: Option<Identity>,
     /// Counters before the book.
     pub(super) past: BTreeMap<String, u64>,
+    /// When they began, in milliseconds since 1970.
+    #[serde(default)]
+    pub(super) since_ms: Option<u64>,
 }
 
 /// One guest's session.
@@ -169,7 +172,9 @@ impl Supervisor {
         let account = self.accounts.get(&number);
         let book = account.map(|account| deed.name(account)).transpose()?;
         let past = account.map(|account| account.past_by_name()).unwrap_or_default();
-        let record = PortRecord { spec: port.spec.clone(), device, listening, estate, book, past };
+        let since_ms = account.map(super::account::Account::since_ms);
+        let spec = port.spec.clone();
+        let record = PortRecord { spec, device, listening, estate, book, past, since_ms };
         deed.text = serde_json::to_vec(&record)?;
         Ok(deed)
     }

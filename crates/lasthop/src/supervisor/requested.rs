@@ -62,7 +62,7 @@ impl Supervisor {
     }
 
     fn deny(&mut self, name: String, switch: &str, Denial { errno, why }: Denial) {
-        say_of_others!("switch {switch}: no port {name} for its controller: {why}");
+        say_of_others!(Warning: "switch {switch}: no port {name} for its controller: {why}");
         self.tell_switch(Order::Denied { name, errno: errno.raw_os_error() });
     }
 
@@ -169,7 +169,7 @@ impl Supervisor {
         let Some(port) = self.ports.get(&number) else { return };
         let name = port.spec.name.to_string();
         say_of_others!(
-            "port {name}: its device is gone, and the port, which a controller had asked for, with it"
+            Warning: "port {name}: its device is gone, and the port, which a controller had asked for, with it"
         );
         self.forget_port(number);
         self.order(Order::RemovePort { name }, What::Restored, None);

@@ -429,7 +429,8 @@ mod tests {
             features: vec!["CSUM".to_owned()],
             ..Default::default()
         };
-        let stats = StatsReport { ports: vec![port("a"), port("b")], workers: Vec::new() };
+        let stats =
+            StatsReport { ports: vec![port("a"), port("b")], workers: Vec::new(), ..StatsReport::default() };
         let one = only(stats.clone(), Some("b"));
         assert_eq!(one.ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["b"]);
         assert!(one.ports[0].features.is_empty());

@@ -46,7 +46,7 @@ impl Supervisor {
             Err(error) => {
                 let name = &port.spec.name;
                 say_of_others!(
-                    "vnic {name}: should the switch process die, its guest will have to connect again: {error}"
+                    Warning: "vnic {name}: should the switch process die, its guest will have to connect again: {error}"
                 );
                 vec![connection]
             }
@@ -99,7 +99,7 @@ impl Supervisor {
         estate.hang_up();
         let Some(port) = self.ports.get_mut(&number) else { return };
         let name = port.spec.name.clone();
-        say!("vnic {name}: its guest could not be taken over and has to connect again: {why}");
+        say!(Warning: "vnic {name}: its guest could not be taken over and has to connect again: {why}");
         port.detached(attachment, Instant::now());
         port.end(why);
     }

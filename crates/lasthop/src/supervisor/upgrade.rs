@@ -315,7 +315,7 @@ impl Supervisor {
             return self.refuse_upgrade(&fault.message);
         };
         match introduction.told.about(order) {
-            Some(About::Entry) => say!("{fault}"),
+            Some(About::Entry) => say!(Warning: "{fault}"),
             Some(About::Port(port)) if self.ports.get(&port).is_some_and(|port| !port.is_known()) => {
                 introduction.refused.push((port, fault));
             }
@@ -444,7 +444,7 @@ impl Supervisor {
         for port in ports {
             let result = refused.remove(&port).map_or(Ok(()), Err);
             if let Err(fault) = self.added(port, false, result) {
-                say!("{fault}");
+                say!(Warning: "{fault}");
             }
         }
     }
@@ -466,7 +466,7 @@ impl Supervisor {
         }
         let (program, asker) = upgrade.into_parts();
         let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
-        say!("{why}");
+        say!(Warning: "{why}");
         self.answer(asker, Err(Fault::new(Kind::Refused, why)));
     }
 

@@ -107,7 +107,7 @@ mod tests {
     fn stats(name: &str, features: &[&str], guest_mtu: Option<u16>) -> StatsReport {
         let features = features.iter().map(|name| (*name).to_owned()).collect();
         let port = PortReport { name: name.to_owned(), features, guest_mtu, ..PortReport::default() };
-        StatsReport { ports: vec![port], workers: vec![] }
+        StatsReport { ports: vec![port], workers: vec![], ..StatsReport::default() }
     }
 
     fn alone(text: &str, stats: &StatsReport) -> Vec<String> {

@@ -258,7 +258,11 @@ impl Datapath {
     pub(super) fn stats(&self) -> Result<StatsReport, Fault> {
         let stats = self.engine.stats().map_err(refused)?;
         let ports = stats.ports.into_iter().map(port_report).collect();
-        Ok(StatsReport { ports, workers: stats.workers.into_iter().map(worker_report).collect() })
+        Ok(StatsReport {
+            ports,
+            workers: stats.workers.into_iter().map(worker_report).collect(),
+            ..StatsReport::default()
+        })
     }
 
     /// The lines of one switch, or of all.
@@ -379,6 +383,7 @@ fn port_report(port: PortStats) -> PortReport {
     PortReport {
         name: port.name,
         state: port.state.to_string(),
+        since_ms: None,
         rx_packets: counters.rx_packets,
         rx_bytes: counters.rx_bytes,
         rx_gso_packets: counters.rx_gso_packets,
@@ -411,6 +416,7 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
     WorkerReport {
         index: worker.index,
         thread: worker.thread,
+        cpu_ns: None,
         sleeps: worker.sleeps,
         polls: worker.polls,
         crowded: worker.crowded,

@@ -6,13 +6,12 @@ use std::path::{Path, PathBuf};
 use crate::doctor::finding::Verdict;
 use crate::doctor::processes::Process;
 use crate::doctor::words::time;
+use crate::report::HUNG_UP;
 use crate::rundir::control_socket;
 use crate::vnic::Mode;
 
 use super::Case;
 
-/// How a connection ends that nobody has done anything wrong with.
-const HUNG_UP: &str = "the front end closed the connection";
 /// A second guest was sent away so short a time ago that it still tries.
 const STILL_TRIES_MS: u64 = 10_000;
 

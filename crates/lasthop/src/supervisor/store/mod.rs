@@ -279,7 +279,7 @@ impl Store {
     pub(super) fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             say!(
-                "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"
+                Warning: "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"
             );
             self.trouble = Some(why);
         }

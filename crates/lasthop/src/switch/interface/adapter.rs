@@ -51,7 +51,7 @@ impl<'a> Adapter<'a> {
         }
         if !self.inside.is_for_datapaths(&port) {
             say_of_others!(
-                "vnic {name} cannot be in a datapath: its switch has no flow table; give that module flow"
+                Warning: "vnic {name} cannot be in a datapath: its switch has no flow table; give that module flow"
             );
             return Err(Refusal::new(Errno::EBUSY, "the port's switch has no flow table (module flow)"));
         }
@@ -66,7 +66,7 @@ impl<'a> Adapter<'a> {
         let Some(port) = port else { return };
         place.module.set_number(port, None);
         if let Err(error) = self.inside.send_home(&name) {
-            say_of_others!("vnic {name} is not back in its switch: {error}");
+            say_of_others!(Warning: "vnic {name} is not back in its switch: {error}");
         }
         if self.inside.port_named(&name).is_some_and(|port| port.is_requested()) {
             self.wishes.release(&name, true);
@@ -126,7 +126,7 @@ fn refused(error: &EngineError) -> Refusal {
 
 /// A switch that cannot be made.
 fn no_switch(fault: &Fault) -> Refusal {
-    say_of_others!("a datapath was refused: {fault}");
+    say_of_others!(Warning: "a datapath was refused: {fault}");
     Refusal::new(Errno::EBUSY, "a switch of that name has no flow table, or there is no room for one more")
 }
 
@@ -176,7 +176,7 @@ impl Interface for Adapter<'_> {
         if let Some(name) = place.made
             && let Err(fault) = self.inside.remove_switch(&name)
         {
-            say_of_others!("the switch of datapath {name} stays: {fault}");
+            say_of_others!(Warning: "the switch of datapath {name} stays: {fault}");
         }
     }
 

@@ -123,7 +123,7 @@ impl Interface {
                 self.places.controllers.insert(client);
             }
             Ok(_) => {}
-            Err(why) => say_of_others!("refused a control connection: {why}"),
+            Err(why) => say_of_others!(Warning: "refused a control connection: {why}"),
         }
     }
 
@@ -137,7 +137,7 @@ impl Interface {
                 self.places.controllers.remove(client);
                 complain(why);
             }),
-            Err(error) => say_of_others!("cannot wait for control clients: {error}"),
+            Err(error) => say_of_others!(Warning: "cannot wait for control clients: {error}"),
         }
     }
 
@@ -234,7 +234,7 @@ impl Interface {
             Ok(upcalls) => {
                 (self.upcalls, self.places.can_ask) = (Some(upcalls), true);
             }
-            Err(fault) => say_of_others!("the control plane cannot be asked about packets: {fault}"),
+            Err(fault) => say_of_others!(Warning: "the control plane cannot be asked about packets: {fault}"),
         }
     }
 
@@ -310,7 +310,7 @@ impl Interface {
         let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         for name in self.connections.server_mut().restore(records, &mut adapter) {
-            say!("{name} is not in its datapath any more: it was deleted while the switch process began");
+            say!(Warning: "{name} is not in its datapath any more: it was deleted while the switch process began");
         }
         for (id, kept) in &kept.datapaths {
             for (meter, kept) in &kept.meters {
@@ -325,7 +325,7 @@ impl Interface {
 /// Who just hangs up is none of the log's business.
 fn complain(why: &Closed) {
     if !matches!(why, Closed::HungUp) {
-        say_of_others!("closed a control connection: {why}");
+        say_of_others!(Warning: "closed a control connection: {why}");
     }
 }
 
