@@ -4,13 +4,15 @@ use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PRO
 
 use crate::connection::{ASSURED, Connection, Progress, SEEN_REPLY};
 use crate::packet::PacketImage;
-use crate::policy::CtPolicy;
+use crate::policy::{CtPolicy, TcpTimeout};
 use crate::sctp::{Sctp, SctpOutcome};
 use crate::tcp::{Context, Outcome, Segment, Tcp};
 use crate::tuple::{CtTuple, Direction, is_icmp_request};
 
 /// A UDP connection with replies is a stream after so long.
 const UDP_STREAM_MS: u64 = 2000;
+/// A connection that has less left than this, in milliseconds, is not hastened: as in the kernel.
+pub(crate) const HASTENED_MS_MIN: u64 = 120_000;
 /// Bytes of a UDP header.
 const UDP_BYTES: usize = 8;
 
@@ -21,8 +23,8 @@ pub(crate) enum Advance {
     Accepted(Option<u64>),
     /// It belongs to it, and ends it.
     Last,
-    /// It does not.
-    Invalid,
+    /// It does not. The connection should live for at most so long from now on, if it has [`HASTENED_MS_MIN`] left.
+    Invalid(Option<u64>),
     /// It begins another one in its place.
     Reopened,
 }
@@ -99,7 +101,7 @@ pub(crate) fn advance(
     let is_replied = connection.has(SEEN_REPLY);
     let (is_assured, timeout_ms) = match &mut connection.progress {
         Progress::Tcp(tcp) => {
-            let Some(segment) = Segment::of(packet) else { return Advance::Invalid };
+            let Some(segment) = Segment::of(packet) else { return Advance::Invalid(None) };
             let context = Context {
                 policy: &policy.tcp,
                 direction,
@@ -113,14 +115,17 @@ pub(crate) fn advance(
                 }
                 Outcome::Ignored => (false, None),
                 Outcome::Last => return Advance::Last,
-                Outcome::Invalid => return Advance::Invalid,
+                Outcome::Invalid { hastens } => {
+                    let timeout_s = policy.tcp.timeout(TcpTimeout::Unacknowledged);
+                    return Advance::Invalid(hastens.then(|| milliseconds(timeout_s)));
+                }
                 Outcome::Reopened => return Advance::Reopened,
             }
         }
         Progress::Sctp(sctp) => match sctp.advance(packet, direction, false) {
             SctpOutcome::Accepted { is_assured } => (is_assured, Some(sctp_timeout(sctp, policy))),
             SctpOutcome::Ignored => (false, None),
-            SctpOutcome::Invalid => return Advance::Invalid,
+            SctpOutcome::Invalid => return Advance::Invalid(None),
         },
         Progress::Udp { since_ms } => {
             let is_stream = is_replied && now_ms > since_ms.saturating_add(UDP_STREAM_MS);

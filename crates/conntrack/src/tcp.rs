@@ -7,6 +7,7 @@ mod window;
 pub(crate) use segment::{Segment, adjusted_sack_blocks};
 pub use state::TcpState;
 use state::{SegmentKind, Transition, transition};
+use window::Fit;
 
 use crate::policy::{TcpPolicy, TcpTimeout};
 use crate::tuple::Direction;
@@ -85,8 +86,8 @@ pub(crate) enum Outcome {
     Ignored,
     /// It belongs to it, and ends it.
     Last,
-    /// It does not.
-    Invalid,
+    /// It does not. `hastens`: it seems that both sides have ended it; it should not live for long.
+    Invalid { hastens: bool },
     /// It begins another connection in this one's place.
     Reopened,
 }
@@ -138,16 +139,12 @@ impl Tcp {
         (side.scale, side.flags & (WINDOW_SCALE | SACK_PERMITTED | CLOSE_INIT | BE_LIBERAL))
     }
 
-    fn is_established(&self) -> bool {
-        self.state == TcpState::Established
-    }
-
     /// The next segment.
     pub(crate) fn advance(&mut self, segment: &Segment, context: &Context<'_>) -> Outcome {
         let (old, direction) = (self.state, context.direction);
         let kind = SegmentKind::of(segment.flags);
         let next = match transition(direction, kind, old) {
-            Transition::Invalid => return Outcome::Invalid,
+            Transition::Invalid => return Outcome::Invalid { hastens: false },
             Transition::Ignore => match self.ignore(segment, kind, direction) {
                 None => return Outcome::Ignored,
                 Some(state) => state,
@@ -168,13 +165,30 @@ impl Tcp {
             Transition::To(state) => state,
         };
         let (next, is_checked) = match self.refine(segment, kind, next, context) {
-            None => return Outcome::Invalid,
+            None => return Outcome::Invalid { hastens: false },
             Some(refined) => refined,
         };
-        if is_checked && !self.is_in_window(segment, kind, context) {
-            return Outcome::Invalid;
+        let fit = if is_checked { self.fit(segment, kind, context) } else { Fit::Inside };
+        match fit {
+            Fit::Inside => self.accept(kind, next, context),
+            Fit::Aside => Outcome::Ignored,
+            Fit::Outside => {
+                Outcome::Invalid { hastens: context.is_assured && self.seems_over(kind, context.direction) }
+            }
         }
-        self.accept(kind, next, context)
+    }
+
+    /// After an end outside of the windows: whether there was one of the other side. We may be out of sync.
+    fn seems_over(&mut self, kind: SegmentKind, direction: Direction) -> bool {
+        let is_end = |kind| matches!(kind, SegmentKind::Fin | SegmentKind::Rst);
+        if !is_end(kind) {
+            return false;
+        }
+        if self.last_direction != direction && is_end(self.last_kind) {
+            return true;
+        }
+        (self.last_kind, self.last_direction) = (kind, direction);
+        false
     }
 
     /// Whether a SYN in TIME_WAIT or CLOSE begins another connection: this one was closed, or aborted by the same side.
@@ -209,12 +223,17 @@ impl Tcp {
                 ..self.sides[self.last_direction.index()]
             };
             self.last_flags &= !CHALLENGE_ACK;
-            self.sides[direction.index()] = Side::default();
+            let liberal = self.sides[direction.index()].flags & BE_LIBERAL;
+            self.sides[direction.index()] = Side { flags: liberal, ..Side::default() };
             self.state = TcpState::SynSent;
             return Some(TcpState::SynRecv);
         }
         (self.last_kind, self.last_direction) = (kind, direction);
         (self.last_seq, self.last_end, self.last_window) = (segment.seq, segment.end(), segment.window);
+        if self.state == TcpState::SynSent && kind == SegmentKind::Ack && direction == Direction::Reply {
+            // Perhaps a challenge to a SYN in the place of a connection that the server still has (RFC 5961, 4).
+            self.last_ack = segment.ack;
+        }
         if kind == SegmentKind::Syn && direction == Direction::Original {
             let mut side = Side::default();
             side.take_options(segment);
@@ -254,17 +273,18 @@ impl Tcp {
         if self.state.is_closing() {
             return Some((TcpState::Close, false));
         }
+        let is_established = self.state == TcpState::Established && context.is_assured;
         let peer = &self.sides[context.direction.inverse().index()];
         let mut next = TcpState::Close;
         if peer.flags & MAX_ACK_SET != 0 && self.last_kind != SegmentKind::Syn {
             // Most likely an answer to a SYN that was let through.
-            if segment.seq == 0 && !self.is_established() {
+            if segment.seq == 0 && !is_established {
                 return Some((next, true));
             }
             if is_before(segment.seq, peer.max_ack) && !context.policy.ignores_invalid_rst {
                 return None;
             }
-            let is_exact = !self.is_established() || segment.seq == peer.max_ack;
+            let is_exact = !is_established || segment.seq == peer.max_ack;
             let follows_data = self.last_kind == SegmentKind::Ack
                 && self.last_direction == context.direction
                 && segment.seq == self.last_end;
@@ -274,9 +294,15 @@ impl Tcp {
             // The receiver may answer with a challenge (RFC 5961, 3).
             next = self.state;
         }
-        let answers = (context.is_replied && self.last_kind == SegmentKind::Syn)
-            || (!context.is_assured && self.last_kind == SegmentKind::Ack);
-        Some((next, !(answers && segment.ack == self.last_end)))
+        let answers = self.last_direction != context.direction
+            && ((context.is_replied && self.last_kind == SegmentKind::Syn)
+                || (!context.is_assured && self.last_kind == SegmentKind::Ack));
+        let answers_challenge = self.state == TcpState::SynSent
+            && self.last_kind == SegmentKind::Ack
+            && self.last_direction == Direction::Reply
+            && segment.seq == self.last_ack;
+        let is_exact = (answers && segment.ack == self.last_end) || answers_challenge;
+        Some((next, !is_exact))
     }
 
     fn accept(&mut self, kind: SegmentKind, next: TcpState, context: &Context<'_>) -> Outcome {
@@ -328,9 +354,10 @@ impl Side {
         if !segment.has_options {
             return;
         }
-        (self.scale, self.flags) = (0, 0);
+        (self.scale, self.flags) = (0, self.flags & BE_LIBERAL);
         if let Some(scale) = segment.scale {
-            (self.scale, self.flags) = (scale, WINDOW_SCALE);
+            self.scale = scale;
+            self.flags |= WINDOW_SCALE;
         }
         if segment.is_sack_permitted {
             self.flags |= SACK_PERMITTED;

@@ -23,7 +23,7 @@ use crate::expect::{Expectation, Expectations};
 use crate::hash::Random;
 use crate::packet::PacketImage;
 use crate::policy::CtPolicy;
-use crate::progress::{Advance, advance, first, is_well_formed};
+use crate::progress::{Advance, HASTENED_MS_MIN, advance, first, is_well_formed};
 use crate::related::Related;
 use crate::request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
 use crate::table::{CtBounds, CtRefusal, End, Table};
@@ -223,7 +223,7 @@ impl Tracker {
                 self.table.remove(index, End::Deleted);
                 self.first_look(packet, tuple, now_ms)
             }
-            Advance::Invalid => Seen::Invalid,
+            Advance::Invalid(_) => Seen::Invalid,
             Advance::Accepted(_) | Advance::Last => Seen::Known { index, direction, is_first_look: true },
         }
     }
@@ -246,7 +246,7 @@ impl Tracker {
     ) -> Advance {
         let shifts = &self.shifts;
         let id = self.table.id(index);
-        let Some(connection) = self.table.get_mut(index) else { return Advance::Invalid };
+        let Some(connection) = self.table.get_mut(index) else { return Advance::Invalid(None) };
         let policy = self.policies.get(usize::from(connection.policy)).unwrap_or(&self.policies[0]);
         let is_adjusted = connection.has(SEQUENCE_ADJUSTED);
         let ack_offset = |ack: u32| {
@@ -261,7 +261,15 @@ impl Tracker {
                 connection.status |= DYING;
                 now_ms + LAST_PACKET_MS
             }
-            Advance::Invalid | Advance::Reopened => return advance,
+            Advance::Invalid(Some(timeout_ms)) => {
+                let (left_ms, expires_ms) =
+                    (connection.expires_ms.saturating_sub(now_ms), now_ms + timeout_ms);
+                if left_ms >= HASTENED_MS_MIN && left_ms > timeout_ms {
+                    self.table.follow(index, expires_ms);
+                }
+                return advance;
+            }
+            Advance::Invalid(None) | Advance::Reopened => return advance,
         };
         if direction == Direction::Reply {
             connection.status |= SEEN_REPLY;

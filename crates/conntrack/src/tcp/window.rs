@@ -29,14 +29,18 @@ struct Numbers {
     window: u32,
 }
 
+/// How a segment lies in the windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    Inside,
+    /// It comes late, or a little early: its receiver will know what to do with it.
+    Aside,
+    Outside,
+}
+
 impl Tcp {
-    /// Checks a segment against the windows, and moves them.
-    pub(super) fn is_in_window(
-        &mut self,
-        segment: &Segment,
-        kind: SegmentKind,
-        context: &Context<'_>,
-    ) -> bool {
+    /// Checks a segment against the windows, and moves them if it lies inside.
+    pub(super) fn fit(&mut self, segment: &Segment, kind: SegmentKind, context: &Context<'_>) -> Fit {
         let direction = context.direction;
         let [original, reply] = &mut self.sides;
         let (sender, receiver) = match direction {
@@ -51,7 +55,7 @@ impl Tcp {
         let (seq, end, window) = (segment.seq, segment.end(), u32::from(segment.window));
         let mut numbers = Numbers { seq, end, ack, sack, window };
         if begin(sender, receiver, segment, &numbers, (self.state, direction)) {
-            return true;
+            return Fit::Inside;
         }
         let is_broken_reset = segment.has(RST) && segment.is_ack() && ack == 0;
         if !segment.is_ack() || is_broken_reset {
@@ -61,14 +65,16 @@ impl Tcp {
             // The answer to a SYN.
             (numbers.seq, numbers.end) = (sender.end, sender.end);
         }
-        if !fits(sender, receiver, &numbers) {
-            return context.policy.is_liberal || sender.flags & BE_LIBERAL != 0;
+        let fit = hold_against(sender, receiver, &numbers);
+        if fit != Fit::Inside {
+            let is_liberal = context.policy.is_liberal || sender.flags & BE_LIBERAL != 0;
+            return if is_liberal { Fit::Inside } else { fit };
         }
         move_windows(sender, receiver, segment, numbers);
         if kind == SegmentKind::Ack {
             self.count_retransmission(segment, &numbers, direction);
         }
-        true
+        Fit::Inside
     }
 
     fn count_retransmission(&mut self, segment: &Segment, numbers: &Numbers, direction: Direction) {
@@ -91,13 +97,13 @@ fn begin(
     numbers: &Numbers,
     (state, direction): (TcpState, Direction),
 ) -> bool {
-    let begins_again = matches!(
-        (state, direction),
-        (TcpState::SynSent, Direction::Original) | (TcpState::SynRecv, Direction::Reply)
-    ) && is_before(sender.end, numbers.end);
-    if sender.max_window == 0 && segment.has(SYN) {
-        open(sender, receiver, segment);
-        return !segment.is_ack();
+    // "It must only be sure to use sequence numbers larger than those recently used" (RFC 793, 3.3).
+    let begins_again =
+        matches!(state, TcpState::SynSent | TcpState::SynRecv) && is_before(sender.end, numbers.end);
+    if segment.has(SYN) && (sender.max_window == 0 || begins_again) {
+        let is_first = sender.max_window == 0;
+        open(sender, receiver, segment, direction);
+        return !segment.is_ack() && (is_first || direction == Direction::Reply);
     }
     if sender.max_window == 0 {
         // Picked up in the middle.
@@ -110,34 +116,42 @@ fn begin(
             // It answers a keep-alive.
             receiver.end = numbers.sack;
         }
-    } else if begins_again {
-        (sender.end, sender.max_end) = (numbers.end, numbers.end);
-        sender.max_window = numbers.window.max(1);
-        sender.take_options(segment);
-    } else if segment.has(SYN) && (state, direction) == (TcpState::SynSent, Direction::Reply) {
-        open(sender, receiver, segment);
-        return !segment.is_ack();
     }
     false
 }
 
-/// A SYN of the other side.
-fn open(sender: &mut Side, receiver: &mut Side, segment: &Segment) {
+/// A SYN says how its side begins.
+fn open(sender: &mut Side, receiver: &mut Side, segment: &Segment, direction: Direction) {
     let end = segment.end();
     (sender.end, sender.max_end, sender.max_window) = (end, end, u32::from(segment.window).max(1));
     sender.take_options(segment);
-    if sender.flags & receiver.flags & WINDOW_SCALE == 0 {
+    if direction == Direction::Reply && sender.flags & receiver.flags & WINDOW_SCALE == 0 {
         (sender.scale, receiver.scale) = (0, 0);
     }
 }
 
-fn fits(sender: &Side, receiver: &Side, numbers: &Numbers) -> bool {
+fn hold_against(sender: &mut Side, receiver: &Side, numbers: &Numbers) -> Fit {
     let ack_window = sender.max_window.max(ACK_WINDOW_BYTES_MIN);
+    let is_acknowledged = is_before(numbers.sack, receiver.end.wrapping_add(1));
+    let is_fresh = is_before(receiver.end.wrapping_sub(ack_window).wrapping_sub(1), numbers.sack);
     let left = sender.end.wrapping_sub(receiver.max_window).wrapping_sub(1);
-    is_before(numbers.seq, sender.max_end.wrapping_add(1))
-        && (receiver.max_window == 0 || is_before(left, numbers.end))
-        && is_before(numbers.sack, receiver.end.wrapping_add(1))
-        && is_before(receiver.end.wrapping_sub(ack_window).wrapping_sub(1), numbers.sack)
+    let is_right_of_left = is_before(left, numbers.end);
+    if !is_before(numbers.seq, sender.max_end.wrapping_add(1)) {
+        let beyond = numbers.end.wrapping_sub(sender.max_end).wrapping_add(1);
+        let is_little = receiver.max_window != 0 && is_right_of_left && beyond <= receiver.max_window;
+        if is_little && is_fresh && is_acknowledged {
+            // Some send more than they may. If it is let through, it will be acknowledged.
+            sender.end = numbers.end;
+            sender.flags |= DATA_UNACKNOWLEDGED;
+            return Fit::Aside;
+        }
+        return Fit::Outside;
+    }
+    match (is_acknowledged, receiver.max_window == 0 || is_right_of_left, is_fresh) {
+        (false, ..) => Fit::Outside,
+        (true, true, true) => Fit::Inside,
+        _ => Fit::Aside,
+    }
 }
 
 fn move_windows(sender: &mut Side, receiver: &mut Side, segment: &Segment, numbers: Numbers) {

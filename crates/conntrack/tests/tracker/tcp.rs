@@ -83,14 +83,14 @@ fn what_begins_no_connection_is_invalid() {
 
 #[test]
 fn segments_outside_of_the_windows_are_invalid_unless_the_policy_is_liberal() {
+    // Late ones belong to the connection; what they do to it, the differential test tells.
     let cases = [
-        ("beyond the window", out(ACK, 1001 + 8192 + 1, 5001).with(b"x"), false),
+        ("far beyond the window", out(ACK, 1001 + 3 * 8192, 5001).with(b"x"), false),
+        ("a little beyond the window", out(ACK, 1001 + 8192 + 1, 5001).with(b"x"), true),
         ("at its edge", out(ACK, 1001 + 8192, 5001).with(b"x"), true),
-        ("acknowledged long ago", out(ACK, 1001_u32.wrapping_sub(8194), 5001), false),
-        ("acknowledged just now", out(ACK, 1000, 5001), true),
+        ("acknowledged long ago", out(ACK, 1001_u32.wrapping_sub(8194), 5001), true),
         ("acknowledges what was not sent", out(ACK, 1001, 5002), false),
-        ("acknowledges what is long past", out(ACK, 1001, 5001_u32.wrapping_sub(66_001)), false),
-        ("acknowledges what is past", out(ACK, 1001, 5001_u32.wrapping_sub(66_000)), true),
+        ("acknowledges what is long past", out(ACK, 1001, 5001_u32.wrapping_sub(66_002)), true),
     ];
     for (name, segment, is_right) in cases {
         let mut bench = established();
@@ -114,7 +114,7 @@ fn windows_are_scaled_if_both_offer_it() {
         bench.state(&out(ACK, 1001, 5001).window(100).frame(), &commit());
         bench.state(&back(ACK, 5001, 1001).window(1000).frame(), &commit());
         // 1000 << 7 is 128,000.
-        let far = out(ACK, 1001 + 100_000, 5001).with(b"x");
+        let far = out(ACK, 1001 + 120_000, 5001).with(b"x");
         assert_eq!(bench.state(&far.frame(), &commit()), if is_right { EST } else { INVALID });
     }
 }
@@ -133,6 +133,26 @@ fn a_selective_acknowledgement_counts_as_one() {
     assert_eq!(bench.state(&out(ACK, 1001, 5001).options(&sack).frame(), &commit()), INVALID);
     assert_eq!(bench.state(&back(ACK, 5501, 1001).with(&[0; 500]).frame(), &commit()), REPLY);
     assert_eq!(bench.state(&out(ACK, 1001, 5001).options(&sack).frame(), &commit()), EST);
+}
+
+#[test]
+fn late_segments_renew_nothing() {
+    let mut bench = established();
+    bench.now_ms += 100_000;
+    assert_eq!(bench.state(&out(ACK, 1001_u32.wrapping_sub(8194), 5001).frame(), &commit()), EST);
+    assert_eq!(bench.state(&out(ACK, 1001, 5001_u32.wrapping_sub(66_002)).frame(), &commit()), EST);
+    assert_eq!(record(&bench).left_ms, 431_900_000);
+    assert_eq!(bench.state(&out(ACK, 1001, 5001_u32.wrapping_sub(65_999)).frame(), &commit()), EST);
+    assert_eq!(record(&bench).left_ms, 432_000_000);
+}
+
+#[test]
+fn ends_that_do_not_fit_shorten_a_connections_life() {
+    let mut bench = established();
+    assert_eq!(bench.state(&out(FIN | ACK, 1001, 9999).frame(), &commit()), INVALID);
+    assert_eq!(record(&bench).left_ms, 432_000_000);
+    assert_eq!(bench.state(&back(FIN | ACK, 5001, 9999).frame(), &commit()), INVALID);
+    assert_eq!((tcp_state(&bench), record(&bench).left_ms), (TcpState::Established, 300_000));
 }
 
 #[test]

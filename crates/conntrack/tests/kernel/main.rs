@@ -1,0 +1,28 @@
+//! The kernel's connection tracking and this crate's, side by side: the same packets, the same verdicts.
+//!
+//! A network namespace has a router that is nothing but the kernel's (router.py). Random packets, many of them a little off, go
+//! through it and through a tracker; states, and what is kept of each connection, have to agree. Needs root, python3, ip and nft,
+//! and a kernel with nf_conntrack; without these it says so and passes.
+
+#[path = "../tracker/frames.rs"]
+#[allow(dead_code)]
+mod frames;
+mod router;
+mod tcp;
+mod translation;
+
+/// Numbers that look random (Marsaglia's xorshift).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as u32 % bound
+    }
+
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u32) as usize]
+    }
+}
