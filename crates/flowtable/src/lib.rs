@@ -55,6 +55,7 @@ mod sight;
 mod slot;
 mod stats;
 mod table;
+mod tally;
 
 pub use describe::describe;
 pub use error::{InstallError, Refused};

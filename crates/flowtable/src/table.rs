@@ -19,6 +19,7 @@ use crate::numbers::Numbers;
 use crate::program::{Step, compile};
 use crate::shared::Shared;
 use crate::slot::{Identity, slot_in, tag_of};
+use crate::tally::Tally;
 
 /// A flow as it was installed.
 #[derive(Debug)]
@@ -60,14 +61,13 @@ struct Record {
     mask: u16,
     hash: u64,
     program: u64,
-    /// What had been counted when statistics were cleared.
-    before: FlowStats,
+    tally: Tally,
 }
 
 /// What can be used again when nobody looks at it any more.
 #[derive(Debug)]
 enum Retired {
-    Flow { slot: u32, before: FlowStats, stats: Arc<OnceLock<FlowStats>> },
+    Flow { slot: u32, tally: Tally, stats: Arc<OnceLock<FlowStats>> },
     Program(u64),
     Mask(u16),
 }
@@ -129,6 +129,14 @@ impl FlowTable {
     /// [`InstallError::Exists`] if there is one with this name, or one that matches the same; [`InstallError::NoRoom`];
     /// [`InstallError::Refused`] if it asks for what is not there. Nothing has changed then.
     pub fn install(&self, flow: Flow) -> Result<(), InstallError> {
+        self.install_counted(flow, FlowStats::default()).map(drop)
+    }
+
+    /// Installs a flow whose statistics go on from `stats`. Returns its slot, which it has as long as it is there.
+    ///
+    /// # Errors
+    /// As [`Self::install`].
+    pub fn install_counted(&self, flow: Flow, stats: FlowStats) -> Result<usize, InstallError> {
         let compact = Compact::of(&flow.matching)?;
         let program = compile(&flow.actions)?;
         let mut writer = self.writer();
@@ -138,7 +146,7 @@ impl FlowTable {
         if is_met || writer.slot_of(name).is_some() {
             return Err(InstallError::Exists);
         }
-        writer.install(&self.shared, flow, &compact, &program)
+        writer.install(&self.shared, (flow, Tally::brought(stats)), &compact, &program)
     }
 
     /// Gives a flow other actions. Statistics stay.
@@ -163,6 +171,18 @@ impl FlowTable {
         slot.and_then(|slot| writer.entry(&self.shared, slot)).ok_or(InstallError::Unknown)
     }
 
+    /// The flow in a slot, and what happened to it so far.
+    #[must_use]
+    pub fn at(&self, slot: usize) -> Option<(Arc<Installed>, FlowStats)> {
+        self.writer().entry(&self.shared, u32::try_from(slot).ok()?)
+    }
+
+    /// The slot of a flow, which it has as long as it is there.
+    #[must_use]
+    pub fn slot(&self, name: FlowName<'_>) -> Option<usize> {
+        self.writer().slot_of(name).map(|slot| slot as usize)
+    }
+
     /// Begins to count a flow anew.
     ///
     /// # Errors
@@ -172,7 +192,7 @@ impl FlowTable {
         let slot = writer.slot_of(name).ok_or(InstallError::Unknown)?;
         let now = self.shared.flows.get(slot as usize).map(|flow| self.shared.stats_of(flow));
         if let (Some(Some(record)), Some(now)) = (writer.records.get_mut(slot as usize), now) {
-            record.before = now;
+            record.tally = Tally::cleared(now);
         }
         Ok(())
     }
@@ -348,16 +368,16 @@ impl Writer {
     fn entry(&self, shared: &Shared, slot: u32) -> Option<(Arc<Installed>, FlowStats)> {
         let record = self.record(slot)?;
         let stats = shared.stats_of(shared.flows.get(slot as usize)?);
-        Some((Arc::clone(&record.flow), since(stats, record.before)))
+        Some((Arc::clone(&record.flow), record.tally.told(stats)))
     }
 
     fn install(
         &mut self,
         shared: &Shared,
-        flow: Flow,
+        (flow, tally): (Flow, Tally),
         compact: &Compact,
         program: &[u64],
-    ) -> Result<(), InstallError> {
+    ) -> Result<usize, InstallError> {
         let flow = self.ledger.enter(flow)?;
         let slot = self.vacancy().ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
         let place =
@@ -387,11 +407,11 @@ impl Writer {
             return Err(InstallError::NoRoom("too many flows have the same hash"));
         }
         self.name(&flow, slot, true);
-        let record = Record { flow, mask, hash, program: word, before: FlowStats::default() };
+        let record = Record { flow, mask, hash, program: word, tally };
         self.records[slot as usize] = Some(record);
         self.count += 1;
         shared.stats.refill(shared.workers.load(Ordering::Relaxed), self.count);
-        Ok(())
+        Ok(slot as usize)
     }
 
     /// A slot that nobody has.
@@ -497,7 +517,7 @@ impl Writer {
         self.count -= 1;
         let removed = Removed { flow: record.flow, stats: Arc::default() };
         let moment = shared.visits.now();
-        let retired = Retired::Flow { slot, before: record.before, stats: Arc::clone(&removed.stats) };
+        let retired = Retired::Flow { slot, tally: record.tally, stats: Arc::clone(&removed.stats) };
         self.retired.extend([(moment, retired), (moment, Retired::Program(record.program))]);
         self.drop_mask(shared, record.mask);
         Some(removed)
@@ -507,9 +527,9 @@ impl Writer {
     fn reclaim(&mut self, shared: &Shared) {
         while self.retired.front().is_some_and(|(moment, _)| shared.visits.have_passed(moment)) {
             match self.retired.pop_front() {
-                Some((_, Retired::Flow { slot, before, stats })) => {
+                Some((_, Retired::Flow { slot, tally, stats })) => {
                     if let Some(place) = shared.flows.get(slot as usize) {
-                        let _ = stats.set(since(shared.stats_of(place), before));
+                        let _ = stats.set(tally.told(shared.stats_of(place)));
                         shared.stats.take_back(place);
                     }
                     self.free.push(slot);
@@ -519,16 +539,5 @@ impl Writer {
                 None => {}
             }
         }
-    }
-}
-
-/// What was counted since `before`.
-fn since(now: FlowStats, before: FlowStats) -> FlowStats {
-    let is_new = now.packets > before.packets;
-    FlowStats {
-        packets: now.packets - before.packets,
-        bytes: now.bytes - before.bytes,
-        used_ms: if is_new { now.used_ms } else { 0 },
-        tcp_flags: if is_new { now.tcp_flags } else { 0 },
     }
 }

@@ -31,11 +31,35 @@ impl Words {
 
     /// Writes the first words; those for which there is no room are left out.
     pub fn write(&self, values: &[u64]) {
-        for (index, value) in values.iter().enumerate().take(self.count) {
-            // SAFETY: `new` checked that `count` words lie there, aligned, and the pin keeps them. All access is by atomics.
-            let word = unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(index)) };
-            word.store(*value, Ordering::Relaxed);
+        self.write_at(0, values);
+    }
+
+    /// Writes words from number `index` on; those for which there is no room are left out. In no order.
+    pub fn write_at(&self, index: usize, values: &[u64]) {
+        let places = index..self.count;
+        places
+            .zip(values)
+            .for_each(|(place, value)| self.word(place, |word| word.store(*value, Ordering::Relaxed)));
+    }
+
+    /// Writes one word, after all that this thread has written before. None if there is no such word.
+    pub fn publish(&self, index: usize, value: u64) {
+        if index < self.count {
+            self.word(index, |word| word.store(value, Ordering::Release));
         }
+    }
+
+    /// One word; 0 if there is none. What is read of the row later is at least as new.
+    #[must_use]
+    pub fn read(&self, index: usize) -> u64 {
+        if index < self.count { self.word(index, |word| word.load(Ordering::Acquire)) } else { 0 }
+    }
+
+    /// Does something with a word that is in the row.
+    fn word<R>(&self, index: usize, with: impl FnOnce(&AtomicU64) -> R) -> R {
+        assert!(index < self.count, "the row ends before");
+        // SAFETY: `new` checked that `count` words lie there, aligned, and the pin keeps them. All access is by atomics.
+        with(unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(index)) })
     }
 }
 
@@ -55,6 +79,12 @@ mod tests {
         let words: Vec<u64> =
             bytes.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect();
         assert_eq!(words, [0, 1, 2, 0]);
+        let row = Words::new(&mapping, 8, 2).unwrap();
+        row.write_at(1, &[7, 8]);
+        row.publish(0, 6);
+        row.publish(2, 9);
+        row.write_at(usize::MAX, &[5]);
+        assert_eq!([row.read(0), row.read(1), row.read(2), row.read(usize::MAX)], [6, 7, 0, 0]);
         for (offset, count) in [(4, 1), (4096, 1), (0, 513), (8, 512), (usize::MAX, 1), (0, usize::MAX)] {
             assert!(Words::new(&mapping, offset, count).is_none(), "{offset} {count}");
         }

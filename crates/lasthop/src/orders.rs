@@ -62,7 +62,8 @@ pub(crate) enum Order {
     GoOn { attachments: Vec<u64> },
     /// The attached descriptor is a client's connection: the capture goes there, after `greeting`.
     Capture { spec: CaptureSpec, greeting: String },
-    /// Make again the datapaths that [`Report::Datapaths`] told of last; all ports are there.
+    /// Make again the datapaths that [`Report::Datapaths`] told of last; all ports are there. The attached descriptor is memory in which the
+    /// last process left its flows, and where this one writes its own.
     Restore(Value),
     /// The attached descriptor is a connection of a client of the control interface, who may have it.
     Connect,
@@ -201,11 +202,14 @@ pub(crate) enum Answer {
     Fdb(FdbReport),
     Inspection(Inspection),
     Switches(Vec<SwitchInside>),
-    /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`], and say nothing of it.
+    /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`], or write no flows into the memory
+    /// of [`Order::Restore`], and say nothing of it.
     Knows {
         version: u64,
         #[serde(default)]
         prepares: bool,
+        #[serde(default)]
+        keeps_flows: bool,
     },
     /// Sessions that cannot be gone on with, of those that were to be.
     WentOn {

@@ -46,8 +46,7 @@ const HANG_PATIENCE: Duration = Duration::from_secs(8);
 /// How long the controller process goes without connections that it lost, for whatever reason that may come again.
 const RECONNECTION_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long after an upgrade of the switch process, whose flows come back by misses, the controller process is replaced: what talks
-/// has flows by then.
+/// How long after an upgrade of the switch process the controller process is replaced: packets of new flows do not wait for both.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(1);
 
 /// The controller process, and who waits for it.

@@ -11,7 +11,6 @@ use crate::poller::{Interest, Poller};
 use super::Supervisor;
 use super::access::Access;
 use super::orders::What;
-use super::port::Port;
 use super::sockets::ListenSocket;
 use super::source::Source;
 
@@ -68,15 +67,6 @@ impl Supervisor {
         let is_open = self.lives.is_up() && self.upgrade.is_none();
         if let Some(entrance) = &mut self.entrance {
             entrance.watch(&self.poller, is_open, Instant::now());
-        }
-    }
-
-    /// Tells a fresh switch process, which has all ports, of datapaths, before it has any guest.
-    pub(super) fn restore_datapaths(&mut self) {
-        // Without datapaths there may be ports that somebody had just asked for, and nobody waits for any more.
-        if self.datapaths.is_some() || self.ports.values().any(Port::is_requested) {
-            let told = self.datapaths.clone().unwrap_or_default();
-            self.order(Order::Restore(told), What::Restored, None);
         }
     }
 

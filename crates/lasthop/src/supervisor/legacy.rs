@@ -30,6 +30,7 @@ use crate::vnic::{Name, VnicSpec};
 
 use super::account::Account;
 use super::estate::Estate;
+use super::flows::KeptFlows;
 use super::port::Port;
 use super::records::{HeadRecord, PortRecord, RECORD_VERSION, Told};
 use super::sockets::ListenSocket;
@@ -181,6 +182,8 @@ impl Supervisor {
         legacy.add_by_hand(settings);
         self.switches.clone_from(&settings.switches);
         self.datapaths.clone_from(&legacy.head.datapaths);
+        let flows = legacy.head.flows.and_then(|flows| inherited.find(&flows));
+        self.flows = flows.map(KeptFlows::of_kept);
         let plan = Plan::new(&running, &settings.wanted());
         let pid = legacy.head.pid;
         for (number, record) in legacy.ports {
@@ -380,6 +383,7 @@ mod tests {
             switches: vec!["red".parse().expect("a switch")],
             fdb: Vec::new(),
             datapaths: None,
+            flows: None,
             told: before.told(),
         };
         let vnics = ["old", "hand", "reds,switch=red", "blues,switch=blue", "same,socket=/run/test/now.sock"];

@@ -139,6 +139,7 @@ impl Supervisor {
         self.upgrade_failed();
         let counters = self.close_books();
         self.judge_estates();
+        self.judge_flows(self.lives.is_hasty());
         self.ports_down();
         match self.stage {
             Stage::Starting => {

@@ -18,6 +18,7 @@ mod doctor;
 mod driver;
 mod estate;
 mod fdb;
+mod flows;
 mod hurry;
 mod interface;
 mod legacy;
@@ -74,6 +75,7 @@ use control::Control;
 use controller::Plane;
 use driver::Driver;
 use estate::Estate;
+use flows::KeptFlows;
 use hurry::Hurry;
 use interface::Entrance;
 use legacy::Legacy;
@@ -176,6 +178,8 @@ struct Supervisor {
     entrance: Option<Entrance>,
     /// What a switch process told of datapaths last.
     datapaths: Option<Value>,
+    /// What switch processes leave of flows.
+    flows: Option<KeptFlows>,
     control_group: Option<String>,
     datapath_devices: Option<DevicePatterns>,
     /// Clients whose request was just answered.
@@ -227,6 +231,7 @@ impl Supervisor {
             control: Some(control),
             entrance: Some(entrance),
             datapaths: None,
+            flows: None,
             control_group,
             datapath_devices: run.datapath_devices.clone(),
             answered: VecDeque::new(),

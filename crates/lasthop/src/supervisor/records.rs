@@ -40,6 +40,9 @@ pub(super) struct HeadRecord {
     /// What a switch process told of datapaths last.
     #[serde(default)]
     pub(super) datapaths: Option<Value>,
+    /// What switch processes leave of flows.
+    #[serde(default)]
+    pub(super) flows: Option<Identity>,
     pub(super) told: Told,
 }
 
@@ -153,6 +156,7 @@ impl Supervisor {
             switches: self.switches.iter().filter(|switch| !switch.name.is_default()).cloned().collect(),
             fdb: self.static_entries.clone(),
             datapaths: self.datapaths.clone(),
+            flows: self.flows.as_ref().map(|flows| deed.name(flows)).transpose()?,
             told: self.told.clone(),
         };
         deed.text = serde_json::to_vec(&record)?;

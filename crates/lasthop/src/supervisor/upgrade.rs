@@ -244,7 +244,11 @@ impl Supervisor {
         }
         for (report, _) in reports {
             match report {
-                Report::Reply { result: Ok(Answer::Knows { version, prepares }), .. } => {
+                Report::Reply { result: Ok(Answer::Knows { version, prepares, keeps_flows }), .. } => {
+                    if !keeps_flows {
+                        // What it changes of them would not be known.
+                        self.forget_flows();
+                    }
                     self.heir_knows(version, prepares);
                 }
                 Report::Reply { id, result: Err(fault) } => self.heir_refuses(id, fault),

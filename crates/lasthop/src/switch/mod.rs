@@ -6,6 +6,7 @@
 
 mod captures;
 mod datapath;
+mod flow_memory;
 mod hangs;
 mod inspection;
 mod interface;
@@ -37,6 +38,7 @@ use crate::switches::SwitchSpec;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
+pub(crate) use flow_memory::FLOW_MEMORY_BYTES;
 use hangs::{HangWatch, Turns, Work};
 use interface::{Interface, Numbers};
 use keeper::Keeper;
@@ -261,7 +263,10 @@ impl Switch {
                 self.datapath.remove(&name).map(|()| Answer::Done)
             }
             Order::Capture { spec, greeting } => self.capture(&spec, greeting, fds).map(|()| Answer::Done),
-            Order::Restore(told) => self.interface.restore(told, &mut self.datapath).map(|()| Answer::Done),
+            Order::Restore(told) => {
+                let flows = fds.and_then(|mut fds| fds.pop());
+                self.interface.restore(told, flows, &mut self.datapath).map(|()| Answer::Done)
+            }
             Order::Connect => self.connect(fds, false).map(|()| Answer::Done),
             Order::ConnectController => self.connect(fds, true).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
@@ -278,7 +283,7 @@ impl Switch {
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
-            Order::Know => Ok(Answer::Knows { version: STATE_VERSION, prepares: true }),
+            Order::Know => Ok(Answer::Knows { version: STATE_VERSION, prepares: true, keeps_flows: true }),
             Order::Rest => return self.begin_to_rest(id),
             Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),
             Order::Wake => self.wake().map(|()| Answer::Done),

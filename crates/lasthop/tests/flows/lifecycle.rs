@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use lasthop_control::family::FlowMessage;
 use lasthop_guest::Guest;
 use rustix::process::Signal;
 
 use crate::plane::{Plane, two_guests, two_vnics};
 use crate::support::guests::{ONE, TWO, check_balance, frame, receive, send};
 use crate::support::{Switch, eventually, signal};
+
+/// Flows of packets that nobody sends.
+const MANY: u32 = 1400;
 
 fn hello(number: u32) -> Vec<u8> {
     frame(TWO, ONE, number, 60)
@@ -61,49 +65,88 @@ fn ports_of_a_switch_without_flows_are_not_to_be_had() {
 }
 
 #[test]
-fn datapaths_and_numbers_outlive_a_switch_process() {
-    let switch = two_vnics(&[]);
+fn datapaths_numbers_and_flows_outlive_a_switch_process() {
+    outlive(|switch| signal(switch.switch_pid().expect("a switch process"), Signal::KILL));
+}
+
+#[test]
+fn datapaths_numbers_and_flows_outlive_an_upgrade() {
+    outlive(|switch| drop(switch.ask(&["upgrade"]).ok()));
+}
+
+/// A switch process makes way for another one, twice: datapath, numbers and flows are as they were, no packet of a known flow is asked about,
+/// and counters do not go back.
+fn outlive(replace: impl Fn(&Switch)) {
+    let switch = two_vnics(&["--fail-mode", "secure"]);
     let (mut one, mut two) = two_guests(&switch);
     let (mut plane, first, second) = Plane::of_two(&switch, "default");
     plane.listen(&switch);
     plane.join(first, second);
-    send(&mut one, &hello(1));
-    assert_eq!(receive(&mut two), hello(1));
-    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
-    // It waits at the socket until there is one again.
-    let mut again = Plane::of_existing(&switch, "default");
-    assert_eq!(again.datapath, plane.datapath);
-    let numbers: Vec<_> = again.client.ports(again.datapath).expect("listed");
-    let numbers: Vec<_> = numbers.iter().map(|port| (port.name.as_deref(), port.number)).collect();
-    assert_eq!(
-        numbers,
-        [(Some("default"), Some(0)), (Some("one"), Some(first)), (Some("two"), Some(second))]
-    );
-    assert!(again.client.flows(again.datapath).expect("listed").is_empty(), "flows are asked for again");
-    send(&mut one, &hello(2));
-    assert_eq!(receive(&mut two), hello(2), "while nobody is asked the switch is a bridge");
-    again.listen(&switch);
-    send(&mut one, &hello(3));
-    let asked = again.next(crate::support::guests::WAIT).expect("a packet of no flow");
-    assert_eq!((&asked.packet, asked.key.in_port), (&hello(3), Some(first)));
-    again.place(TWO, second);
-    again.answer(asked);
-    assert_eq!(receive(&mut two), hello(3));
-    send(&mut one, &hello(4));
-    // It may go up behind the other one.
-    again.serve_once(Duration::from_millis(50));
-    assert_eq!(receive(&mut two), hello(4));
+    plane.place(ONE, first);
+    send(&mut two, &frame(ONE, TWO, 0, 60));
+    let asked = plane.next(crate::support::guests::WAIT).expect("a packet of no flow");
+    plane.answer(asked);
+    assert_eq!(receive(&mut one), frame(ONE, TWO, 0, 60));
+    // More than are installed again at once, and some that go.
+    (0..MANY).for_each(|number| plane.add_other(number));
+    (0..MANY).step_by(2).for_each(|number| plane.remove_other(number));
+    let mut before = 0;
+    for life in 1..3 {
+        send(&mut one, &hello(life));
+        assert_eq!(receive(&mut two), hello(life));
+        let flows = plane.flows();
+        assert_eq!(flows.len(), 2 + MANY as usize / 2);
+        let packets = plane.packets_from(first);
+        assert!(packets > before, "{packets} after {before}");
+        before = packets;
+        replace(&switch);
+        let mut again = Plane::of_existing(&switch, "default");
+        assert_eq!(again.datapath, plane.datapath);
+        let numbers = again.client.ports(again.datapath).expect("listed");
+        let numbers: Vec<_> = numbers.iter().map(|port| (port.name.as_deref(), port.number)).collect();
+        assert_eq!(
+            numbers,
+            [(Some("default"), Some(0)), (Some("one"), Some(first)), (Some("two"), Some(second))]
+        );
+        assert_eq!(again.flows(), flows, "what they match, do and are called");
+        assert!(again.packets_from(first) >= before, "what was told of them is true");
+        plane = again;
+    }
+    plane.listen(&switch);
+    let upcalls = switch.port("one")["upcalls"].clone();
+    send(&mut one, &hello(9));
+    assert_eq!(receive(&mut two), hello(9), "by its flow");
+    send(&mut two, &frame(ONE, TWO, 9, 60));
+    assert_eq!(receive(&mut one), frame(ONE, TWO, 9, 60), "by its flow");
+    assert!(plane.next(Duration::from_millis(50)).is_none(), "nobody is asked about known packets");
+    assert_eq!(switch.port("one")["upcalls"], upcalls);
+    plane.remove_other(1);
+    assert_eq!(plane.flows().len(), 1 + MANY as usize / 2);
     switch.ask(&["stats", "--check"]).ok();
 }
 
 #[test]
-fn datapaths_outlive_an_upgrade() {
+fn flows_that_are_gone_stay_gone() {
     let switch = two_vnics(&[]);
-    let (_plane, _, second) = Plane::of_two(&switch, "default");
-    switch.ask(&["upgrade"]).ok();
+    let (mut plane, first, second) = Plane::of_two(&switch, "default");
+    plane.join(first, second);
+    let all = FlowMessage { datapath: plane.datapath, ..FlowMessage::default() };
+    plane.client.flow_remove(&all).expect("removed");
+    plane.join(second, first);
+    // The supervisor has heard of the datapath by the time of an answer.
+    switch.port("one");
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
     let mut again = Plane::of_existing(&switch, "default");
-    let ports = again.client.ports(again.datapath).expect("listed");
-    assert_eq!(ports.last().and_then(|port| port.number), Some(second));
+    let keys: Vec<_> = again.flows().into_iter().map(|flow| flow.key.and_then(|key| key.in_port)).collect();
+    assert_eq!(keys, [Some(second)]);
+    switch.ask(&["switch", "set", "default", "module=bridge"]).ok();
+    switch.ask(&["switch", "set", "default", "module=flow,controller=none"]).ok();
+    let (mut other, _, _) = Plane::of_two(&switch, "default");
+    assert!(other.flows().is_empty(), "those of a datapath before it are none of its own");
+    switch.port("one");
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    let mut again = Plane::of_existing(&switch, "default");
+    assert!(again.flows().is_empty());
 }
 
 #[test]

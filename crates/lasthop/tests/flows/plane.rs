@@ -80,8 +80,11 @@ impl Plane {
 
     /// Comes to a datapath that is there.
     pub(crate) fn of_existing(switch: &Switch, name: &str) -> Self {
-        let mut client = Self::connect(switch);
-        let all = client.datapaths().expect("listed");
+        let (client, all) = eventually("a connection that lasts", || {
+            let mut client = Self::connect(switch);
+            let all = client.datapaths().ok()?;
+            Some((client, all))
+        });
         let found = all.iter().find(|datapath| datapath.name.as_deref() == Some(name)).expect("there");
         Self { client, asked: None, datapath: found.datapath, places: BTreeMap::new() }
     }
@@ -121,6 +124,40 @@ impl Plane {
             vec![Action::Output(to)],
         );
         self.client.flow_add(&flow).expect("installed");
+    }
+
+    /// A flow of packets with a mark, which nobody sends. Some have names.
+    pub(crate) fn add_other(&mut self, number: u32) {
+        self.client.flow_add(&self.other(number)).expect("installed");
+    }
+
+    pub(crate) fn remove_other(&mut self, number: u32) {
+        self.client.flow_remove(&self.other(number)).expect("removed");
+    }
+
+    fn other(&self, number: u32) -> FlowMessage {
+        let key = FlowKey { mark: Some(number), ethernet: Some(Ethernet::default()), ..FlowKey::default() };
+        let mask = FlowKey { mark: Some(u32::MAX), ..FlowKey::default() };
+        let name = u128::from(number).to_be_bytes();
+        let ufid = number.is_multiple_of(3).then_some(Ufid(name));
+        FlowMessage { ufid, ..self.flow(key, mask, vec![Action::Output(number)]) }
+    }
+
+    /// All flows but what happened to them, in some order that is always the same.
+    pub(crate) fn flows(&mut self) -> Vec<FlowMessage> {
+        let mut flows = self.client.flows(self.datapath).expect("listed");
+        flows.iter_mut().for_each(|flow| flow.stats = None);
+        flows.sort_by_key(|flow| format!("{flow:?}"));
+        flows
+    }
+
+    /// Packets of the flow that joins `from` to another port.
+    pub(crate) fn packets_from(&mut self, from: u32) -> u64 {
+        let flows = self.client.flows(self.datapath).expect("listed");
+        let all = flows.iter().filter(|flow| {
+            flow.ufid.is_none() && flow.key.as_ref().is_some_and(|key| key.in_port == Some(from))
+        });
+        all.filter_map(|flow| flow.stats).map(|stats| stats.packets).sum()
     }
 
     fn flow(&self, key: FlowKey, mask: FlowKey, actions: Vec<Action>) -> FlowMessage {

@@ -136,17 +136,17 @@ fn two_switch_processes_never_serve_one_guest() {
 #[test]
 fn what_is_kept_is_what_there_is() {
     let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
-    // The control socket and the switch process; a socket and counters for each vnic.
-    let expected = [("head", 1), ("other", 6), ("port", 2)];
+    // The control socket, the switch process and flows; a socket and counters for each vnic.
+    let expected = [("head", 1), ("other", 7), ("port", 2)];
     eventually("all of it", || {
         (kinds(&service.kept()).into_iter().collect::<Vec<_>>() == expected).then_some(())
     });
     let one = guest(&service.switch, "one", ONE);
     // Its connection, the session's memory, a region, and kick and call of two rings.
-    eventually("a session", || (service.kept().len() == 9 + 7).then_some(()));
+    eventually("a session", || (service.kept().len() == 10 + 7).then_some(()));
     drop(one);
     service.switch.ask(&["vnic", "del", "two"]).ok();
-    eventually("its end", || (service.kept().len() == 9 - 3).then_some(()));
+    eventually("its end", || (service.kept().len() == 10 - 3).then_some(()));
 }
 
 #[test]
@@ -173,12 +173,12 @@ fn without_a_store_an_end_is_an_end() {
 #[test]
 fn a_store_that_is_too_small_is_said_and_those_that_fit_go_on() {
     let base = tempfile::tempdir().expect("a directory");
-    // Head, control socket, process; record, socket, counters of each vnic; a session of seven.
-    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "17");
+    // Head, control socket, process, flows; record, socket, counters of each vnic; a session of seven.
+    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "18");
     let mut one = guest(&service.switch, "one", ONE);
     service.settle();
     let two = guest(&service.switch, "two", TWO);
-    let said = "its room for 17 descriptors is full; raise FileDescriptorStoreMax=";
+    let said = "its room for 18 descriptors is full; raise FileDescriptorStoreMax=";
     eventually("that it is said", || (service.said(said) == 1).then_some(()));
     service.kill();
     drop(two);
@@ -190,7 +190,7 @@ fn a_store_that_is_too_small_is_said_and_those_that_fit_go_on() {
 #[test]
 fn who_found_no_room_is_kept_when_another_one_has_gone() {
     let base = tempfile::tempdir().expect("a directory");
-    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "17");
+    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "18");
     let one = guest(&service.switch, "one", ONE);
     service.settle();
     let mut two = guest(&service.switch, "two", TWO);
@@ -198,8 +198,8 @@ fn who_found_no_room_is_kept_when_another_one_has_gone() {
     drop(one);
     eventually("its end", || (service.switch.port("one")["state"] == "waiting for guest").then_some(()));
     service.settle();
-    // Head, control socket, process; record, socket, counters of each vnic; the session.
-    assert_eq!(service.kept().len(), 3 + 6 + 7);
+    // Head, control socket, process, flows; record, socket, counters of each vnic; the session.
+    assert_eq!(service.kept().len(), 4 + 6 + 7);
     service.kill();
     assert!(two.wait(Some(Duration::from_millis(100))).is_ok(), "it is attached");
     assert_eq!(service.switch.port("two")["state"], "running");
@@ -207,7 +207,7 @@ fn who_found_no_room_is_kept_when_another_one_has_gone() {
 }
 
 #[test]
-fn datapaths_and_numbers_are_there_again() {
+fn datapaths_numbers_and_flows_are_there_again() {
     let words = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
     let service = Service::start(&words);
     let connect = || Client::connect(&service.switch.path("datapath.sock")).expect("connected");
@@ -219,8 +219,16 @@ fn datapaths_and_numbers_are_there_again() {
     };
     let before = ports(&mut connect());
     assert_eq!(before.len(), 3, "{before:?}");
+    let flows = || -> Vec<String> {
+        let flows = connect().flows(1).expect("listed");
+        let mut flows: Vec<String> = flows.iter().map(|flow| format!("{flow:?}")).collect();
+        flows.sort();
+        flows
+    };
+    let installed = flows();
+    assert!(!installed.is_empty());
     service.settle();
     service.kill();
     assert_eq!(ports(&mut connect()), before);
-    assert!(connect().flows(1).expect("listed").is_empty(), "they come back by misses");
+    assert_eq!(flows(), installed, "their packets are not asked about");
 }

@@ -148,10 +148,10 @@ impl Interface for Adapter<'_> {
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal> {
         let (switch, module, is_made) = self.inside.flow_switch(name).map_err(|fault| no_switch(&fault))?;
         let made = is_made.then(|| name.to_owned());
-        let (members, meters, executed) = Default::default();
+        let (members, meters, executed, records) = Default::default();
         let origin = self.places.fresh_origin();
         module.set_origin(origin);
-        self.places.insert(id, Place { switch, module, made, members, meters, origin, executed });
+        self.places.insert(id, Place { switch, module, made, members, meters, origin, executed, records });
         Ok(())
     }
 
@@ -169,9 +169,9 @@ impl Interface for Adapter<'_> {
         let numbers: Vec<u32> =
             self.places.get(id).into_iter().flat_map(|place| place.members.keys().copied()).collect();
         numbers.into_iter().for_each(|number| self.release(id, number));
+        self.places.flush(id);
         let Some(place) = self.places.remove(id) else { return };
         place.module.set_asked(false);
-        flows::flush(&place);
         meters::clear(&place);
         if let Some(name) = place.made
             && let Err(fault) = self.inside.remove_switch(&name)
@@ -250,7 +250,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn flow_install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal> {
-        flows::install(self.place(id)?, flow)
+        self.places.install(id, flow)
     }
 
     fn flow_change(
@@ -260,7 +260,7 @@ impl Interface for Adapter<'_> {
         actions: Option<Vec<Action>>,
         is_clear: bool,
     ) -> Result<(), Refusal> {
-        flows::change(self.place(id)?, name, actions, is_clear)
+        self.places.change(id, name, actions, is_clear)
     }
 
     fn flow(&self, id: DatapathId, name: &FlowName) -> Option<Flow> {
@@ -273,9 +273,7 @@ impl Interface for Adapter<'_> {
         name: &FlowName,
         wants_last: bool,
     ) -> Result<Option<RemovalId>, Refusal> {
-        let place = self.place(id)?;
-        let removed = place.module.table().remove(flows::name_of(name)).map_err(flows::refused)?;
-        let module = place.module.clone();
+        let (module, removed) = self.places.take_out(id, name)?;
         Ok(wants_last.then(|| self.places.remember(module, removed)))
     }
 
@@ -284,9 +282,7 @@ impl Interface for Adapter<'_> {
     }
 
     fn flows_flush(&mut self, id: DatapathId) {
-        if let Some(place) = self.places.get(id) {
-            flows::flush(place);
-        }
+        self.places.flush(id);
     }
 
     fn flows_visit(
@@ -295,7 +291,7 @@ impl Interface for Adapter<'_> {
         cursor: u64,
         visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
     ) -> Option<u64> {
-        flows::visit(self.places.get(id)?, cursor, visit)
+        self.places.visit(id, cursor, visit)
     }
 
     fn execute(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal> {

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use lasthop_control::datapath::{Flow, FlowInstall, FlowName, FlowView, RemovalId};
+use lasthop_control::datapath::{DatapathId, Flow, FlowInstall, FlowName, FlowView, RemovalId};
 use lasthop_control::{Errno, Refusal};
 use lasthop_flow::{Action, FlowStats};
 use lasthop_flowtable::{self as flowtable, FlowModule, InstallError, Removed};
@@ -41,72 +41,116 @@ fn told(flow: &flowtable::Flow, stats: FlowStats) -> Flow {
     Flow { ufid: *ufid, matches: matching.clone(), actions: actions.clone(), stats }
 }
 
-/// One that is there already gets the actions, unless it shall be new.
-pub(super) fn install(place: &Place, flow: FlowInstall) -> Result<(), Refusal> {
-    let FlowInstall { ufid, matches, actions, is_probe, is_new } = flow;
-    let table = place.module.table();
-    if !is_new {
-        let name = ufid.map_or(flowtable::FlowName::Key(&matches.key), flowtable::FlowName::Ufid);
-        match table.replace(name, actions.clone()) {
-            Err(InstallError::Unknown) => {}
-            replaced => return replaced.map(drop).map_err(refused),
-        }
-    }
-    let installed = table.install(flowtable::Flow { ufid, matching: matches, actions, is_probe });
-    installed.map_err(|error| match error {
-        InstallError::Exists if !is_new => refused(InstallError::Unknown),
-        error => refused(error),
-    })
-}
-
-pub(super) fn change(
-    place: &Place,
-    name: &FlowName,
-    actions: Option<Vec<Action>>,
-    is_clear: bool,
-) -> Result<(), Refusal> {
-    let (table, name) = (place.module.table(), name_of(name));
-    match actions {
-        Some(actions) => table.replace(name, actions).map(drop),
-        None => table.get(name).map(drop),
-    }
-    .and_then(|()| if is_clear { table.clear_stats(name) } else { Ok(()) })
-    .map_err(refused)
-}
-
 pub(super) fn get(place: &Place, name: &FlowName) -> Option<Flow> {
     let (flow, stats) = place.module.table().get(name_of(name)).ok()?;
     Some(told(&flow, stats))
 }
 
-pub(super) fn flush(place: &Place) {
-    let mut cursor = Some(0);
-    while let Some(at) = cursor {
-        cursor = place.module.table().flush(at, SLOTS_PER_LOOK);
-    }
-}
-
-pub(super) fn visit(
-    place: &Place,
-    cursor: u64,
-    visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
-) -> Option<u64> {
-    let mut cursor = Some(usize::try_from(cursor).ok()?);
-    while let Some(at) = cursor {
-        let (flows, next) = place.module.table().dump(at, SLOTS_PER_LOOK);
-        for (slot, flow, stats) in flows {
-            let flowtable::Flow { ufid, matching, actions, .. } = &**flow;
-            let view = FlowView { ufid: *ufid, matches: matching, actions, stats };
-            if visit(view).is_break() {
-                return Some(slot as u64);
+impl Places {
+    /// Installs a flow. One that is there already gets the actions, unless it shall be new.
+    pub(super) fn install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal> {
+        let FlowInstall { ufid, matches, actions, is_probe, is_new } = flow;
+        let place = self.get(id).ok_or(Errno::ENODEV)?;
+        let table = place.module.table();
+        if !is_new {
+            let name = ufid.map_or(flowtable::FlowName::Key(&matches.key), flowtable::FlowName::Ufid);
+            match table.replace(name, actions.clone()) {
+                Err(InstallError::Unknown) => {}
+                Err(error) => return Err(refused(error)),
+                Ok(_) => {
+                    let slot = table.slot(name);
+                    self.keep(id, slot);
+                    return Ok(());
+                }
             }
         }
-        cursor = next;
+        let flow = flowtable::Flow { ufid, matching: matches, actions, is_probe };
+        let installed = table.install_counted(flow, FlowStats::default());
+        let slot = installed.map_err(|error| match error {
+            InstallError::Exists if !is_new => refused(InstallError::Unknown),
+            error => refused(error),
+        })?;
+        self.keep(id, Some(slot));
+        Ok(())
     }
-    None
-}
 
-impl Places {
+    /// Gives a flow other actions, or fresh counters.
+    pub(super) fn change(
+        &mut self,
+        id: DatapathId,
+        name: &FlowName,
+        actions: Option<Vec<Action>>,
+        is_clear: bool,
+    ) -> Result<(), Refusal> {
+        let place = self.get(id).ok_or(Errno::ENODEV)?;
+        let (table, name) = (place.module.table(), name_of(name));
+        match actions {
+            Some(actions) => table.replace(name, actions).map(drop),
+            None => table.get(name).map(drop),
+        }
+        .and_then(|()| if is_clear { table.clear_stats(name) } else { Ok(()) })
+        .map_err(refused)?;
+        let slot = table.slot(name);
+        self.keep(id, slot);
+        Ok(())
+    }
+
+    /// Takes a flow out.
+    pub(super) fn take_out(
+        &mut self,
+        id: DatapathId,
+        name: &FlowName,
+    ) -> Result<(Arc<FlowModule>, Removed), Refusal> {
+        let place = self.get(id).ok_or(Errno::ENODEV)?;
+        let (module, name) = (Arc::clone(&place.module), name_of(name));
+        if let Some(slot) = module.table().slot(name) {
+            self.forget(id, slot);
+        }
+        let removed = module.table().remove(name).map_err(refused)?;
+        Ok((module, removed))
+    }
+
+    /// Takes all flows out.
+    pub(super) fn flush(&mut self, id: DatapathId) {
+        let (Some(place), memory) = self.with_memory(id) else { return };
+        let records = std::mem::take(&mut place.records);
+        if let Some(memory) = memory {
+            records.into_iter().flatten().for_each(|record| memory.remove(record));
+        }
+        let mut cursor = Some(0);
+        while let Some(at) = cursor {
+            cursor = place.module.table().flush(at, SLOTS_PER_LOOK);
+        }
+    }
+
+    /// Shows flows from `cursor` on until `visit` breaks; where to go on. What was told of their statistics is what the flows of a successor
+    /// begin with, so that nobody sees counters go back.
+    pub(super) fn visit(
+        &self,
+        id: DatapathId,
+        cursor: u64,
+        visit: &mut dyn FnMut(FlowView<'_>) -> ControlFlow<()>,
+    ) -> Option<u64> {
+        let place = self.get(id)?;
+        let mut cursor = Some(usize::try_from(cursor).ok()?);
+        while let Some(at) = cursor {
+            let (flows, next) = place.module.table().dump(at, SLOTS_PER_LOOK);
+            for (slot, flow, stats) in flows {
+                let flowtable::Flow { ufid, matching, actions, .. } = &**flow;
+                let record = place.records.get(slot).copied().flatten();
+                if let (Some(memory), Some(record)) = (&self.flow_memory, record) {
+                    memory.note(record, &stats);
+                }
+                let view = FlowView { ufid: *ufid, matches: matching, actions, stats };
+                if visit(view).is_break() {
+                    return Some(slot as u64);
+                }
+            }
+            cursor = next;
+        }
+        None
+    }
+
     /// Keeps a flow that was taken out until it is asked how it was at last.
     pub(super) fn remember(&mut self, module: Arc<FlowModule>, removed: Removed) -> RemovalId {
         self.last_removal += 1;

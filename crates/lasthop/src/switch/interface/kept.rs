@@ -1,6 +1,6 @@
 //! Datapaths as the supervisor keeps them, so that the next switch process goes on with them.
 //!
-//! To the supervisor they are a value that it does not look into. Flows are not among them: they come back by misses.
+//! To the supervisor they are a value that it does not look into. Flows are kept elsewhere (`survival`).
 
 use std::collections::BTreeMap;
 

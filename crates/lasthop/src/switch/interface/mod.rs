@@ -17,6 +17,7 @@ mod kept;
 mod meters;
 mod packets;
 mod places;
+mod survival;
 mod unanswered;
 mod waiting;
 
@@ -39,15 +40,20 @@ use crate::orders::{Report, STATE_VERSION};
 use crate::poller::{Interest, Poller};
 
 use super::datapath::Datapath;
+use super::flow_memory::FlowMemory;
 use super::wishes::Wishes;
 use adapter::Adapter;
 use kept::{Beside, KeptDatapaths};
 use places::Places;
+use survival::Returning;
 use unanswered::Unanswered;
 use waiting::Waiting;
 
 /// Packets that are handed to the control plane in a row; then guests and clients are looked after.
 const UPCALLS_PER_TURN: usize = 256;
+/// Flows of another process that are installed again before any guest goes on: the ones that were used last, in a millisecond or two. The
+/// others follow as quickly, in as many a turn, before any client is served.
+const FLOWS_PER_TURN: usize = 512;
 /// How soon it is looked whether workers are done with flows that were taken out.
 const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 
@@ -86,6 +92,7 @@ pub(super) struct Interface {
     /// Those whose clients have enough to read.
     waiting: Waiting<Held>,
     unanswered: Unanswered,
+    returning: Returning,
     /// Clients wait for flows that were taken out.
     is_settling: bool,
     /// Changes to datapaths and to meters that the supervisor knows of.
@@ -109,6 +116,7 @@ impl Interface {
             is_served: false,
             waiting: Waiting::default(),
             unanswered: Unanswered::default(),
+            returning: Returning::default(),
             is_settling: false,
             told: (0, 0),
         })
@@ -127,8 +135,11 @@ impl Interface {
         }
     }
 
-    /// Serves clients.
+    /// Serves clients, who find all flows that there were.
     pub(super) fn serve(&mut self, inside: &mut Datapath) {
+        if !self.returning.is_empty() {
+            return;
+        }
         self.is_served = true;
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
         match self.connections.turn(&mut adapter) {
@@ -206,6 +217,7 @@ impl Interface {
     /// The end of a turn: what waits for workers.
     pub(super) fn finish(&mut self, inside: &mut Datapath) {
         self.places.forget_stats();
+        self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
         let is_due = self.connections.due().is_some_and(|due| due <= Instant::now());
         if !std::mem::take(&mut self.is_served) && (is_due || self.connections.has_more()) {
             self.serve(inside);
@@ -240,7 +252,7 @@ impl Interface {
 
     /// When there is something to do even if nothing happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        if self.is_behind || self.connections.has_more() {
+        if self.is_behind || self.connections.has_more() || !self.returning.is_empty() {
             return Some(Instant::now());
         }
         let settling = self.is_settling.then(|| Instant::now() + SETTLE_PAUSE);
@@ -294,8 +306,13 @@ impl Interface {
         serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), beside)).ok()
     }
 
-    /// Makes again what another process told last; all ports are there.
-    pub(super) fn restore(&mut self, told: Value, inside: &mut Datapath) -> Result<(), Fault> {
+    /// Makes again what another process told last, with the flows that it left in `file`; all ports are there.
+    pub(super) fn restore(
+        &mut self,
+        told: Value,
+        file: Option<OwnedFd>,
+        inside: &mut Datapath,
+    ) -> Result<(), Fault> {
         let unknown = |why: &dyn std::fmt::Display| {
             Fault::new(Kind::Internal, format!("datapaths of another version are not known: {why}"))
         };
@@ -318,6 +335,12 @@ impl Interface {
             }
         }
         adapter.release_orphans();
+        // Without that memory, flows come back by misses.
+        if let Some((memory, found)) = file.and_then(FlowMemory::of) {
+            self.places.flow_memory = Some(memory);
+            self.returning = Returning::of(found);
+            self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
+        }
         Ok(())
     }
 }
@@ -352,7 +375,7 @@ mod tests {
         let meters = BTreeMap::new();
         let beside = |id| Some(Beside { meters: &meters, is_of_switch: id != DatapathId(2) });
         let kept = kept::all(STATE_VERSION, records.iter().map(|(id, record)| (id, record)), beside);
-        interface.restore(serde_json::to_value(kept).expect("JSON"), &mut inside).expect("restored");
+        interface.restore(serde_json::to_value(kept).expect("JSON"), None, &mut inside).expect("restored");
         let restored: Vec<i32> = interface.connections.server().records().keys().map(|id| id.0).collect();
         assert_eq!(restored, [2, 3]);
         assert!(!inside.has_switch("gone") && inside.has_switch("ovs-system"));

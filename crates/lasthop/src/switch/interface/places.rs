@@ -10,6 +10,7 @@ use lasthop_engine::{Engine, PortStats, Stats};
 use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_verdict::{PortId, SwitchId};
 
+use super::super::flow_memory::{FlowMemory, RecordPlace};
 use super::executed::Executed;
 use super::packets::UnderWay;
 
@@ -33,6 +34,8 @@ pub(super) struct Place {
     /// What its flow table is called in upcalls.
     pub(super) origin: u16,
     pub(super) executed: Executed,
+    /// By slot of the flow table: where the flow is in memory that outlives this process.
+    pub(super) records: Vec<Option<RecordPlace>>,
 }
 
 /// All datapaths, and what is asked for later.
@@ -49,6 +52,10 @@ pub(super) struct Places {
     pub(super) can_ask: bool,
     /// Rises when a meter is set or taken out.
     pub(super) meter_changes: u64,
+    /// What a successor finds of flows; none if there is no such memory.
+    pub(super) flow_memory: Option<FlowMemory>,
+    /// Flows that found no room there were told of.
+    pub(super) is_memory_full: bool,
     /// Counters, as of this turn.
     stats: RefCell<Option<Stats>>,
 }
@@ -60,6 +67,11 @@ impl Places {
 
     pub(super) fn remove(&mut self, id: DatapathId) -> Option<Place> {
         self.all.remove(&id)
+    }
+
+    /// A datapath, and the memory in which its flows outlive this process.
+    pub(super) fn with_memory(&mut self, id: DatapathId) -> (Option<&mut Place>, Option<&mut FlowMemory>) {
+        (self.all.get_mut(&id), self.flow_memory.as_mut())
     }
 
     pub(super) fn get(&self, id: DatapathId) -> Option<&Place> {
@@ -119,7 +131,7 @@ mod tests {
     fn place(origin: u16) -> Place {
         let (made, members, meters, executed) = Default::default();
         let module = Arc::new(FlowModule::for_workers(1));
-        Place { switch: SwitchId(3), module, made, members, meters, origin, executed }
+        Place { switch: SwitchId(3), module, made, members, meters, origin, executed, records: Vec::new() }
     }
 
     #[test]

@@ -1,0 +1,56 @@
+//! What is told of a flow's statistics, given what workers have counted since it is in its slot.
+
+use lasthop_flow::FlowStats;
+
+/// Where a flow's counters begin.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// What workers had counted when counters were cleared.
+    before: FlowStats,
+    /// What had been counted elsewhere before the flow was installed.
+    brought: FlowStats,
+}
+
+impl Tally {
+    /// Of a flow that has these counters already.
+    pub(crate) fn brought(brought: FlowStats) -> Self {
+        Self { brought, ..Self::default() }
+    }
+
+    /// Of a flow whose counters begin at zero, now that workers have counted this.
+    pub(crate) fn cleared(before: FlowStats) -> Self {
+        Self { before, ..Self::default() }
+    }
+
+    /// What is told, now that workers have counted this.
+    pub(crate) fn told(&self, now: FlowStats) -> FlowStats {
+        let Self { before, brought } = self;
+        let is_new = now.packets > before.packets;
+        FlowStats {
+            packets: (now.packets - before.packets).wrapping_add(brought.packets),
+            bytes: (now.bytes - before.bytes).wrapping_add(brought.bytes),
+            used_ms: if is_new { now.used_ms.max(brought.used_ms) } else { brought.used_ms },
+            tcp_flags: brought.tcp_flags | if is_new { now.tcp_flags } else { 0 },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_go_on_from_what_was_brought_and_from_zero_when_cleared() {
+        let stats =
+            |packets, used_ms, tcp_flags| FlowStats { packets, bytes: packets * 60, used_ms, tcp_flags };
+        let tally = Tally::brought(stats(5, 100, 2));
+        assert_eq!(tally.told(FlowStats::default()), stats(5, 100, 2));
+        assert_eq!(tally.told(stats(2, 130, 16)), stats(7, 130, 18));
+        assert_eq!(tally.told(stats(2, 90, 0)).used_ms, 100, "never back");
+        let tally = Tally::cleared(stats(2, 130, 16));
+        assert_eq!(tally.told(stats(2, 130, 16)), FlowStats::default());
+        assert_eq!(tally.told(stats(3, 140, 1)), stats(1, 140, 1));
+        let hostile = Tally::brought(FlowStats { packets: u64::MAX, ..FlowStats::default() });
+        assert_eq!(hostile.told(stats(2, 1, 0)).packets, 1, "no panic");
+    }
+}
