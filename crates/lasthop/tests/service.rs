@@ -3,14 +3,16 @@
 mod support;
 
 use std::ffi::OsStr;
+use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Gid, Signal, Uid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use support::{Switch, copy_of_lasthop, eventually, lasthop, module, signal};
 use tempfile::TempDir;
 
@@ -194,4 +196,43 @@ fn lines_for_the_journal_carry_their_severity() {
     command.env("JOURNAL_STREAM", "8:1"); // another file is the journal
     let other = Switch::spawn_by(command, tempfile::tempdir().expect("a directory"), &[]);
     eventually("the start", || other.log().starts_with("lasthop: ").then_some(()));
+}
+
+/// Connections of a user that is not the switch's own.
+fn connect_as_nobody(switch: &Switch, count: usize) -> Vec<UnixStream> {
+    let connect = || {
+        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        // Of this thread alone.
+        set_thread_groups(&[]).expect("allowed");
+        set_thread_gid(group).expect("allowed");
+        set_thread_uid(user).expect("allowed");
+        (0..count).map(|_| switch.connect("control.sock")).collect()
+    };
+    std::thread::scope(|scope| scope.spawn(connect).join().expect("connected"))
+}
+
+#[test]
+fn clients_of_a_control_group_do_not_keep_root_out() {
+    if !rustix::process::geteuid().is_root() {
+        return; // only root can be somebody else
+    }
+    let switch = Switch::start(&["--control-group", &NOBODY.to_string()]);
+    std::fs::set_permissions(switch.base.path(), PermissionsExt::from_mode(0o755)).expect("ours");
+    let process = switch.switch_pid().expect("a switch process");
+    let mut idle = connect_as_nobody(&switch, 20);
+    switch.ask(&["version"]).ok();
+    assert_eq!(idle[0].read(&mut [0]).expect("closed"), 0, "four made room for others, and one for root");
+    // Those that wait for an answer make no room.
+    signal(process, Signal::STOP);
+    let mut busy = connect_as_nobody(&switch, 16);
+    for client in &mut busy {
+        client.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n").expect("written");
+    }
+    eventually("all to be served", || {
+        let mut late = connect_as_nobody(&switch, 1).remove(0);
+        late.set_read_timeout(Some(Duration::from_millis(100))).expect("a socket");
+        late.read(&mut [0; 4096]).is_ok_and(|bytes| bytes > 0).then_some(())
+    });
+    switch.ask(&["version"]).ok();
+    signal(process, Signal::CONT);
 }

@@ -35,6 +35,8 @@ pub(super) struct Client {
     is_closing: bool,
     /// When it is dropped if it reads nothing.
     reads_until: Option<Instant>,
+    /// When it came, or was answered last.
+    served: Instant,
 }
 
 impl Client {
@@ -52,6 +54,7 @@ impl Client {
             is_done: false,
             is_closing: false,
             reads_until: None,
+            served: Instant::now(),
         })
     }
 
@@ -117,13 +120,24 @@ impl Client {
         let mut polled = [PollFd::new(&self.stream, PollFlags::IN)];
         let is_polled = poll(&mut polled, Some(&Timespec::default())).is_ok();
         let is_over = is_polled && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
-        is_over && self.input.is_empty() && ioctl_fionread(&self.stream).is_ok_and(|unread| unread == 0)
+        is_over && self.input.is_empty() && self.has_read_all()
     }
 
     /// The request under way is answered with `line`; an empty one for a notification.
     pub(super) fn answer(&mut self, line: Vec<u8>) {
         self.is_waiting = false;
         self.output = line.into();
+        self.served = Instant::now();
+    }
+
+    /// Since when it has asked for nothing, if all that it asked for is done.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let is_idle = !self.is_waiting && self.output.is_empty() && !self.input.contains(&b'\n');
+        (is_idle && self.has_read_all()).then_some(self.served)
+    }
+
+    fn has_read_all(&self) -> bool {
+        ioctl_fionread(&self.stream).is_ok_and(|unread| unread == 0)
     }
 
     /// Writes what the socket takes at once. What the client reads meanwhile makes room for the next time: a long table keeps no other

@@ -15,8 +15,10 @@ use super::client::Client;
 use super::sockets::ListenSocket;
 use super::source::Source;
 
-/// Clients at a time; a program needs one connection.
+/// Clients at a time; a program needs one connection. One more makes room for itself in place of one that is idle.
 const CLIENTS_MAX: usize = 16;
+/// Further ones, for root and our own user only: others may keep all of those busy.
+const OWNERS_MAX: usize = 4;
 /// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -67,7 +69,7 @@ impl Control {
                 Err(error) => return self.pause(&error, poller),
             };
             let Ok(mut client) = Client::new(stream) else { continue };
-            if !self.has_room(poller) {
+            if !self.has_room(client.is_owner, poller) {
                 say_of_others!(Warning: "refused a control client, there are {CLIENTS_MAX} already");
                 client.refuse(too_many());
                 continue;
@@ -88,12 +90,21 @@ impl Control {
         }
     }
 
-    /// Whether one more client may come, if need be in place of those that have just gone without having said anything.
-    fn has_room(&mut self, poller: &Poller) -> bool {
-        if self.clients.len() == CLIENTS_MAX {
+    /// Whether one more client may come, if need be in place of those that have just gone without having said anything, or of the one
+    /// that has asked for nothing for longest. An owner is evicted for an owner only.
+    fn has_room(&mut self, is_owner: bool, poller: &Poller) -> bool {
+        if self.clients.len() >= CLIENTS_MAX {
             self.leave(poller, Client::is_gone);
         }
-        self.clients.len() < CLIENTS_MAX
+        if self.clients.len() >= CLIENTS_MAX {
+            let idle = self.clients.iter().filter(|(_, client)| is_owner || !client.is_owner);
+            let idle = idle.filter_map(|(number, client)| Some((client.idle_since()?, *number)));
+            if let Some((_, number)) = idle.min() {
+                say_of_others!("a control client that asks for nothing makes room for another one");
+                self.hand_over(number, poller);
+            }
+        }
+        self.clients.len() < CLIENTS_MAX + if is_owner { OWNERS_MAX } else { 0 }
     }
 
     /// Reads from a client: the lines that are to be served now. One that is gone has no use for answers, so all its
