@@ -5,11 +5,16 @@ use std::io::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::harmless::{harmless, harmless_lines, shortened};
+
 /// Lines a second that guests and clients may cause: one that connects and leaves in a loop must not fill a disk.
 const LINES_PER_SECOND_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(1);
 
 static LIMITER: Mutex<Limiter> = Mutex::new(Limiter { window: None, lines: 0, left_out: 0 });
+
+/// Bytes of one line: parts of it may be what an inner process said, which somebody may have taken over.
+const LINE_BYTES_MAX: usize = 4096;
 
 /// How much a line matters (syslog(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,8 +53,18 @@ pub(crate) fn begin() {
     is_journal();
 }
 
-/// Writes `lasthop: …` as one line. A failure to write it is nobody's business.
+/// Writes `lasthop: …` as one line, whatever is in it. A failure to write it is nobody's business.
 pub(crate) fn line(level: Level, text: Arguments<'_>) {
+    let text = text.to_string();
+    write(level, &harmless(&shortened(&text, LINE_BYTES_MAX)));
+}
+
+/// As [`line()`], for what may have several lines of its own.
+pub(crate) fn lines(level: Level, text: Arguments<'_>) {
+    write(level, &harmless_lines(&text.to_string()));
+}
+
+fn write(level: Level, text: &str) {
     let prefix = if is_journal() { level.prefix() } else { "" };
     let _ = std::io::stderr().write_all(format!("{prefix}lasthop: {text}\n").as_bytes());
 }

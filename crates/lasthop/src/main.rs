@@ -31,6 +31,7 @@ mod doctor;
 mod driver;
 mod fault;
 mod fdb;
+mod harmless;
 mod hysteresis;
 mod ipc;
 mod links;
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
     match start() {
         Ok(code) => code,
         Err(error) => {
-            log::line(log::Level::Error, format_args!("{error:#}"));
+            log::lines(log::Level::Error, format_args!("{error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -3,14 +3,25 @@
 use std::io::{ErrorKind, Write};
 
 use crate::fault::Fault;
+use crate::harmless::harmless_lines;
 
-/// Writes `text` and a line end if it has none. A reader that went away (`| head`) has seen what it wanted.
+/// Cursor to the first column of the first line, and everything after it away (ECMA-48: CUP, ED).
+const HOME_AND_CLEAR: &[u8] = b"\x1b[H\x1b[J";
+
+/// Writes `text`, without what would steer a terminal, and a line end if it has none. A reader that went away (`| head`) has seen what it wanted.
 pub(crate) fn print(text: &str) -> Result<(), Fault> {
     print_next(text).map(drop)
 }
 
+/// Clears the screen: the next that is printed begins where it does.
+pub(crate) fn clear_screen() -> Result<(), Fault> {
+    let cleared = std::io::stdout().write_all(HOME_AND_CLEAR);
+    cleared.map_err(|error| Fault::internal("clear the screen", error))
+}
+
 /// As [`print`], for one of many: false if the reader has gone away.
 pub(crate) fn print_next(text: &str) -> Result<bool, Fault> {
+    let text = &harmless_lines(text);
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let mut out = std::io::stdout().lock();
     let written = out

@@ -30,6 +30,31 @@ pub(crate) fn text(pid: impl Display, file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// The state of a process's first thread, as proc_pid_stat(5) has it.
+fn state(pid: impl Display) -> Option<char> {
+    // Behind the name, in which there may be anything.
+    text(pid, "stat")?.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Whether somebody has stopped a process: by a signal, or with a debugger.
+pub(crate) fn is_stopped(pid: impl Display) -> bool {
+    matches!(state(pid), Some('T' | 't'))
+}
+
+/// What a process does that does not answer: "it is stopped (T)".
+pub(crate) fn state_text(pid: impl Display) -> String {
+    let Some(state) = state(pid) else { return "it is no more".to_owned() };
+    let what = match state {
+        'T' => "it is stopped",
+        't' => "a debugger has stopped it",
+        'D' => "it waits for the kernel",
+        'R' => "it is busy, or gets no CPU",
+        'Z' | 'X' => "it has ended",
+        _ => "it waits for something",
+    };
+    format!("{what} ({state})")
+}
+
 /// The value of a variable in an environment as `environ` has it.
 pub(crate) fn variable<'a>(environment: &'a str, name: &str) -> Option<&'a str> {
     environment.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
@@ -45,6 +70,9 @@ mod tests {
         assert!(pids().any(|pid| pid == own));
         assert!(text(own, "comm").is_some_and(|name| !name.is_empty()));
         assert_eq!(text(own, "no such file"), None);
+        assert!(!is_stopped(own));
+        assert!(state_text(own).ends_with(')'), "{}", state_text(own));
+        assert_eq!(state_text("none"), "it is no more");
     }
 
     #[test]

@@ -37,6 +37,11 @@ pub(crate) fn option(dir: &Path) -> String {
     }
 }
 
+/// The process that has a run directory, for those who may read that.
+pub(crate) fn owner(dir: &Path) -> Option<u32> {
+    std::fs::read_to_string(dir.join("lock")).ok()?.trim().parse().ok()
+}
+
 /// The control socket in a run directory.
 pub(crate) fn control_socket(dir: &Path) -> PathBuf {
     dir.join("control.sock")

@@ -165,7 +165,11 @@ impl Asking {
 
     pub(super) fn version(&self) -> Result<ExitCode, Fault> {
         let version = env!("CARGO_PKG_VERSION");
-        let running: Option<VersionReport> = ask(&self.dir, "version", &json!({})).ok();
+        let running: Option<VersionReport> = match ask(&self.dir, "version", &json!({})) {
+            // There is one, and it does not answer.
+            Err(fault) if fault.kind == Kind::SwitchDown => return Err(fault),
+            running => running.ok(),
+        };
         self.show(&json!({"version": version, "running": running}), |_| {
             show::version(version, running.as_ref())
         })

@@ -5,15 +5,20 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::fault::{Fault, Kind};
+use crate::procfs;
 use crate::rpc;
-use crate::rundir::{control_socket, option};
+use crate::rundir::{control_socket, option, owner};
 
 /// Longest wait for an answer; longer than the supervisor's for the switch, which has the better message.
-const PATIENCE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Wait after which a switch that somebody has stopped is not waited for any longer.
+const LOOK_PAUSE: Duration = Duration::from_secs(2);
 
 /// Asks the switch that runs in `dir`.
 pub(super) fn ask<T: DeserializeOwned>(
@@ -50,7 +55,7 @@ fn begin_within<T: DeserializeOwned>(
     params: &impl Serialize,
 ) -> Result<(BufReader<UnixStream>, T), Fault> {
     let mut stream = BufReader::new(connect(dir)?);
-    let line = exchange(&mut stream, &rpc::write_call(method, params), patience)
+    let line = exchange(dir, &mut stream, &rpc::write_call(method, params), patience)
         .map_err(|error| no_answer(dir, &error, patience))?;
     if line.is_empty() {
         return Err(Fault::new(
@@ -66,7 +71,18 @@ fn begin_within<T: DeserializeOwned>(
 
 fn connect(dir: &Path) -> Result<UnixStream, Fault> {
     let path = control_socket(dir);
-    UnixStream::connect(&path).map_err(|error| unreachable(dir, &path, &error))
+    connect_within(PATIENCE, &path).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => no_answer(dir, &error, PATIENCE),
+        _ => unreachable(dir, &path, &error),
+    })
+}
+
+/// A switch that takes no connections lets them wait, and all more wait to be one of them.
+fn connect_within(patience: Duration, path: &Path) -> std::io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 /// Why nobody answers at `path`, a socket of the switch in `dir`.
@@ -87,28 +103,47 @@ pub(super) fn unreachable(dir: &Path, path: &Path, error: &std::io::Error) -> Fa
 }
 
 fn exchange(
+    dir: &Path,
     stream: &mut BufReader<UnixStream>,
     request: &str,
     patience: Duration,
 ) -> std::io::Result<String> {
-    stream.get_ref().set_read_timeout(Some(patience))?;
+    stream.get_ref().set_read_timeout(Some(LOOK_PAUSE.min(patience)))?;
     stream.get_ref().set_write_timeout(Some(patience))?;
     let written = stream.get_mut().write_all(request.as_bytes());
     let mut line = String::new();
+    let mut read = stream.read_line(&mut line);
+    if read.as_ref().is_err_and(is_late)
+        && patience > LOOK_PAUSE
+        && !owner(dir).is_some_and(procfs::is_stopped)
+    {
+        stream.get_ref().set_read_timeout(Some(patience - LOOK_PAUSE))?;
+        read = stream.read_line(&mut line);
+    }
     // A switch that will not serve us says so before it has read anything, and hangs up.
-    match stream.read_line(&mut line) {
-        Ok(count) if count > 0 => Ok(line),
+    match read {
+        Ok(_) if !line.is_empty() => Ok(line),
         read => written.and(read).map(|_| line),
     }
 }
 
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
 fn no_answer(dir: &Path, error: &std::io::Error, patience: Duration) -> Fault {
-    let dir = dir.display();
-    let message = match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-            format!("the switch in {dir} did not answer within {} s; see its log", patience.as_secs())
+    let (shown, owner) = (dir.display(), owner(dir));
+    let message = match owner {
+        _ if !is_late(error) => format!("the switch in {shown} gave no answer: {error}"),
+        Some(pid) if procfs::is_stopped(pid) => {
+            let state = procfs::state_text(pid);
+            format!("the switch (process {pid}) does not answer: {state}; let it go on: kill -CONT {pid}")
         }
-        _ => format!("the switch in {dir} gave no answer: {error}"),
+        Some(pid) => {
+            let (seconds, state) = (patience.as_secs(), procfs::state_text(pid));
+            format!("the switch (process {pid}) did not answer within {seconds} s: {state}; see its log")
+        }
+        None => format!("the switch in {shown} did not answer within {} s; see its log", patience.as_secs()),
     };
     Fault::new(Kind::SwitchDown, message)
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::fault::{Fault, Kind};
 use crate::log::say;
-use crate::output::{print, print_next};
+use crate::output::{clear_screen, print, print_next};
 use crate::rates::Rates;
 use crate::report::StatsReport;
 use crate::show;
@@ -20,8 +20,6 @@ use super::client::ask;
 /// Shortest and longest interval in seconds: no busy loop, no forgotten one.
 const SECONDS_MIN: f64 = 0.1;
 const SECONDS_MAX: f64 = 3600.0;
-/// Cursor to the first column of the first line, and everything after it away (ECMA-48: CUP, ED).
-const HOME_AND_CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Time between two looks.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +46,8 @@ impl Asking {
         let is_screen = !self.json && std::io::stdout().is_terminal();
         let (mut before, mut asked) = (self.counters(name)?, Instant::now());
         if is_screen {
-            print(&format!("{HOME_AND_CLEAR}first rates in {} s\n", interval.0.as_secs_f64()))?;
+            clear_screen()?;
+            print(&format!("first rates in {} s", interval.0.as_secs_f64()))?;
         }
         let mut is_read = true;
         while is_read {
@@ -56,6 +55,9 @@ impl Asking {
             let (after, now) = (self.later_counters(name)?, Instant::now());
             if let Some(after) = &after {
                 let rates = Rates::between(&before, after, now - asked);
+                if is_screen {
+                    clear_screen()?;
+                }
                 is_read = print_next(&self.block(&rates, is_screen))?;
             }
             (before, asked) = (after.unwrap_or_default(), now);
@@ -82,7 +84,7 @@ impl Asking {
     fn block(&self, rates: &Rates, is_screen: bool) -> String {
         match (self.json, is_screen) {
             (true, _) => json!(rates).to_string() + "\n",
-            (false, true) => format!("{HOME_AND_CLEAR}{}", show::rates(rates)),
+            (false, true) => show::rates(rates),
             (false, false) => show::rates(rates) + "\n",
         }
     }

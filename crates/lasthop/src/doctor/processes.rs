@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::harmless::harmless;
 use crate::permissions::Credentials;
 use crate::procfs;
 use crate::rundir;
@@ -29,8 +30,8 @@ const FRONT_END_WORDS: &[&str] = &["vhost-user", "vhost_user", "virtio_user", "v
 impl Process {
     /// None if there is no such process any more, or it may not be looked at.
     pub(crate) fn read(pid: i32) -> Option<Self> {
-        let arguments = procfs::text(pid, "cmdline")?.split_terminator('\0').map(harmless).collect();
-        let name = harmless(procfs::text(pid, "comm")?.trim());
+        let arguments = procfs::text(pid, "cmdline")?.split_terminator('\0').map(of_others).collect();
+        let name = of_others(procfs::text(pid, "comm")?.trim());
         let status = procfs::text(pid, "status")?;
         let numbers = |key: &str| -> Vec<u32> {
             let line = status.lines().find_map(|line| line.strip_prefix(key));
@@ -40,7 +41,7 @@ impl Process {
         // The directory of a process that may not be dumped is root's.
         let uid = *numbers("Uid:").get(1)?;
         let environment = procfs::text(pid, "environ").unwrap_or_default();
-        let runtime_dir = procfs::variable(&environment, "XDG_RUNTIME_DIR").map(harmless);
+        let runtime_dir = procfs::variable(&environment, "XDG_RUNTIME_DIR").map(of_others);
         Some(Self { pid, name, arguments, user: Credentials { uid, gids }, runtime_dir })
     }
 
@@ -160,9 +161,9 @@ impl Process {
     }
 }
 
-/// What another user chose, without what would steer the terminal of whoever reads it.
-fn harmless(text: &str) -> String {
-    text.replace(char::is_control, "\u{fffd}")
+/// What another user chose.
+fn of_others(text: &str) -> String {
+    harmless(text).into_owned()
 }
 
 /// Paths of sockets that are of use: somebody listens there, or has a guest that came by it. Here and in the network namespaces of

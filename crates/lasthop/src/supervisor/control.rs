@@ -100,7 +100,7 @@ impl Control {
             let idle = self.clients.iter().filter(|(_, client)| is_owner || !client.is_owner);
             let idle = idle.filter_map(|(number, client)| Some((client.idle_since()?, *number)));
             if let Some((_, number)) = idle.min() {
-                say_of_others!("a control client that asks for nothing makes room for another one");
+                say_of_others!(Warning: "a control client that asks for nothing makes room for another one");
                 self.hand_over(number, poller);
             }
         }

@@ -19,7 +19,7 @@ use crate::controller::{ControlledSwitch, ControllerOrder, ControllerReport};
 use crate::doctor::facts::{ControllerFacts, MoveFacts};
 use crate::fault::Fault;
 use crate::fdb::Flush;
-use crate::log::say;
+use crate::log::{say, say_of_others};
 use crate::orders::Order;
 use crate::report::{FdbLine, FdbReport, SwitchInside};
 use crate::settings::SwitchSettings;
@@ -244,7 +244,7 @@ impl Supervisor {
                 self.plane_told(round, told);
             }
             ControllerReport::Disconnected { connection } => self.plane.lost(connection),
-            ControllerReport::Said(words) => say!("controller: {words}"),
+            ControllerReport::Said(words) => say_of_others!("controller: {words}"),
             ControllerReport::Sandbox(layers) => self.plane.lives.note_sandbox(layers),
             ControllerReport::Forbidden(call) => self.plane.lives.note_last_words(call.to_string()),
             ControllerReport::Failed { why } => self.plane.lives.note_last_words(why),

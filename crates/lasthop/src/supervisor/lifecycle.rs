@@ -136,6 +136,7 @@ impl Supervisor {
         // First: those whom it is taken from are to be there.
         self.hurry = None;
         let how = self.lives.bury();
+        self.switch_lives();
         self.upgrade_failed();
         let counters = self.close_books();
         self.judge_estates();

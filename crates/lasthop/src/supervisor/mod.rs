@@ -30,6 +30,7 @@ mod orphans;
 mod placeholder;
 mod port;
 mod ports;
+mod pulse;
 mod records;
 mod requested;
 mod requests;
@@ -82,6 +83,7 @@ use legacy::Legacy;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
+use pulse::Pulse;
 use records::Told;
 use sockets::ListenSocket;
 use source::Source;
@@ -186,6 +188,7 @@ struct Supervisor {
     answered: VecDeque<u32>,
     waiting: BTreeMap<u64, Waiting>,
     next_request: u64,
+    pulse: Pulse,
     /// Something has changed that decides whose link depends on uplinks.
     tracking_is_late: bool,
     stage: Stage,
@@ -237,6 +240,7 @@ impl Supervisor {
             answered: VecDeque::new(),
             waiting: BTreeMap::new(),
             next_request: 0,
+            pulse: Pulse::default(),
             tracking_is_late: false,
             stage: Stage::Starting,
             store: Store::of_environment(),
@@ -289,8 +293,15 @@ impl Supervisor {
         let ports = self.ports.values().map(Port::due).fold(None, earlier);
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
         let control = self.control.as_ref().and_then(Control::due);
-        let others =
-            [waiting, control, self.lives.due(), self.stage.due(), self.devices_due(), self.upgrade_due()];
+        let others = [
+            waiting,
+            control,
+            self.lives.due(),
+            self.stage.due(),
+            self.devices_due(),
+            self.upgrade_due(),
+            self.pulse.due(),
+        ];
         let hurry = self.hurry.as_ref().map(Hurry::until);
         let entrance = self.entrance.as_ref().and_then(Entrance::due);
         let others = others.into_iter().chain([self.plane.due(), self.store.due(), hurry, entrance]);
@@ -308,6 +319,7 @@ impl Supervisor {
         if let Some(control) = &mut self.control {
             control.expire(now, &self.poller);
         }
+        self.look_for_life(now);
         self.give_up_waiting(now);
         if is_due(self.plane.due()) {
             self.plane_on_time(now);

@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
 use crate::fdb::StaticEntry;
-use crate::log::say;
+use crate::log::say_of_others;
 use crate::orders::{Answer, Order, Report, Request};
+use crate::procfs;
 use crate::report::{FdbLine, FdbReport};
 use crate::switches::{SwitchName, SwitchSpec};
 
@@ -20,7 +21,7 @@ use super::source::Source;
 use super::store::Key;
 
 /// Longest time until a client is told that the switch does not answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_PATIENCE: Duration = Duration::from_secs(8);
 
 /// Who gets the answer.
 #[derive(Clone, Debug)]
@@ -154,6 +155,9 @@ impl Supervisor {
     }
 
     fn send(&mut self, request: Request, fds: Vec<OwnedFd>) {
+        if self.lives.is_up() {
+            self.pulse.told();
+        }
         self.lives.send(&request, fds);
     }
 
@@ -169,6 +173,9 @@ impl Supervisor {
         let (life, (reports, is_over)) = (self.lives.starts(), self.lives.hear());
         if !reports.is_empty() {
             self.take_over_goes_on();
+        }
+        if !reports.is_empty() {
+            self.switch_lives();
         }
         reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
         // Not if another one has taken its place by what it said last.
@@ -243,7 +250,7 @@ impl Supervisor {
         match (asker, answer) {
             (Some(asker), answer) => self.answer(asker, answer),
             (None, Err(fault)) if matches!(self.stage, Stage::Starting) => self.fail_start(fault),
-            (None, Err(fault)) => say!(Warning: "{fault}"),
+            (None, Err(fault)) => say_of_others!(Warning: "{fault}"),
             (None, Ok(_)) => {}
         }
     }
@@ -267,14 +274,34 @@ impl Supervisor {
         }
     }
 
+    /// Questions that somebody waits for; none of them is answered any more.
+    pub(super) fn take_questions(&mut self) -> Vec<(Question, Asker)> {
+        let is_question =
+            |waiting: &Waiting| waiting.asker.is_some() && matches!(waiting.what, What::Question(_));
+        let taken: Vec<Waiting> = self
+            .waiting
+            .extract_if(.., |_, waiting| is_question(waiting))
+            .map(|(_, waiting)| waiting)
+            .collect();
+        taken
+            .into_iter()
+            .filter_map(|waiting| match (waiting.what, waiting.asker) {
+                (What::Question(question), Some(asker)) => Some((question, asker)),
+                _ => None,
+            })
+            .collect()
+    }
+
     /// Answers those who have waited for too long. What they asked for may still happen.
     pub(super) fn give_up_waiting(&mut self, now: Instant) {
         let late = self.waiting.values_mut().filter(|waiting| waiting.until <= now);
         let askers: Vec<Asker> = late.filter_map(|waiting| waiting.asker.take()).collect();
         for asker in askers {
-            let seconds = ANSWER_PATIENCE.as_secs();
-            let why =
-                format!("the switch process did not answer within {seconds} s; it may be stuck, see its log");
+            let (seconds, pid) = (ANSWER_PATIENCE.as_secs(), self.lives.pid().unwrap_or_default());
+            let state = procfs::state_text(pid);
+            let why = format!(
+                "the switch process (process {pid}) did not answer within {seconds} s: {state}; see its log"
+            );
             self.answer(asker, Err(Fault::new(Kind::SwitchDown, why)));
         }
     }

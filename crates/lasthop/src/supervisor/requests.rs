@@ -312,6 +312,9 @@ impl Supervisor {
         if !self.lives.is_up() {
             return Err(switch_down());
         }
+        if self.deafness().is_some() {
+            return self.conclude_alone(&question).map(Some);
+        }
         let order = match question {
             Question::Fdb { ref switch, .. } => Order::Fdb { switch: switch.clone(), in_parts: true },
             Question::Doctor { ref name, .. } => Order::Inspect { name: name.clone() },

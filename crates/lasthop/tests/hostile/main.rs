@@ -5,3 +5,4 @@ mod descriptors;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
+mod taken_over;

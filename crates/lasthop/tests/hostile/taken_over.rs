@@ -1,0 +1,77 @@
+//! A switch process that was taken over, or hangs: it says what it likes, or nothing.
+
+use rustix::process::Signal;
+
+use crate::support::heirs::{heir_of_version, own_version, report};
+use crate::support::{Switch, eventually, signal};
+
+/// The switch process is one that says `lines`, lines of sh, as soon as it is the one that is listened to.
+fn taken_over_by(switch: &Switch, lines: &str) {
+    let heir = heir_of_version(switch, own_version(switch), lines);
+    switch.ask(&["upgrade", &heir]).refused();
+}
+
+#[test]
+fn words_of_a_switch_process_neither_steer_a_terminal_nor_make_up_lines() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    let words = r#"{"Failed":{"why":"\u001b[2Jgone\nlasthop: all is well"}}"#;
+    taken_over_by(&switch, &format!("sleep 0.2\n{}", report(words)));
+    eventually("its last words", || switch.log().contains("[2Jgone").then_some(()));
+    let log = switch.log();
+    assert!(!log.contains('\x1b') && log.lines().all(|line| line != "lasthop: all is well"), "{log}");
+    let told = switch.ask(&["doctor"]).refused_with_output();
+    assert!(!told.contains('\x1b') && told.contains("[2Jgone"), "{told}");
+}
+
+#[test]
+fn a_switch_process_that_somebody_has_stopped_is_named_and_goes_on() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    let pid = switch.switch_pid().expect("a switch process");
+    signal(pid, Signal::STOP);
+    let named = format!("the switch process (process {pid}) does not answer: it is stopped (T)");
+    let list = switch.ask(&["vnic", "list"]).ok();
+    assert!(list.contains("one"), "what is known without it: {list}");
+    assert!(switch.log().contains(&named), "{}", switch.log());
+    assert!(switch.ask(&["stats"]).refused().contains(&named), "at once");
+    switch.ask(&["version"]).ok();
+    switch.ask(&["doctor"]).refused_with_output();
+    signal(pid, Signal::CONT);
+    let line = format!("the switch process (process {pid}) answers again");
+    eventually("an answer", || switch.log().contains(&line).then_some(()));
+    switch.ask(&["stats", "--check"]).ok();
+    assert_eq!(switch.switch_pid(), Some(pid));
+}
+
+#[test]
+fn a_switch_process_that_hangs_is_named_and_another_one_takes_its_place() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    // It says yes to everything that it is told at its start, and then no more.
+    let done = |id| report(&format!(r#"{{"Reply":{{"id":{id},"result":{{"Ok":"Done"}}}}}}"#));
+    let yes: String = (1..60).map(done).collect();
+    let heir = heir_of_version(&switch, own_version(&switch), &format!("sleep 0.3\n{yes}exec sleep 60"));
+    switch.ask(&["upgrade", &heir]);
+    let hangs = switch.switch_pid();
+    switch.ask(&["vnic", "list"]).ok();
+    eventually("a line in the log", || switch.log().contains("does not answer: it waits").then_some(()));
+    eventually("its end", || switch.log().contains("was killed by signal 9").then_some(()));
+    eventually("another one", || switch.switch_pid().filter(|pid| Some(*pid) != hangs));
+}
+
+#[test]
+fn a_switch_that_somebody_has_stopped_is_named_by_every_command() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    signal(switch.pid(), Signal::STOP);
+    let named = format!("the switch (process {}) does not answer: it is stopped (T)", switch.pid());
+    std::thread::scope(|scope| {
+        for words in [&["vnic", "list"][..], &["version"], &["stats"], &["doctor"]] {
+            let (switch, named) = (&switch, &named);
+            scope.spawn(move || {
+                let answer = switch.ask(words);
+                let told = format!("{}{}", answer.out, answer.err);
+                assert!(answer.code == Some(1) && told.contains(named), "{words:?}: {told}");
+            });
+        }
+    });
+    signal(switch.pid(), Signal::CONT);
+    switch.ask(&["stats", "--check"]).ok();
+}
