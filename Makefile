@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build test test-systemd lint bench chaos install deb clean
+.PHONY: help demo build check test test-systemd lint bench chaos install deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -16,6 +16,10 @@ demo: ## two Linux guests talk through the switch (installs what is missing); DE
 build: ## the release binary, target/release/lasthop
 	@tools/deps build
 	cargo build --release --locked
+
+check: ## formatting, clippy, the plan of the crates, the crates' fast tests; before each commit
+	@tools/deps lint
+	@tools/check
 
 test: ## lints, the crates' tests, real guests (installs what is missing)
 	@tools/deps test

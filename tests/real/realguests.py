@@ -21,7 +21,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Longest wait for anything that normally takes a few seconds, on a machine that is busy
 # with other things as well.
-PATIENCE_S = 40
+PATIENCE_S = 120
 
 
 class Failure(Exception):

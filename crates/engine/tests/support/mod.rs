@@ -15,7 +15,7 @@ use lasthop_wire::Offload;
 use rustix::event::{PollFd, PollFlags, poll};
 
 /// Long enough for the slowest machine; nothing is asserted about time.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How many workers there are, and which thread serves which; if it is not said, each has its own.
 #[derive(Clone, Copy)]

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use crate::support::{eventually, signal};
 
 /// Longest wait for an answer, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What a guest counts, in one life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use crate::frame::{ALL, PLAIN_BYTES_MAX, TSO_BYTES_MAX, TSO_BYTES_MIN, Tale, is_
 use crate::random::Random;
 
 /// Longest wait for a port to serve again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// TCP segmentation: what only guests with an even number can do.
 const TSO: u64 = {
     use lasthop_vhost::features as f;

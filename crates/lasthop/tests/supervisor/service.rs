@@ -18,7 +18,7 @@ const ROOM: &str = "512";
 /// Looks, 10 ms apart, for which nothing changes before nothing more is expected to.
 const QUIET: usize = 50;
 /// How long descriptors may take to be as many as they were.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The switch's end of a guest's connection is closed.
 pub(crate) fn is_hung_up_on(guest: &mut Guest) {

@@ -10,7 +10,7 @@ use super::{Switch, eventually};
 
 pub(crate) const ONE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 pub(crate) const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
-pub(crate) const WAIT: Duration = Duration::from_secs(20);
+pub(crate) const WAIT: Duration = Duration::from_secs(120);
 
 /// A frame of a type that no protocol uses (IEEE 802 local experimental), with a number in it.
 pub(crate) fn frame(to: [u8; 6], from: [u8; 6], number: u32, len: usize) -> Vec<u8> {

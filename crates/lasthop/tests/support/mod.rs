@@ -22,7 +22,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Longest wait for anything, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of the switch's log that a failure shows.
 const LOG_BYTES: usize = 4000;
 

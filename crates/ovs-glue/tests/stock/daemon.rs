@@ -11,7 +11,7 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const START: &str = "for name in ovs-system br0 p1 p2; do ip tuntap add $name mode tap || exit 1; done; \
                      exec env LD_PRELOAD=\"$GLUE\" ovs-vswitchd \"$DATABASE\" -voff";
 /// For what the daemon does by itself.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Daemon {
     directory: tempfile::TempDir,
