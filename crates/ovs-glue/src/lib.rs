@@ -21,7 +21,7 @@
 //!        │ sendmsg ───── request datagram ────────────────────────────> switch      missing += 1
 //!        │ recvmsg <──── answer, answer, [ END: missing -= 1 ] ────────┘            0: EAGAIN
 //!        │
-//!        └─ socket(AF_NETLINK, ROUTE) ──> the kernel, but for one request: see `probe`
+//!        └─ socket(AF_NETLINK, ROUTE) ──> the kernel, but for requests about tunnel devices: see `probe`
 //! ```
 #![deny(unsafe_code)]
 

@@ -1,43 +1,131 @@
-//! The one request to the kernel that is changed.
+//! Requests to the kernel that are changed: those about tunnel devices.
 //!
-//! OVS asks for a link of kind "ovs_geneve" to find out whether tunnels are devices or ports of the datapath. Linux says
-//! EOPNOTSUPP, upon which OVS would have the kernel make tunnel devices, which the switch does not see. Any other error means
-//! ports. As a request to change that link, which does not exist, it is answered with ENODEV.
+//! OVS has the kernel make a device for each kind of tunnel and makes that a port of the datapath; the switch would not see it. Where there
+//! can be no such device, it asks the datapath for a tunnel port. So it is told that there can be none: the requests go out as of a type
+//! that rtnetlink does not have, which the kernel answers with EOPNOTSUPP. The same answer to the very first of them, of kind
+//! "ovs_geneve", says that this is not the kernel module of Open vSwitch's own tree, of which OVS 3.7 warns.
 
 /// linux/rtnetlink.h.
 const RTM_NEWLINK: u16 = 16;
-const RTM_SETLINK: u16 = 19;
-const KIND: &[u8] = b"ovs_geneve";
+const RTM_DELLINK: u16 = 17;
+/// Beyond all types that there are (`RTM_MAX`).
+const NO_TYPE: u16 = 0x7fff;
+/// linux/if_link.h.
+const IFLA_IFNAME: u16 = 3;
 /// Where a message's type is.
 const TYPE: std::ops::Range<usize> = 4..6;
+/// The message's header, and `struct ifinfomsg`.
+const ATTRS_AT: usize = 16 + 16;
+/// What OVS calls its tunnel devices (lib/netdev-vport.c), with a port behind some.
+const NAMES: [&[u8]; 9] = [
+    b"genev_sys",
+    b"vxlan_sys",
+    b"gre_sys",
+    b"erspan_sys",
+    b"ip6erspan_sys",
+    b"ip6gre_sys",
+    b"gtpu_sys",
+    b"udp_sys",
+    b"srv6_sys",
+];
 
-/// The request as it is to be sent, if it is the one.
+/// The request as it is to be sent, if it is one of those.
 pub(crate) fn changed(request: &[u8]) -> Option<Vec<u8>> {
-    let kind = request.get(TYPE)?;
-    let is_probe =
-        kind == RTM_NEWLINK.to_ne_bytes() && request.windows(KIND.len()).any(|bytes| bytes == KIND);
-    let mut changed = is_probe.then(|| request.to_vec())?;
-    changed.get_mut(TYPE)?.copy_from_slice(&RTM_SETLINK.to_ne_bytes());
+    let kind = word(request.get(TYPE)?);
+    let is_about_tunnel =
+        matches!(kind, RTM_NEWLINK | RTM_DELLINK) && device(request).is_some_and(is_of_tunnel);
+    let mut changed = is_about_tunnel.then(|| request.to_vec())?;
+    changed.get_mut(TYPE)?.copy_from_slice(&NO_TYPE.to_ne_bytes());
     Some(changed)
+}
+
+fn word(bytes: &[u8]) -> u16 {
+    bytes.first_chunk().map_or(0, |word| u16::from_ne_bytes(*word))
+}
+
+/// The name of the device that a request is about.
+fn device(request: &[u8]) -> Option<&[u8]> {
+    let mut attrs = request.get(ATTRS_AT..)?;
+    while attrs.len() >= 4 {
+        let (len, kind) = (usize::from(word(attrs)), word(&attrs[2..]));
+        let value = attrs.get(4..len)?;
+        if kind == IFLA_IFNAME {
+            return value.split(|byte| *byte == 0).next();
+        }
+        attrs = attrs.get(len.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+fn is_of_tunnel(name: &[u8]) -> bool {
+    let has_port = |rest: &[u8]| rest.is_empty() || rest.first() == Some(&b'_');
+    NAMES.iter().any(|known| name.strip_prefix(*known).is_some_and(has_port))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn request(kind: u16, name: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; ATTRS_AT];
+        bytes[TYPE].copy_from_slice(&kind.to_ne_bytes());
+        bytes.extend([8, 0, 13, 0, 1, 2, 3, 4]);
+        bytes.extend(((name.len() + 5) as u16).to_ne_bytes());
+        bytes.extend(IFLA_IFNAME.to_ne_bytes());
+        bytes.extend([name, &[0]].concat());
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
     #[test]
-    fn only_the_probe_is_changed() {
-        let request = |kind: u16, name: &[u8]| {
-            let mut bytes = vec![0; 32];
-            bytes[TYPE].copy_from_slice(&kind.to_ne_bytes());
-            bytes.extend(name);
-            bytes
-        };
-        let probe = request(RTM_NEWLINK, KIND);
-        let changed_probe = changed(&probe).expect("the probe");
-        assert_eq!(changed_probe, request(RTM_SETLINK, KIND));
-        assert_eq!(changed(&request(RTM_NEWLINK, b"vxlan")), None);
-        assert_eq!(changed(&request(18, KIND)), None, "to be listed");
-        assert_eq!(changed(&[]), None);
+    fn only_what_is_about_tunnel_devices_is_changed() {
+        for kind in [RTM_NEWLINK, RTM_DELLINK] {
+            for name in [&b"genev_sys_6081"[..], b"vxlan_sys_4789", b"gre_sys", b"ip6gre_sys"] {
+                assert_eq!(changed(&request(kind, name)).expect("a tunnel"), request(NO_TYPE, name));
+            }
+        }
+        for (kind, name) in
+            [(RTM_NEWLINK, &b"eth0"[..]), (RTM_NEWLINK, b"gre_system"), (18, b"gre_sys"), (19, b"gre_sys")]
+        {
+            assert_eq!(changed(&request(kind, name)), None, "{kind}");
+        }
+        let whole = request(RTM_NEWLINK, b"gre_sys");
+        (0..whole.len() - 1).for_each(|len| drop(changed(&whole[..len])));
+        let endless = [&whole[..ATTRS_AT], &[0; 8]].concat();
+        assert_eq!(changed(&endless), None, "an attribute shorter than its header");
+    }
+
+    /// The probe as Open vSwitch 3.7.1 sends it.
+    #[rustfmt::skip]
+    const PROBE: [u8; 104] = [
+        0x68, 0x00, 0x00, 0x00, 0x10, 0x00, 0x05, 0x04, 0x02, 0x00, 0x00, 0x00, 0xca, 0x79, 0x65, 0xdb, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x13, 0x00, 0x03, 0x00, 0x67, 0x65, 0x6e, 0x65,
+        0x76, 0x5f, 0x73, 0x79, 0x73, 0x5f, 0x36, 0x30, 0x38, 0x31, 0x00, 0x00, 0x08, 0x00, 0x04, 0x00, 0xe8, 0xfd, 0x00, 0x00,
+        0x2c, 0x00, 0x12, 0x00, 0x0f, 0x00, 0x01, 0x00, 0x6f, 0x76, 0x73, 0x5f, 0x67, 0x65, 0x6e, 0x65, 0x76, 0x65, 0x00, 0x00,
+        0x18, 0x00, 0x02, 0x00, 0x04, 0x00, 0x06, 0x00, 0x05, 0x00, 0x0a, 0x00, 0x01, 0x00, 0x00, 0x00, 0x06, 0x00, 0x05, 0x00,
+        0x17, 0xc1, 0x00, 0x00,
+    ];
+
+    #[test]
+    fn the_probe_of_a_stock_version_is_known() {
+        assert_eq!(device(&PROBE), Some(&b"genev_sys_6081"[..]));
+        let changed = changed(&PROBE).expect("it is the probe");
+        assert_eq!((&changed[..4], &changed[6..]), (&PROBE[..4], &PROBE[6..]));
+        assert_eq!(changed[TYPE], NO_TYPE.to_ne_bytes());
+    }
+
+    /// What OVS is to hear, from the kernel that runs here.
+    #[test]
+    fn the_kernel_knows_no_such_request() {
+        use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};
+        let kernel = socket(AddressFamily::NETLINK, SocketType::RAW, None).expect("a socket");
+        send(&kernel, &changed(&PROBE).expect("it is the probe"), SendFlags::empty()).expect("sent");
+        let mut answer = [0; 256];
+        let (len, _) = recv(&kernel, &mut answer[..], RecvFlags::empty()).expect("an answer");
+        let errno = answer[..len]
+            .get(16..20)
+            .and_then(|bytes| bytes.first_chunk())
+            .map(|bytes| i32::from_ne_bytes(*bytes));
+        assert_eq!((word(&answer[TYPE]), errno), (2, Some(-95)), "NLMSG_ERROR with EOPNOTSUPP");
     }
 }
