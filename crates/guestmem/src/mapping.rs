@@ -233,12 +233,20 @@ fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
     unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }
 }
 
+/// Bytes that are unmapped at a time: whole pages of any size. While the kernel takes pages out, some 20 ms for so many small ones, no
+/// other thread of the process can map or unmap anything.
+#[cfg(not(miri))]
+const UNMAPPED_BYTES: usize = 1 << 30;
+
 /// # Safety
 /// The whole of one range that mmap gave, which nobody uses any more.
 #[cfg(not(miri))]
 unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
-    // SAFETY: the caller's promise.
-    let _ = unsafe { munmap(base, mapped_bytes) };
+    for at in (0..mapped_bytes).step_by(UNMAPPED_BYTES) {
+        let bytes = UNMAPPED_BYTES.min(mapped_bytes - at);
+        // SAFETY: a part of the range, and the caller's promise.
+        let _ = unsafe { munmap(base.byte_add(at), bytes) };
+    }
 }
 
 /// Miri, which checks the accesses to this memory, makes no system calls: pages from the heap.
