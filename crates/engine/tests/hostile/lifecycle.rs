@@ -3,6 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use lasthop_guestmem::memfd;
 use lasthop_vhost::message::MemoryRegionMessage;
@@ -173,6 +175,52 @@ fn a_front_end_that_never_comes_to_rest_holds_up_nobody() {
     send(&mut guest, &frame(OTHER, BAD, 1, 64));
     assert_eq!(receive_mine(&mut scene.other, OTHER), frame(OTHER, BAD, 1, 64));
     scene.assert_unharmed();
+}
+
+/// Has a guest stop, move and start its rings until it is told to end, or its port is gone; how often.
+fn change_without_end(mut guest: Guest, stop: Arc<AtomicBool>) -> JoinHandle<(Guest, u16)> {
+    std::thread::spawn(move || {
+        let mut rounds = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let moved = guest.share_anew(1 + rounds % 4).is_ok();
+            let stopped = guest.stop().ok().filter(|_| moved);
+            if stopped.is_none_or(|bases| guest.start(&bases).is_err()) {
+                break;
+            }
+            rounds += 1;
+        }
+        (guest, rounds)
+    })
+}
+
+#[test]
+fn sessions_change_side_by_side_while_the_switch_rests_and_ports_go() {
+    let mut scene = Scene::new();
+    let stop = Arc::new(AtomicBool::new(false));
+    let changing = [0, 1, 2].map(|number| {
+        let (port, guest) = scene.attach(&format!("bad{number}"), GuestOptions::default());
+        (port, change_without_end(guest, Arc::clone(&stop)))
+    });
+    for _ in 0..10 {
+        scene.switch.engine.quiesce().unwrap();
+        scene.switch.engine.rest(Duration::from_millis(10)).unwrap();
+        scene.switch.engine.wake().unwrap();
+        scene.talk();
+    }
+    let [stays, also, goes] = changing;
+    scene.switch.engine.remove_port(goes.0).unwrap();
+    scene.talk();
+    let (_, rounds) = goes.1.join().unwrap();
+    assert!(rounds > 0);
+    stop.store(true, Ordering::Relaxed);
+    for (port, thread) in [stays, also] {
+        let (mut guest, rounds) = thread.join().unwrap();
+        assert!(rounds > 0);
+        eventually("its rings run", || scene.switch.port(port).state == PortState::Running);
+        send(&mut guest, &frame(OTHER, BAD, 1, 64));
+        assert_eq!(receive_mine(&mut scene.other, OTHER), frame(OTHER, BAD, 1, 64));
+    }
+    scene.assert_nothing_lost();
 }
 
 /// Fills the call eventfds and makes writes to them wait.
