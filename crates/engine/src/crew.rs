@@ -35,6 +35,8 @@ pub(crate) struct Crew {
     stopped: Mutex<HashMap<(PortId, u16), u16>>,
     /// Rings that are stopped later than their sessions waited for: where they stand, those do not know.
     adrift: Mutex<HashSet<(PortId, u16)>>,
+    /// Times that a worker waited in vain to change a ring of a port, since the session that asked for it has asked for these.
+    waits: Mutex<HashMap<PortId, u64>>,
     quiesce: Quiesce,
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
@@ -52,6 +54,7 @@ impl Crew {
             granted_pairs: Mutex::default(),
             stopped: Mutex::default(),
             adrift: Mutex::default(),
+            waits: Mutex::default(),
             quiesce: Quiesce::default(),
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
@@ -177,11 +180,21 @@ impl Crew {
                     self.call_all(move |worker| worker.leave_ring(port, index))?;
                     return Ok(base);
                 }
-                // Somebody is at it for long. Who does not come back from there is named by this call's error.
-                None => self.call_all(|_| ()).map(drop)?,
+                None => self.await_all(port)?,
             }
         }
         Err(EngineError::RingBusy(port, index))
+    }
+
+    /// Somebody is at a ring for long. Who does not come back from there is named by the error.
+    fn await_all(&self, port: PortId) -> Result<(), EngineError> {
+        *lock(&self.waits).entry(port).or_default() += 1;
+        self.call_all(|_| ()).map(drop)
+    }
+
+    /// How often a worker waited for others since this was asked last.
+    pub(crate) fn take_waits(&self, port: PortId) -> u64 {
+        lock(&self.waits).remove(&port).unwrap_or_default()
     }
 
     pub(crate) fn set_ring_enabled(
@@ -195,7 +208,7 @@ impl Crew {
             if self.call(home, move |worker| worker.set_ring_enabled(port, index, enabled))? {
                 return Ok(());
             }
-            self.call_all(|_| ())?;
+            self.await_all(port)?;
         }
         Err(EngineError::RingBusy(port, index))
     }
@@ -297,6 +310,7 @@ impl Crew {
         lock(&self.granted_pairs).remove(&port);
         lock(&self.stopped).retain(|(of, _), _| *of != port);
         lock(&self.adrift).retain(|(of, _)| *of != port);
+        self.take_waits(port);
         self.call_all(move |worker| worker.forget_guest(port))?;
         stopped.into_iter().collect()
     }

@@ -11,6 +11,9 @@ use crate::crew::Crew;
 use crate::features;
 use crate::port::{PortConfig, PortRecord, PortTable};
 
+/// What a wait of a worker for others counts as: it takes 10 ms, a change half of one.
+const WAIT_CHANGES: u64 = 20;
+
 /// The switch's end of one attached guest: what its vhost-user session asks for, done by the workers.
 #[derive(Debug)]
 pub struct PortDevice {
@@ -45,7 +48,8 @@ impl PortDevice {
         Self { port, offer, features: 0, protocol_features: 0, map: Arc::default(), changes: 0, crew, ports }
     }
 
-    /// Changes that workers were told of so far: each takes some of their time.
+    /// Changes that workers were told of so far, each of which takes some of their time. One that made a worker wait for others counts as
+    /// many.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
@@ -57,7 +61,9 @@ impl PortDevice {
         let crew = Arc::clone(&self.crew);
         let _change = crew.quiesce().session_change(self.port);
         let is_there = self.table().get(self.port).is_some();
-        is_there.then(|| make(self))
+        let made = is_there.then(|| make(self));
+        self.changes += WAIT_CHANGES * crew.take_waits(self.port);
+        made
     }
 
     fn use_features(&mut self) {

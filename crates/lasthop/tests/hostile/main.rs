@@ -1,6 +1,7 @@
 //! Front ends that do not behave, at the built binary, next to two guests that talk and lose nothing.
 //! docs/hostile-guests.md lists what else is tried.
 
+mod apart;
 mod descriptors;
 mod sessions;
 #[path = "../support/mod.rs"]

@@ -47,6 +47,10 @@ impl Rogue {
         let stream = eventually("the vnic's socket", || {
             UnixStream::connect(switch.path(&format!("{vnic}.sock"))).ok()
         });
+        Self::over(stream)
+    }
+
+    pub(crate) fn over(stream: UnixStream) -> Self {
         let front = FrontEnd::new(stream.try_clone().expect("a descriptor")).expect("a socket");
         let mut rogue = Self { stream, front };
         rogue.set_patience(Duration::from_secs(20));

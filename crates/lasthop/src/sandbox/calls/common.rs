@@ -122,7 +122,11 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::any(call!(SYS_getpid), "to signal nobody else").kept(),
     Call::any(call!(SYS_exit_group), "the end"),
     // What the vDSO does without a system call as a rule, and not with every clock source.
-    Call::any(call!(SYS_clock_gettime), "the time, where the CPU does not tell it").kept(),
+    Call::any(
+        call!(SYS_clock_gettime),
+        "the time, where the CPU does not tell it; and how much of it a session's thread had",
+    )
+    .kept(),
     Call::any(call!(SYS_getrandom), "hash tables' keys").kept(),
 ];
 

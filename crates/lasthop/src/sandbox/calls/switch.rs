@@ -42,9 +42,9 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     ),
     Call::any(
         call!(SYS_read),
-        "the keeper waits for the end of this process; a bell that there are packets for the control plane",
+        "the keeper waits for the end of this process; bells: packets for the control plane, a session's thread is wanted",
     ),
-    Call::any(call!(SYS_ppoll), "a capture waits for its client"),
+    Call::any(call!(SYS_ppoll), "a session waits for its front end, a capture for its client"),
     Call::with(
         call!(SYS_setpriority),
         &[&[int(0, libc::PRIO_PROCESS as i32), int(1, 0)]],

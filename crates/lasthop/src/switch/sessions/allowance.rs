@@ -1,4 +1,4 @@
-//! How much of the switch's time a front end may take by what it asks for.
+//! How much of the switch's time a front end may take by what it asks for: of a CPU by its session's thread, and of the workers.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ impl Allowance {
         Self { taken: Duration::ZERO, as_of: now }
     }
 
-    /// The thread was at work for it for `time`, and workers had to be told of `changes`.
+    /// The thread had a CPU for `time` to serve it, and workers were told of `changes`.
     pub(super) fn charge(&mut self, now: Instant, time: Duration, changes: u64) {
         let changes = CHANGE.saturating_mul(u32::try_from(changes).unwrap_or(u32::MAX));
         let taken = self.taken_at(now).saturating_add(time).saturating_add(changes);

@@ -15,8 +15,9 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use lasthop_engine::PortDevice;
-use lasthop_vhost::Session;
+use lasthop_vhost::{Session, SessionEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::orders::Report;
 
@@ -29,6 +30,8 @@ use super::{Hold, Shared, Stage};
 struct Woken {
     /// The front end sent something, or takes something.
     front_end: bool,
+    /// It hung up while it had to wait.
+    is_hung_up: bool,
     /// There is room for news.
     room: bool,
 }
@@ -88,6 +91,9 @@ impl SessionThread {
             if self.shared.is_unwanted.load(Ordering::SeqCst) {
                 break None;
             }
+            if woken.is_hung_up {
+                break Some(SessionEnd::HungUp.to_string());
+            }
             if let Some(why) = self.act(woken) {
                 break Some(why);
             }
@@ -103,7 +109,8 @@ impl SessionThread {
 
     fn wait(&self) -> Woken {
         let pause = self.shared.allowance().pause(Instant::now());
-        let is_served = self.news == News::Told && pause.is_none() && self.is_let();
+        let is_let = self.is_let();
+        let is_served = self.news == News::Told && pause.is_none() && is_let;
         let mut polled = vec![PollFd::new(&self.shared.doorbell, PollFlags::IN)];
         let mut timeout = None;
         if is_served {
@@ -112,7 +119,9 @@ impl SessionThread {
             polled.push(PollFd::new(&self.socket, wanted));
         } else if self.news == News::Waiting {
             polled.push(PollFd::from_borrowed_fd(self.reports.socket(), PollFlags::OUT));
-        } else if self.is_let() {
+        } else if is_let {
+            // It is not read, but whether it is there is to be known: the next one may come.
+            polled.push(PollFd::new(&self.socket, PollFlags::empty()));
             timeout = pause.map(timespec);
         }
         if poll(&mut polled, timeout.as_ref()).is_err() {
@@ -122,7 +131,9 @@ impl SessionThread {
         if !polled[0].revents().is_empty() {
             self.shared.hush();
         }
-        Woken { front_end: happened && is_served, room: happened && !is_served }
+        let is_room = happened && self.news == News::Waiting;
+        let is_hung_up = happened && !is_served && !is_room;
+        Woken { front_end: happened && is_served, is_hung_up, room: is_room }
     }
 
     /// Whether it may be served, as far as this depends on whether the switch is to rest.
@@ -159,11 +170,11 @@ impl SessionThread {
     }
 
     fn serve(&mut self, session: &mut Session<PortDevice>) -> Option<String> {
-        let (began, changes) = (Instant::now(), session.device().changes());
+        let (began, changes) = (cpu_time(), session.device().changes());
         self.shared.is_resting.store(false, Ordering::SeqCst);
         let ended = session.ready().err().map(|end| end.to_string());
         let changes = session.device().changes() - changes;
-        self.shared.allowance().charge(Instant::now(), began.elapsed(), changes);
+        self.shared.allowance().charge(Instant::now(), cpu_time().saturating_sub(began), changes);
         if ended.is_some() {
             return ended;
         }
@@ -225,6 +236,12 @@ impl Drop for Bomb {
             std::process::abort();
         }
     }
+}
+
+/// What this thread had of a CPU so far. Time for which it waits is not charged: others have the CPU meanwhile.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn timespec(time: Duration) -> Timespec {

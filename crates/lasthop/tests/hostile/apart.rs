@@ -1,0 +1,136 @@
+//! Front ends that keep their sessions busy, or have them wait: new flows of others, operators and upgrades do not wait with them.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lasthop_vhost::message::{Message, request};
+use rustix::process::Signal;
+
+use crate::support::odd_fds::LingeringSocket;
+use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region, sparse_memory};
+use crate::support::victims::Victims;
+use crate::support::{eventually, signal};
+
+/// Times that features are set, each of which stops and starts all rings: many times what a session may do at once.
+const TOGGLES: usize = 200;
+/// Longer than what makes the supervisor believe that a switch process dies of its guests.
+const LIFE: Duration = Duration::from_millis(300);
+
+#[test]
+fn rings_that_are_started_without_end_are_slowed_down_and_delay_nobody() {
+    let mut victims = Victims::beside(&["bad,queues=16"]);
+    let (mut rogue, _desk) = Rogue::attach(&victims.switch, "bad", 16);
+    rogue.toggle_features(TOGGLES).expect("there is room for all of them");
+    rogue.send(request::GET_FEATURES, &[], &[]).expect("written");
+    for _ in 0..3 {
+        victims.talk(10);
+        victims.talk_anew(20);
+        victims.operate();
+    }
+    victims.attach_another();
+    // Others were served first: by its share of the time it is not through yet.
+    rogue.set_patience(Duration::from_millis(1));
+    assert!(rogue.answer().is_err(), "it was not slowed down");
+    victims.upgrade();
+    victims.talk_anew(5);
+    // One that has to wait may leave.
+    drop(rogue);
+    eventually("its end", || (victims.switch.port("bad")["state"] == "waiting for guest").then_some(()));
+    victims.assert_unharmed();
+}
+
+#[test]
+fn a_session_that_waits_in_a_system_call_is_waited_for_by_nobody() {
+    let mut victims = Victims::beside(&["bad"]);
+    let (rogue, _desk) = Rogue::attach(&victims.switch, "bad", 1);
+    // Longer than any guest here waits for a frame.
+    let socket = LingeringSocket::new(Duration::from_secs(60));
+    let message = Message::new(request::SET_LOG_FD, Vec::new()).encode();
+    rogue.send_bytes(&message[..1], &[socket.fd()]).expect("written");
+    let peer = socket.let_go();
+    // The switch has it alone, and is to close it.
+    rogue.send_bytes(&message[1..], &[]).expect("written");
+    victims.talk_anew(20);
+    victims.operate();
+    victims.attach_another();
+    victims.upgrade();
+    victims.switch.ask(&["vnic", "del", "bad"]).ok();
+    victims.switch.ask(&["vnic", "add", "bad"]).ok();
+    drop((rogue, peer));
+    victims.assert_free("bad");
+    victims.assert_unharmed();
+}
+
+#[test]
+fn half_a_message_is_waited_for_by_no_upgrade() {
+    let mut victims = Victims::beside(&["bad"]);
+    let rogue = Rogue::connect(&victims.switch, "bad");
+    let half = Message::new(request::SET_MEM_TABLE, vec![0; 40]).encode();
+    rogue.send(request::GET_FEATURES, &[], &[]).expect("written");
+    rogue.send_bytes(&half[..30], &[]).expect("written");
+    for _ in 0..2 {
+        victims.upgrade();
+        victims.talk_anew(5);
+    }
+    rogue.await_end();
+    victims.assert_unharmed();
+}
+
+/// Stops, moves and starts rings until it is told to end; connects again when the switch hangs up.
+fn change_without_end(socket: &Path, is_over: &AtomicBool) {
+    let (desk, moved) = (Desk::new(4), sparse_memory(1 << 36));
+    while !is_over.load(Ordering::Relaxed) {
+        // It is let in ever more rarely.
+        if let Ok(stream) = UnixStream::connect(socket) {
+            let mut rogue = Rogue::over(stream);
+            rogue.set_patience(Duration::from_millis(500));
+            (0..)
+                .take_while(|_| !is_over.load(Ordering::Relaxed))
+                .try_for_each(|round| change(&mut rogue, &desk, moved.as_fd(), round));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// None if the switch does not answer: its process was killed amid a message, or the session has to wait.
+fn change(rogue: &mut Rogue, desk: &Desk, moved: BorrowedFd<'_>, round: u16) -> Option<()> {
+    rogue.front.get_features().ok()?;
+    let more = region(GUEST_ADDR + (1 << 40), 1 << (30 + round % 6));
+    rogue.front.set_mem_table(&[desk.region(), more], &[desk.file.as_fd(), moved]).ok()?;
+    for index in 0..8 {
+        rogue.start_ring(index, Some(desk.kick.as_fd()), Some(desk.call.as_fd())).ok()?;
+    }
+    rogue.toggle_features(2).ok()?;
+    rogue.front.get_vring_base(round % 8).ok().map(drop)
+}
+
+#[test]
+fn sessions_change_side_by_side_while_processes_die_and_are_replaced() {
+    let vnics = ["bad1", "bad2", "bad3"];
+    let mut victims =
+        Victims::beside(&vnics.map(|vnic| format!("{vnic},queues=4")).each_ref().map(|it| &it[..]));
+    let is_over = AtomicBool::new(false);
+    let sockets = vnics.map(|vnic| victims.switch.path(&format!("{vnic}.sock")));
+    std::thread::scope(|scope| {
+        sockets.iter().for_each(|socket| _ = scope.spawn(|| change_without_end(socket, &is_over)));
+        for _ in 0..2 {
+            victims.talk_anew(10);
+            victims.upgrade();
+            victims.talk_anew(10);
+            // One that dies soon is taken to die of its guests.
+            std::thread::sleep(LIFE);
+            let process = victims.switch.switch_pid().expect("a switch process");
+            signal(process, Signal::KILL);
+            eventually("the next one", || victims.switch.switch_pid().filter(|next| *next != process));
+        }
+        victims.attach_another();
+        is_over.store(true, Ordering::Relaxed);
+    });
+    victims.talk_anew(10);
+    victims.operate();
+    let log = victims.switch.log();
+    assert!(!["one", "two"].iter().any(|vnic| log.contains(&format!("vnic {vnic}: its guest"))), "{log}");
+}
