@@ -15,12 +15,12 @@ use crate::descriptor_tables::layout::{
 };
 use crate::descriptor_tables::program::decode_raw;
 use crate::input::{Input, Seed};
-use control::{Command, ControlQueue};
+use control::{ControlQueue, Pace};
 
 /// Steps of one input.
 const STEPS_MAX: usize = 96;
 /// Commands that are served at a time at most.
-const COMMANDS_MAX: u16 = 64;
+const COMMANDS_MAX: u16 = 16;
 const RING: u16 = 0;
 const ALL: Segment = Segment { offset: 0, len: MEMORY_BYTES as u32, region: 0 };
 
@@ -48,6 +48,7 @@ impl World {
             queue_pairs_max,
             granted: None,
             error: None,
+            pace: Pace::default(),
         };
         Self { queue, entries: entries as u16, available: 0, used: 0 }
     }
@@ -85,25 +86,27 @@ impl World {
                 let (at, count) = (usize::from(input.u16()), usize::from(input.u8()));
                 self.write(at, input.bytes(count));
             }
-            _ => drop(self.serve()),
+            _ => {
+                let _ = self.serve();
+            }
         }
     }
 
     /// The switch's turn: what it granted.
-    fn serve(&mut self) -> Vec<u16> {
+    fn serve(&mut self) -> Option<u16> {
         let (before, broken) = (self.read(), self.queue.error.is_some());
-        let (granted, _) = self.queue.serve();
+        let done = self.queue.serve();
         let after = self.read();
         let used = Areas::of(RING).used_range(self.entries);
         let index = u16_at(&after, used.start + 2);
         let served = index.wrapping_sub(std::mem::replace(&mut self.used, index));
-        assert!(served <= COMMANDS_MAX && granted.len() <= usize::from(served));
+        assert!(served <= COMMANDS_MAX && done.commands <= usize::from(served));
+        assert!(done.commands > 0 || (done.granted.is_none() && !done.signal));
         assert!(!broken || served == 0, "a broken ring is served");
         let acks = changed(&before, &after).filter(|at| !used.contains(at));
         let acks = acks.inspect(|at| assert!(after[*at] <= 1, "{at:#x} is not an acknowledgement")).count();
         assert!(acks <= usize::from(served), "{acks} bytes for {served} commands");
-        let pairs = granted.iter().map(|Command::QueuePairs(pairs)| *pairs);
-        pairs.inspect(|pairs| assert!((1..=self.queue.queue_pairs_max).contains(pairs))).collect()
+        done.granted.inspect(|pairs| assert!((1..=self.queue.queue_pairs_max).contains(pairs)))
     }
 }
 
@@ -153,7 +156,7 @@ mod tests {
         let mut world = World::new(&mut input);
         let steps = 1 + 3 + 1;
         (0..steps).for_each(|_| world.step(&mut input));
-        assert_eq!(world.serve(), [2]);
+        assert_eq!(world.serve(), Some(2));
         assert_eq!(world.queue.error, None);
     }
 }
