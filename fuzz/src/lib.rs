@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
 //! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] what clients of the control
-//! interface say, [`flow_actions`] what flows have done to packets. Each has a `run`, which panics when something does not hold, and `seeds`,
+//! interface say, [`flow_actions`] what flows have done to packets, [`connections`] packets in any order through connection tracking. Each has a `run`, which panics when something does not hold, and `seeds`,
 //! inputs made of what real senders send.
 //!
 //! **Contract.** A target is a pure function of its bytes: no clock, no thread, nothing random, so that an input that
@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod connections;
 pub mod control_messages;
 pub mod control_queue;
 pub mod descriptor_tables;
@@ -45,7 +46,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     Target { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     Target {
         name: "vhost_messages",
@@ -77,4 +78,5 @@ pub const TARGETS: [Target; 6] = [
         seeds: flow_actions::seeds,
         input_bytes_max: 1024,
     },
+    Target { name: "connections", run: connections::run, seeds: connections::seeds, input_bytes_max: 2048 },
 ];

@@ -4,6 +4,7 @@ mod bench;
 mod frames;
 mod helpers;
 mod icmp;
+mod model;
 mod nat;
 mod requests;
 mod sctp;
