@@ -15,6 +15,7 @@ use crate::bells::{Bells, Call};
 use crate::control::ControlQueue;
 use crate::homes::Homes;
 use crate::mailbox::Mailbox;
+use crate::memory_costs::MemoryCosts;
 use crate::offences::{Offence, Offences};
 use crate::quiesce::Quiesce;
 use crate::watchdog::Watchdog;
@@ -40,6 +41,7 @@ pub(crate) struct Crew {
     quiesce: Quiesce,
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
+    memory_costs: MemoryCosts,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -58,6 +60,7 @@ impl Crew {
             quiesce: Quiesce::default(),
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
+            memory_costs: MemoryCosts::default(),
         })
     }
 
@@ -68,6 +71,17 @@ impl Crew {
 
     pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {
         &self.watchdog
+    }
+
+    pub(crate) fn memory_costs(&self) -> &MemoryCosts {
+        &self.memory_costs
+    }
+
+    /// Looks at what the memory of `port` costs: its rings stop if that is too much.
+    pub(crate) fn audit(&self, port: PortId) {
+        if self.memory_costs.audit(port) {
+            self.quarantine(port, Offence::MemoryFilled);
+        }
     }
 
     pub(crate) fn mailbox(&self, worker: usize) -> &Mailbox {
@@ -266,7 +280,7 @@ impl Crew {
         }
     }
 
-    /// The front end of `port` held a worker up: its rings stop.
+    /// The front end of `port` held a worker up, or took what is not its own: its rings stop.
     pub(crate) fn quarantine(&self, port: PortId, offence: Offence) {
         lock(&self.offences).record(port, offence, Instant::now());
         for mailbox in &self.mailboxes {
@@ -293,6 +307,7 @@ impl Crew {
     }
 
     pub(crate) fn set_memory(&self, port: PortId, map: &Arc<MemoryMap>) -> Result<(), EngineError> {
+        self.memory_costs.set_memory(port, map);
         let map = Arc::clone(map);
         self.call_all(move |worker| worker.fabric.set_memory(port, &map)).map(drop)
     }
@@ -318,6 +333,7 @@ impl Crew {
     pub(crate) fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
         self.detach(port)?;
         lock(&self.offences).forget(port);
+        self.memory_costs.forget(port);
         self.call_all(move |worker| worker.remove_port(port)).map(drop)
     }
 }

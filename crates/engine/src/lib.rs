@@ -41,6 +41,7 @@ mod homes;
 mod inspect;
 mod load;
 mod mailbox;
+mod memory_costs;
 mod offences;
 mod polled;
 mod port;
@@ -198,7 +199,8 @@ impl Engine {
         let flow_key = RandomState::new().hash_one(std::process::id());
         let crew = Crew::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
         let (crew, started) = (Arc::new(crew), std::time::Instant::now());
-        let watchdog = Watchdog::start(crew.watchdog())
+        let audited = Arc::clone(&crew);
+        let watchdog = Watchdog::start(crew.watchdog(), move |port| audited.audit(port))
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
         let (settings, threads) = (settings.clone(), Threads::start(workers)?);

@@ -17,6 +17,10 @@ pub(crate) enum Offence {
     CallBlocks,
     /// Writes to call descriptors took the kernel long.
     CallSlow,
+    /// Accesses to its memory had to wait.
+    MemoryStalls,
+    /// The switch had to fill too much of its memory.
+    MemoryFilled,
 }
 
 impl Offence {
@@ -29,6 +33,13 @@ impl Offence {
             Self::CallSlow => {
                 "a call eventfd is slow: too many wait for it, such as watches of epoll; restart the guest"
             }
+            Self::MemoryStalls => {
+                "its memory stalls the switch: holes are punched into its file all the time; restart the guest"
+            }
+            Self::MemoryFilled => {
+                "its memory is sparse, and the switch would have to fill too much of it; have the VMM allocate it \
+                 (QEMU: prealloc=on)"
+            }
         }
     }
 
@@ -37,7 +48,14 @@ impl Offence {
         match self {
             Self::CallBlocks => "made call eventfds blocking and filled them",
             Self::CallSlow => "made call eventfds slow to write",
+            Self::MemoryStalls => "had its memory stall the switch",
+            Self::MemoryFilled => "had the switch fill its sparse memory",
         }
+    }
+
+    /// Times that it counts: memory that was filled stays so when others come back, so nobody does that several times.
+    fn weight(self) -> u32 {
+        if self == Self::MemoryFilled { FREE + 1 } else { 1 }
     }
 
     /// Whether it is over when other call descriptors come.
@@ -65,7 +83,7 @@ impl Offences {
         if now.saturating_duration_since(offender.last) >= FORGIVEN {
             offender.count = 0;
         }
-        *offender = Offender { count: offender.count.saturating_add(1), last: now, offence };
+        *offender = Offender { count: offender.count.saturating_add(offence.weight()), last: now, offence };
     }
 
     /// How long the rings of `port` must not be started yet, and why.

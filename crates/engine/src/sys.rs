@@ -1,5 +1,5 @@
-//! System calls that neither std nor rustix has safe calls for: interrupting what one thread waits for in the kernel, and
-//! asking who is at the other end of a socket.
+//! System calls that neither std nor rustix has safe calls for: interrupting what one thread waits for in the kernel, asking
+//! what a thread waited for, and who is at the other end of a socket.
 //!
 //! The signal is SIGURG: ignored by default, so that it ends nobody wherever it goes astray, and sent by the kernel only
 //! for out-of-band data of sockets that asked for it, which none here does.
@@ -53,6 +53,40 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     // Neither is negative, and centuries fit.
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// What the kernel counts of a thread's waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ThreadUsage {
+    /// Page faults that needed nothing from a disk.
+    pub(crate) minor_faults: u64,
+    /// Page faults that did: memory that the host had swapped out.
+    pub(crate) major_faults: u64,
+    /// Times that it gave its CPU up, to wait for something.
+    pub(crate) waits: u64,
+}
+
+impl ThreadUsage {
+    /// Of the calling thread, since it began.
+    pub(crate) fn now() -> Self {
+        // SAFETY: an all-zero rusage is valid, and the kernel writes one, which lives here.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            // Fails for unknown arguments only.
+            libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+            usage
+        };
+        // Counts are never negative.
+        Self {
+            minor_faults: usage.ru_minflt as u64,
+            major_faults: usage.ru_majflt as u64,
+            waits: usage.ru_nvcsw as u64,
+        }
+    }
+
+    pub(crate) fn faults(&self) -> u64 {
+        self.minor_faults + self.major_faults
+    }
 }
 
 /// The process that made the other end of a connected UNIX socket, unless it is in a PID namespace that is not seen from

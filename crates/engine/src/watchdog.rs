@@ -1,4 +1,4 @@
-//! Who has workers interrupted that are stuck in a write to a guest's call descriptor.
+//! Who has workers interrupted that are stuck in a write to a guest's call descriptor, and looks at guests' memory for them.
 //!
 //! Descriptors are made non-blocking when they arrive, but their front end shares that flag and may take it back at any
 //! time; there is no write to an eventfd that would not wait then. So a worker counts when it begins a write and when it
@@ -13,10 +13,11 @@
 //! back anyway; and a write that was interrupted has waited.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
+use lasthop_verdict::PortId;
 use rustix::thread::Pid;
 
 use crate::sys;
@@ -42,6 +43,8 @@ pub(crate) struct Watchdog {
     /// Whether the thread looks, or is about to.
     is_awake: AtomicBool,
     is_over: AtomicBool,
+    /// Ports whose memory is to be looked at, each once.
+    audits: Mutex<Vec<PortId>>,
     thread: OnceLock<Thread>,
 }
 
@@ -52,19 +55,23 @@ impl Watchdog {
             watches: (0..workers).map(|_| Watch::default()).collect(),
             is_awake: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            audits: Mutex::default(),
             thread: OnceLock::new(),
         }
     }
 
-    /// Starts the watchdog's thread, which ends after `end`.
+    /// Starts the watchdog's thread, which ends after `end`. It does the audits that are asked for.
     ///
     /// # Errors
     /// When the signal cannot be handled, or a thread cannot be had.
-    pub(crate) fn start(this: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
+    pub(crate) fn start(
+        this: &Arc<Self>,
+        audit: impl Fn(PortId) + Send + 'static,
+    ) -> std::io::Result<JoinHandle<()>> {
         sys::install()?;
         let thread = std::thread::Builder::new().name("watchdog".into());
         let watching = Arc::clone(this);
-        let thread = thread.spawn(move || watching.run())?;
+        let thread = thread.spawn(move || watching.run(audit))?;
         let _ = this.thread.set(thread.thread().clone());
         Ok(thread)
     }
@@ -98,15 +105,30 @@ impl Watchdog {
         }
     }
 
+    fn audits(&self) -> MutexGuard<'_, Vec<PortId>> {
+        self.audits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the memory of a port looked at, which takes system calls: no worker does that.
+    pub(crate) fn audit(&self, port: PortId) {
+        let mut audits = self.audits();
+        if !audits.contains(&port) {
+            audits.push(port);
+        }
+        self.thread.get().into_iter().for_each(Thread::unpark);
+    }
+
     /// Ends the watchdog's thread; all workers have ended before.
     pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.thread.get().into_iter().for_each(Thread::unpark);
     }
 
-    fn run(&self) {
+    fn run(&self, audit: impl Fn(PortId)) {
         let mut seen = vec![0; self.watches.len()];
         while !self.is_over.load(Ordering::SeqCst) {
+            let audits = std::mem::take(&mut *self.audits());
+            audits.into_iter().for_each(&audit);
             if self.is_awake.load(Ordering::SeqCst) {
                 std::thread::park_timeout(TICK);
                 self.tick(&mut seen);
@@ -169,7 +191,7 @@ mod tests {
     #[test]
     fn a_write_that_waits_is_interrupted_and_one_that_does_not_is_not() {
         let watchdog = Arc::new(Watchdog::new(1));
-        let thread = Watchdog::start(&watchdog).unwrap();
+        let thread = Watchdog::start(&watchdog, |_| ()).unwrap();
         watchdog.watch_me(0);
         let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
         write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use crate::crew::Crew;
 use crate::events::{Event, Events};
 use crate::load::{Load, Stay};
 use crate::mailbox::Errand;
+use crate::memory_costs::{MemoryMeter, Sampling};
 use crate::polled::{PolledRings, UNKICKED_NS};
 use crate::slow_calls::SlowCalls;
 use crate::stats::WorkerStats;
@@ -56,6 +58,9 @@ pub(crate) struct Worker {
     /// What ports cost beside their visits, to be charged at the end of the round.
     pub(crate) debts: Vec<(PortId, u64)>,
     polled: PolledRings,
+    sampling: Sampling,
+    /// When the round before began, if it found packets.
+    busy_since_ns: Option<u64>,
     failures: HashMap<PortId, String>,
     /// To be rung when the control plane was handed something.
     pub(crate) upcall_bell: Option<Arc<OwnedFd>>,
@@ -77,9 +82,10 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(fabric: Fabric, crew: Arc<Crew>, started: Instant) -> std::io::Result<Self> {
+    pub(crate) fn new(mut fabric: Fabric, crew: Arc<Crew>, started: Instant) -> std::io::Result<Self> {
         let events = Events::new()?;
         events.listen(crew.mailbox(fabric.worker()).bell(), Event::Bell)?;
+        fabric.set_meter(Box::new(MemoryMeter::new(Arc::clone(&crew), started)));
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
         Ok(Self {
             fabric,
@@ -94,6 +100,8 @@ impl Worker {
             slow_calls: SlowCalls::default(),
             debts: Vec::new(),
             polled: PolledRings::default(),
+            sampling: Sampling::new(RandomState::new().hash_one(0)),
+            busy_since_ns: None,
             failures: HashMap::new(),
             upcall_bell: None,
             load: Load::default(),
@@ -136,7 +144,11 @@ impl Worker {
 
     /// A round among its rings; whether there were packets.
     pub(crate) fn step(&mut self, now: u64, patience: &mut Patience) -> bool {
+        if let Some(since_ns) = self.busy_since_ns.take() {
+            self.sampling.note_round(now, now - since_ns);
+        }
         self.has_worked = self.round(now, patience);
+        self.busy_since_ns = self.has_worked.then_some(now);
         self.books.write_if_due(now, &self.fabric);
         self.has_worked
     }
@@ -189,6 +201,7 @@ impl Worker {
             self.active.charge(port, cost);
         }
         if self.fabric.deadline_ns().is_some() {
+            self.meter_drain(now);
             worked |= self.fabric.drain_waiting();
             self.fabric.expire(now);
             self.send_signals();
@@ -205,6 +218,8 @@ impl Worker {
             return Visited::default();
         }
         self.stats.visits += 1;
+        let weight = self.sampling.of_visit(now);
+        self.fabric.set_metered(weight);
         let visited = self.fabric.visit_in_turn(ring, now);
         if visited.packets > 0 {
             self.stats.batches += 1;
@@ -213,6 +228,12 @@ impl Worker {
         self.books.note();
         self.send_signals();
         visited
+    }
+
+    /// What waits for receive buffers is about to be delivered.
+    fn meter_drain(&mut self, now: u64) {
+        let weight = self.sampling.of_drain(now);
+        self.fabric.set_metered(weight);
     }
 
     fn wake_unblocked(&mut self, now: u64) {
@@ -349,6 +370,7 @@ impl Worker {
         if index % 2 == 1 {
             self.activate(ring, now);
         } else {
+            self.meter_drain(now);
             self.fabric.receive_kick(ring);
             self.send_signals();
         }

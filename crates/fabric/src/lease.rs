@@ -52,6 +52,8 @@ pub(crate) struct Leases {
     items: Vec<Item>,
     segments: Vec<Segment>,
     rings: Vec<RingId>,
+    /// Nothing is to be reserved.
+    is_off: bool,
 }
 
 impl Leases {
@@ -63,12 +65,22 @@ impl Leases {
             items: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
             segments: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
             rings: Vec::with_capacity(room(2 * LEASE_PACKETS_MAX)), // each may have one packet, of either kind
+            is_off: false,
         }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.rings.is_empty()
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.is_off
+    }
+
+    /// Nothing is reserved from now on, or again.
+    pub(crate) fn set_off(&mut self, is_off: bool) {
+        self.is_off = is_off;
     }
 
     /// Usual frames that there is room for.

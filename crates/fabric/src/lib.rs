@@ -40,6 +40,7 @@ mod internal;
 mod lease;
 mod lifecycle;
 mod link;
+mod meter;
 mod offload;
 mod place;
 mod postpone;
@@ -60,6 +61,7 @@ mod upcall_line;
 pub use counters::{CrewCounters, Drops, PortCounters};
 pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
+pub use meter::Meter;
 pub use progress::RingProgress;
 pub use rota::{ActiveRing, Rota, Visited};
 pub use tally::{RX_DROPS, TX_DROPS};
@@ -77,6 +79,7 @@ use board::Board;
 use deliver::Scratch;
 use destinations::Destinations;
 use internal::InternalPort;
+use meter::Metering;
 use receiver::{Copy, Receivers};
 use reference::{Attempt, Return};
 use sender::{Fetched, Senders};
@@ -164,6 +167,7 @@ pub struct Fabric {
     signals: Vec<Signal>,
     wakes: u64,
     epoch: u32,
+    metering: Metering,
 }
 
 /// The tools of a fabric, and its receivers beside them.
@@ -203,7 +207,9 @@ impl Fabric {
     /// The first of `visit`'s three parts: delivers what needs no others, and reserves buffers where others deliver too.
     /// The others follow before anything else is done here, other fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
+        self.lap(None);
         let taken = self.senders.fetch(ring, &mut self.fetched);
+        self.lap_fetched(ring);
         if taken == 0 {
             self.release(ring, now_ns);
         }
@@ -257,8 +263,10 @@ impl Fabric {
         let headers = &self.fetched.headers[..self.fetched.len];
         let hashes = &self.fetched.hashes;
         self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
+        self.lap(None);
         if let Some(destination) = self.common_destination() {
             self.forward_all(destination, now_ns);
+            self.lap(Some(destination));
             return;
         }
         self.destinations.sort(self.verdicts.outputs());
@@ -283,6 +291,7 @@ impl Fabric {
                 }
                 self.receivers.accept(list.port, &copies, &mut tools!(self), now_ns);
             }
+            self.lap(Some(list.port));
         }
     }
 
@@ -429,7 +438,9 @@ impl Fabric {
     /// A receive ring may have new buffers: delivers what waits for it. Returns whether nothing waits any more; false too
     /// if another worker is at it.
     pub fn drain(&mut self, ring: RingId) -> bool {
+        self.lap(None);
         let empty = self.receivers.drain(ring, &mut tools!(self));
+        self.lap(Some(ring.port));
         self.publish();
         empty
     }
@@ -437,7 +448,9 @@ impl Fabric {
     /// As `drain`, for a kick, which is heard once and by this worker only: if another one is at the ring, this one looks
     /// after it, since that one may have looked at the guest's index before the guest moved it.
     pub fn receive_kick(&mut self, ring: RingId) {
+        self.lap(None);
         self.receivers.drain_kicked(ring, &mut tools!(self));
+        self.lap(Some(ring.port));
         self.publish();
     }
 
@@ -450,9 +463,11 @@ impl Fabric {
     /// Tries every receive ring of `waiting_rings` whose guest has moved; returns whether any did.
     pub fn drain_waiting(&mut self) -> bool {
         let mut moved = false;
+        self.lap(None);
         for index in (0..self.receivers.kept().len()).rev() {
             let Some(&ring) = self.receivers.kept().get(index) else { continue };
             moved |= self.receivers.drain_if_moved(ring, &mut tools!(self));
+            self.lap(Some(ring.port));
         }
         self.publish();
         moved

@@ -16,6 +16,7 @@ use lasthop_ring::{DeviceRing, RingError};
 use lasthop_verdict::{DropReason, Module, PortId};
 
 use crate::bounds::WORKERS_MAX;
+use crate::meter::Metering;
 use crate::place::ReceiveRing;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
@@ -106,6 +107,7 @@ impl Fabric {
             segments: Box::new([Segment::default(); crate::bounds::CHAIN_SEGMENTS_MAX]),
             signals: Vec::with_capacity(4 * lasthop_verdict::PORTS_MAX),
             wakes: 0,
+            metering: Metering::default(),
             epoch: 1,
         }
     }

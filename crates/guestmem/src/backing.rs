@@ -44,6 +44,15 @@ pub struct Backing {
     pub filled_bytes: u64,
 }
 
+/// How much of files has memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Filled {
+    /// Bytes that have memory.
+    pub bytes: u64,
+    /// Bytes that have it since this was asked last, less those that have none any more.
+    pub grown_bytes: u64,
+}
+
 impl Backing {
     /// The file behind `fd`, which is known to be shared memory. None if the system does not say.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> Option<Self> {
@@ -56,6 +65,11 @@ impl Backing {
         };
         Some(Self { kind, filled_bytes: stat.st_blocks as u64 * STAT_BLOCK_BYTES })
     }
+}
+
+/// Bytes of a shared memory file that have memory; none if the system does not say.
+pub(crate) fn filled_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
+    Some(fstat(fd).ok()?.st_blocks as u64 * STAT_BLOCK_BYTES)
 }
 
 /// Whether a file is on the device that the kernel makes memfds on, which nobody can mount.

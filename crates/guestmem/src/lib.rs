@@ -35,7 +35,7 @@ mod word;
 mod words;
 
 pub use address_space::{ByteSize, MAPPED_BYTES_MAX};
-pub use backing::{Backing, MemoryKind};
+pub use backing::{Backing, Filled, MemoryKind};
 pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Rest, Segment, StaleSegment};
 pub use mapping::{FileRange, Mapping, MappingError, memfd};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::short::copy_short;
-use crate::{Mapping, REGIONS_MAX};
+use crate::{Filled, Mapping, REGIONS_MAX};
 
 /// The smallest page, in bytes.
 const PAGE_BYTES: usize = 4096;
@@ -115,6 +115,29 @@ impl MemoryMap {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.regions.iter().map(Region::len).fold(0, u64::saturating_add)
+    }
+
+    /// How much of the files behind the map has memory, each file counted once. A system call for each.
+    #[must_use]
+    pub fn measure(&self) -> Filled {
+        let mut seen = Vec::new();
+        let mut sum = Filled::default();
+        for mapping in self.regions.iter().map(|region| &region.mapping) {
+            let Some(file) = mapping.range().map(|range| (range.device, range.inode)) else { continue };
+            if !seen.contains(&file) {
+                seen.push(file);
+                let filled = mapping.measure();
+                sum.bytes = sum.bytes.saturating_add(filled.bytes);
+                sum.grown_bytes = sum.grown_bytes.saturating_add(filled.grown_bytes);
+            }
+        }
+        sum
+    }
+
+    /// Bytes of the largest page of any region.
+    #[must_use]
+    pub fn page_bytes_max(&self) -> u64 {
+        self.regions.iter().map(|region| region.mapping.page_bytes()).max().unwrap_or(PAGE_BYTES as u64)
     }
 
     /// Whether a file behind the map was cut short.

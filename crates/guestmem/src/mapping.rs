@@ -1,8 +1,8 @@
 use std::ffi::c_void;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{fcntl_get_seals, fstat};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
@@ -11,6 +11,7 @@ use rustix::mm::{mmap_anonymous, munmap};
 use thiserror::Error;
 
 use crate::address_space::AddressSpace;
+use crate::backing::{Filled, filled_bytes};
 use crate::{Backing, ByteSize, MAPPED_BYTES_MAX, REGION_BYTES_MAX, guard};
 
 /// Why a file range of a front end cannot be guest memory.
@@ -99,6 +100,10 @@ pub struct Mapping {
     len: usize,
     range: Option<FileRange>,
     backing: Option<Backing>,
+    /// The file, to ask it how much of it has memory, and what it said last, in bytes.
+    file: Option<OwnedFd>,
+    filled_bytes: AtomicU64,
+    page_bytes: u64,
     dead: Arc<AtomicBool>,
     guard_slot: Option<usize>,
     /// Of a mapped file.
@@ -136,6 +141,9 @@ impl Mapping {
         let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
         mapping._address_space = Some(address_space);
         mapping.backing = Backing::of(fd);
+        mapping.filled_bytes = AtomicU64::new(mapping.backing.map_or(0, |backing| backing.filled_bytes));
+        mapping.file = Some(rustix::io::fcntl_dupfd_cloexec(fd, 0)?);
+        mapping.page_bytes = page;
         mapping.guard_slot = Some(slot.ok_or(MappingError::TooManyMappings)?);
         Ok(mapping)
     }
@@ -171,6 +179,9 @@ impl Mapping {
             len,
             range,
             backing: None,
+            file: None,
+            filled_bytes: AtomicU64::new(0),
+            page_bytes: 4096,
             dead,
             guard_slot: None,
             _address_space: None,
@@ -199,6 +210,21 @@ impl Mapping {
     #[must_use]
     pub fn backing(&self) -> Option<Backing> {
         self.backing
+    }
+
+    /// Bytes of the file that have memory now, and how many they have grown by since this was asked last; none for the switch's own
+    /// memory. A system call.
+    pub(crate) fn measure(&self) -> Filled {
+        let Some(bytes) = self.file.as_ref().and_then(|file| filled_bytes(file.as_fd())) else {
+            return Filled::default();
+        };
+        let before_bytes = self.filled_bytes.swap(bytes, Ordering::Relaxed);
+        Filled { bytes, grown_bytes: bytes.saturating_sub(before_bytes) }
+    }
+
+    /// Bytes of a page of the file.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_bytes
     }
 
     /// Whether the file was cut short under the mapping; the guest's memory now reads as zeroes.

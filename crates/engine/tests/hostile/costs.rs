@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use lasthop_guestmem::memfd;
+use lasthop_vhost::message::MemoryRegionMessage;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::*;
@@ -104,5 +106,118 @@ fn a_ring_that_nobody_kicks_leaves_the_core_to_others_while_it_is_quiet() {
         let before = sleeps();
         eventually("the worker sleeps again and again", || sleeps() > before + 100);
     }
+    scene.assert_unharmed();
+}
+
+/// Where a guest's further memory is.
+const AT: u64 = 1 << 40;
+/// From one frame to the next in sparse memory: each has page tables of its own.
+const STRIDE: u64 = 2 << 20;
+const SLOTS: u64 = 1 << 15;
+/// Bytes of each of them.
+const SPARSE_FRAME: usize = 60_000;
+
+/// More memory for a guest, without a page in it.
+fn add_memory(guest: &mut Guest, bytes: u64) -> OwnedFd {
+    let file = memfd("more", bytes).unwrap();
+    let region = MemoryRegionMessage { guest_addr: AT, size: bytes, user_addr: AT, offset: 0 };
+    guest.front().add_mem_reg(region, file.as_fd()).unwrap();
+    file
+}
+
+impl Scene {
+    fn is_stopped_for(&self, port: PortId, words: &str) -> bool {
+        matches!(self.switch.port(port).state, PortState::Stopped(why) if why.contains(words))
+    }
+}
+
+fn filled_mib(file: &OwnedFd) -> u64 {
+    (rustix::fs::fstat(file).unwrap().st_blocks as u64 * 512) >> 20
+}
+
+#[test]
+fn a_guest_that_sends_from_sparse_memory_is_stopped_before_the_switch_has_filled_much() {
+    let mut scene = Scene::new();
+    let (port, mut bad) = scene.attach("bad", GuestOptions::default());
+    let (_, mut third) = scene.attach("third", GuestOptions::default());
+    send(&mut third, &frame(0xff, THIRD, 0, 64));
+    let file = add_memory(&mut bad, SLOTS * STRIDE);
+    let head = [&[0; 12], &frame(THIRD, BAD, 0, 64)[..14]].concat();
+    let (mut slot, mut received) = (0, Vec::new());
+    eventually("the port is stopped by name", || {
+        for _ in 0..100 {
+            rustix::io::pwrite(&file, &head, slot * STRIDE).unwrap();
+            let ring = bad.transmit_ring(0).unwrap();
+            slot += u64::from(ring.add(&[(AT + slot * STRIDE, SPARSE_FRAME as u32)], &[], 0).is_some());
+            ring.publish();
+            while ring.take_used().unwrap().is_some() {}
+        }
+        bad.kick(0).unwrap();
+        while third.recv(0, &mut received).unwrap().is_some() {}
+        scene.is_stopped_for(port, "its memory is sparse")
+    });
+    assert!(filled_mib(&file) < 512, "{} MiB", filled_mib(&file));
+    scene.assert_unharmed();
+}
+
+#[test]
+fn a_guest_that_receives_into_sparse_memory_is_stopped_and_who_sends_to_it_is_not() {
+    let mut scene = Scene::new();
+    let (port, mut bad) = scene.attach("bad", GuestOptions { rx_buffers: 1, ..GuestOptions::default() });
+    let (third_port, mut third) = scene.attach("third", GuestOptions::default());
+    send(&mut bad, &frame(THIRD, BAD, 0, 64));
+    receive(&mut third);
+    let file = add_memory(&mut bad, SLOTS * STRIDE);
+    let (large, mut slot) = (frame(BAD, THIRD, 1, SPARSE_FRAME), 0);
+    eventually("the port is stopped by name", || {
+        for _ in 0..64 {
+            let ring = bad.receive_ring(0).unwrap();
+            slot += u64::from(ring.add(&[], &[(AT + slot * STRIDE, 1 << 16)], 0).is_some());
+            ring.publish();
+            let _ = third.send(0, &large, Default::default()).unwrap();
+        }
+        third.flush(0).unwrap();
+        third.reclaim(0).unwrap();
+        let ring = bad.receive_ring(0).unwrap();
+        while ring.take_used().unwrap().is_some() {}
+        scene.is_stopped_for(port, "its memory is sparse")
+    });
+    assert!(filled_mib(&file) < 512, "{} MiB", filled_mib(&file));
+    assert_eq!(scene.switch.port(third_port).state, PortState::Running);
+    scene.assert_unharmed();
+}
+
+#[test]
+fn a_guest_whose_memory_stalls_workers_is_stopped_by_name() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    const BYTES: u64 = 384 << 20;
+    let mut scene = Scene::new();
+    let (port, mut bad) = scene.attach("bad", GuestOptions::default());
+    let file = add_memory(&mut bad, BYTES);
+    let stop = Arc::new(AtomicBool::new(false));
+    let puncher = {
+        let stop = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                fallocate(&file, FallocateFlags::KEEP_SIZE, 0, BYTES).unwrap();
+                fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, BYTES).unwrap();
+            }
+        })
+    };
+    let mut number = 0_u64;
+    eventually("the port is stopped by name", || {
+        for _ in 0..50 {
+            let ring = bad.transmit_ring(0).unwrap();
+            let _ = ring.add(&[(AT + number * 64 * 4096 % BYTES, 64)], &[], 0);
+            number += 1;
+            ring.publish();
+            while ring.take_used().unwrap().is_some() {}
+            bad.kick(0).unwrap();
+            std::thread::yield_now();
+        }
+        scene.is_stopped_for(port, "stalls the switch")
+    });
+    stop.store(true, Ordering::Relaxed);
+    puncher.join().unwrap();
     scene.assert_unharmed();
 }

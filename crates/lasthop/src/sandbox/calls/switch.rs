@@ -15,6 +15,11 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         "whether it is a UNIX socket: User Mode Linux takes its calls by those",
     ),
     Call::with(
+        call!(SYS_getrusage),
+        &[&[int(0, libc::RUSAGE_THREAD)]],
+        "in whose memory a worker has page faults, of which it tries some visits",
+    ),
+    Call::with(
         call!(SYS_tgkill),
         &[&[OWN, int(2, libc::SIGURG)]],
         "the watchdog interrupts a worker that is stuck",

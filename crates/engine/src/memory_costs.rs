@@ -1,0 +1,286 @@
+//! What guests' memory costs the switch, by port.
+//!
+//! Whoever touches a page of shared memory first has it on his account: a front end that leaves its memory sparse and names
+//! buffers all over it has the switch allocate it, page tables included. And an access waits for as long as the front end
+//! punches holes around it. So some visits are metered (`lasthop_fabric::Meter`): one in 64, each for all of those, and all of them
+//! for a second after a round that took long. Page faults are charged to the port in whose memory they were. Now and then its
+//! files are asked how much of them has memory: what they grew by, as far as the switch had faults there, counts as its doing.
+//! A port's rings stop when that is too much, or when its memory stalls workers again and again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use lasthop_fabric::Meter;
+use lasthop_guestmem::MemoryMap;
+use lasthop_verdict::{PORTS_MAX, PortId};
+
+use crate::crew::Crew;
+use crate::offences::Offence;
+use crate::sys::ThreadUsage;
+use crate::worker::now_ns;
+
+/// Page faults in a port's memory after which its files are asked: those of 16 MiB in small pages.
+const AUDIT_FAULTS: u64 = 4096;
+/// Bytes that the switch may have filled of a port's memory, beside half of what there is: more than the receive buffers of a
+/// guest that has just started.
+const FILLED_BYTES_MAX: u64 = 128 << 20;
+/// As much is forgiven in this time: guests restart, and use memory for packets that they did not use before.
+const FORGIVEN: Duration = Duration::from_secs(3600);
+/// An access to a port's memory that waits longer is a stall, in ns: no page takes that long that has not to come from a disk.
+const STALL_NS: u64 = 10_000_000;
+/// So many stalls within that time are an offence: one may be the host's fault.
+const STALLS_MAX: u32 = 3;
+const STALLS_TIME: Duration = Duration::from_secs(10);
+
+/// What is known of all ports.
+#[derive(Debug)]
+pub(crate) struct MemoryCosts {
+    /// Page faults by port that were not looked after yet.
+    faults: Vec<AtomicU64>,
+    accounts: Mutex<HashMap<PortId, Account>>,
+}
+
+#[derive(Debug)]
+struct Account {
+    map: Weak<MemoryMap>,
+    /// What the switch has filled, as of when.
+    filled_bytes: u64,
+    at: Instant,
+    stalls: u32,
+    stalled_since: Instant,
+}
+
+impl Account {
+    fn new(now: Instant) -> Self {
+        Self { map: Weak::new(), filled_bytes: 0, at: now, stalls: 0, stalled_since: now }
+    }
+
+    /// Enters `faults` since the last time; whether it is too much.
+    fn audit(&mut self, faults: u64, now: Instant) -> bool {
+        let forgiven = now.saturating_duration_since(self.at).as_secs_f64() / FORGIVEN.as_secs_f64();
+        let forgiven_bytes = (FILLED_BYTES_MAX as f64 * forgiven) as u64;
+        (self.filled_bytes, self.at) = (self.filled_bytes.saturating_sub(forgiven_bytes), now);
+        let Some(map) = self.map.upgrade() else { return false };
+        let filled = map.measure();
+        self.filled_bytes += filled.grown_bytes.min(faults.saturating_mul(map.page_bytes_max()));
+        self.filled_bytes > FILLED_BYTES_MAX + filled.bytes / 2
+    }
+
+    /// Enters a stall; whether that is one too many.
+    fn stall(&mut self, now: Instant) -> bool {
+        if now.saturating_duration_since(self.stalled_since) > STALLS_TIME {
+            (self.stalls, self.stalled_since) = (0, now);
+        }
+        self.stalls += 1;
+        if self.stalls < STALLS_MAX {
+            return false;
+        }
+        self.stalls = 0;
+        true
+    }
+}
+
+impl Default for MemoryCosts {
+    fn default() -> Self {
+        Self { faults: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(), accounts: Mutex::default() }
+    }
+}
+
+impl MemoryCosts {
+    fn accounts(&self) -> MutexGuard<'_, HashMap<PortId, Account>> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guest of `port` has this memory from now on.
+    pub(crate) fn set_memory(&self, port: PortId, map: &Arc<MemoryMap>) {
+        self.accounts().entry(port).or_insert_with(|| Account::new(Instant::now())).map = Arc::downgrade(map);
+    }
+
+    /// The port is removed.
+    pub(crate) fn forget(&self, port: PortId) {
+        self.accounts().remove(&port);
+    }
+
+    /// There were page faults in the memory of `port`; whether it is time for an audit.
+    fn charge(&self, port: PortId, faults: u64) -> bool {
+        let Some(sum) = self.faults.get(port.index()) else { return false };
+        let before = sum.fetch_add(faults, Ordering::Relaxed);
+        before < AUDIT_FAULTS && before.saturating_add(faults) >= AUDIT_FAULTS
+    }
+
+    /// Asks the files of `port` how much of them has memory; whether the switch has filled too much of that.
+    pub(crate) fn audit(&self, port: PortId) -> bool {
+        let faults = self.faults.get(port.index()).map_or(0, |faults| faults.swap(0, Ordering::Relaxed));
+        self.accounts().get_mut(&port).is_some_and(|account| account.audit(faults, Instant::now()))
+    }
+
+    fn stall(&self, port: PortId) -> bool {
+        self.accounts().get_mut(&port).is_some_and(|account| account.stall(Instant::now()))
+    }
+}
+
+/// One worker's meter.
+pub(crate) struct MemoryMeter {
+    crew: Arc<Crew>,
+    started: Instant,
+    /// What the thread had used when the last lap ended, and when that was.
+    used: ThreadUsage,
+    at_ns: u64,
+}
+
+impl MemoryMeter {
+    pub(crate) fn new(crew: Arc<Crew>, started: Instant) -> Self {
+        Self { crew, started, used: ThreadUsage::default(), at_ns: 0 }
+    }
+}
+
+impl Meter for MemoryMeter {
+    fn lap(&mut self, port: Option<PortId>, weight: u64) {
+        let (used, at_ns) = (ThreadUsage::now(), now_ns(self.started));
+        let (before, since_ns) =
+            (std::mem::replace(&mut self.used, used), std::mem::replace(&mut self.at_ns, at_ns));
+        let faults = used.faults().saturating_sub(before.faults());
+        let Some(port) = port.filter(|port| faults > 0 && *port != PortId::INTERNAL) else { return };
+        let costs = self.crew.memory_costs();
+        if costs.charge(port, faults.saturating_mul(weight)) {
+            self.crew.watchdog().audit(port);
+        }
+        // Who lost its core does not wait for anything, and what had been swapped out is the host's affair.
+        let has_waited = used.waits > before.waits && used.major_faults == before.major_faults;
+        if has_waited && at_ns - since_ns >= STALL_NS && costs.stall(port) {
+            self.crew.quarantine(port, Offence::MemoryStalls);
+        }
+    }
+}
+
+/// Which visits are metered.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    random: u32,
+    /// All of them until then.
+    all_until_ns: u64,
+}
+
+/// One visit in so many is metered.
+const VISITS_SHARE: u32 = 64;
+/// And one in so many deliveries of what waited for receive buffers, since those may be of much more than a visit.
+const DRAINS_SHARE: u32 = 8;
+/// A round that takes longer, in ns, may have waited for somebody's memory.
+const SLOW_ROUND_NS: u64 = STALL_NS;
+/// So long all visits are metered after one, in ns.
+const ALL_NS: u64 = 1_000_000_000;
+
+impl Sampling {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { random: seed as u32 | 1, all_until_ns: 0 }
+    }
+
+    /// What the next visit stands for; 0: it is not metered. No guest can tell beforehand.
+    #[inline]
+    pub(crate) fn of_visit(&mut self, now_ns: u64) -> u64 {
+        self.weight(now_ns, VISITS_SHARE)
+    }
+
+    /// The same of the next delivery of what waited for receive buffers.
+    pub(crate) fn of_drain(&mut self, now_ns: u64) -> u64 {
+        self.weight(now_ns, DRAINS_SHARE)
+    }
+
+    #[inline]
+    fn weight(&mut self, now_ns: u64, share: u32) -> u64 {
+        // Xorshift (Marsaglia, 2003).
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        match now_ns < self.all_until_ns {
+            true => 1,
+            false if self.random.is_multiple_of(share) => u64::from(share),
+            false => 0,
+        }
+    }
+
+    /// A round took so long, and there were packets.
+    #[inline]
+    pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64) {
+        if round_ns >= SLOW_ROUND_NS {
+            self.all_until_ns = now_ns + ALL_NS;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use lasthop_guestmem::{Mapping, Region, Segment, memfd};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A guest's sparse memory.
+    fn sparse(bytes: u64) -> (std::os::fd::OwnedFd, Arc<MemoryMap>) {
+        let file = memfd("sparse", bytes).unwrap();
+        let mapping = Arc::new(Mapping::of_file(file.as_fd(), 0, bytes).unwrap());
+        let region = Region { guest_addr: 0, user_addr: 0, mapping };
+        (file, Arc::new(MemoryMap::new(vec![region]).unwrap()))
+    }
+
+    fn touch(map: &MemoryMap, from_bytes: u64, bytes: u64) {
+        map.touch(Segment { offset: from_bytes, len: bytes as u32, region: 0 });
+    }
+
+    #[test]
+    fn what_the_switch_fills_counts_and_what_the_front_end_fills_does_not() {
+        let (file, map) = sparse(1 << 30);
+        let mut account = Account { map: Arc::downgrade(&map), ..Account::new(Instant::now()) };
+        let now = Instant::now();
+        touch(&map, 0, 4 * MIB);
+        assert!(!account.audit(1024, now));
+        assert_eq!(account.filled_bytes, 4 * MIB);
+        rustix::io::pwrite(&file, &vec![1; 8 << 20], 512 * MIB).unwrap();
+        touch(&map, 512 * MIB, 8 * MIB);
+        assert!(!account.audit(0, now), "the switch had no part in it");
+        assert_eq!(account.filled_bytes, 4 * MIB);
+        touch(&map, 512 * MIB, 8 * MIB);
+        assert!(!account.audit(2048, now), "nothing grew");
+        assert_eq!(account.filled_bytes, 4 * MIB);
+    }
+
+    #[test]
+    fn too_much_is_too_much_and_is_forgiven_in_time() {
+        let (_file, map) = sparse(1 << 30);
+        let now = Instant::now();
+        let mut account = Account { map: Arc::downgrade(&map), ..Account::new(now) };
+        account.filled_bytes = FILLED_BYTES_MAX - MIB;
+        touch(&map, 0, MIB);
+        assert!(!account.audit(256, now));
+        touch(&map, MIB, 4 * MIB);
+        assert!(account.audit(1024, now));
+        assert!(!account.audit(0, now + FORGIVEN / 2));
+        assert_eq!(account.filled_bytes, FILLED_BYTES_MAX / 2 + 4 * MIB);
+    }
+
+    #[test]
+    fn stalls_that_are_rare_are_none() {
+        let now = Instant::now();
+        let mut account = Account::new(now);
+        let late = |account: &mut Account, seconds| account.stall(now + Duration::from_secs(seconds));
+        assert!((0..9).all(|number| !late(&mut account, 6 * number)));
+        assert_eq!([60, 61, 62].map(|at| late(&mut account, at)), [false, false, true]);
+    }
+
+    #[test]
+    fn some_visits_are_metered_and_all_after_a_slow_round() {
+        let mut sampling = Sampling::new(7);
+        let metered = (0..64_000).filter(|_| sampling.of_visit(0) > 0).count();
+        assert!((900..1100).contains(&metered), "{metered}");
+        sampling.note_round(0, STALL_NS - 1);
+        assert!((0..64).any(|_| sampling.of_visit(0) == 0));
+        sampling.note_round(0, STALL_NS);
+        assert!((0..64).all(|_| sampling.of_visit(ALL_NS - 1) == 1));
+        assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0));
+    }
+}

@@ -1,0 +1,71 @@
+//! Whose memory takes how long: guests' front ends can make any access to it wait, or cost pages.
+
+use lasthop_verdict::PortId;
+
+use crate::{Fabric, RingId};
+
+/// Told whenever a fabric that is metered has been at one port's memory.
+pub trait Meter: Send {
+    /// What was done since the last call was done in the memory of `port`; `None`: in nobody's. It stands for `weight` times as
+    /// much.
+    fn lap(&mut self, port: Option<PortId>, weight: u64);
+}
+
+/// A meter, and what it is told.
+#[derive(Default)]
+pub(crate) struct Metering {
+    meter: Option<Box<dyn Meter>>,
+    /// 0: it is told nothing.
+    weight: u64,
+}
+
+impl Fabric {
+    /// Whom to tell while it is metered.
+    pub fn set_meter(&mut self, meter: Box<dyn Meter>) {
+        self.metering.meter = Some(meter);
+    }
+
+    /// Is metered from now on, or not any more if `weight` is 0. Meanwhile each frame is touched before it is delivered, so that
+    /// what its sender's memory costs is told apart from what its receivers' does, and nothing is copied side by side with others.
+    pub fn set_metered(&mut self, weight: u64) {
+        self.receivers.leases.set_off(weight > 0);
+        self.metering.weight = weight;
+    }
+
+    #[inline]
+    pub(crate) fn lap(&mut self, port: Option<PortId>) {
+        if self.metering.weight > 0 {
+            self.tell_lap(port);
+        }
+    }
+
+    #[cold]
+    fn tell_lap(&mut self, port: Option<PortId>) {
+        let Metering { meter, weight } = &mut self.metering;
+        meter.iter_mut().for_each(|meter| meter.lap(port, *weight));
+    }
+
+    /// As [`Self::lap`] of a ring's port, after a batch was fetched from it.
+    #[inline]
+    pub(crate) fn lap_fetched(&mut self, ring: RingId) {
+        if self.metering.weight > 0 {
+            self.touch_fetched(ring);
+            self.tell_lap(Some(ring.port));
+        }
+    }
+
+    /// Reads a byte of each page that the frames of this visit and their ring's next used entries are in.
+    #[cold]
+    fn touch_fetched(&mut self, ring: RingId) {
+        let packets = &self.fetched.packets[..self.fetched.len];
+        for packet in packets {
+            let Some(source) = self.senders.source(*packet) else { continue };
+            let segments = source.segments(*packet, &mut self.segments).unwrap_or_default();
+            segments.iter().for_each(|segment| source.map().touch(*segment));
+        }
+        let count = packets.len() as u16; // a batch at most
+        if let Some(queue) = self.senders.queue_mut(ring) {
+            queue.ring.touch_used(count);
+        }
+    }
+}
