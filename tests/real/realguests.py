@@ -7,7 +7,6 @@ stay in LASTHOP_TEST_DIR, which tests/real/run makes and cleans up.
 """
 
 import contextlib
-import functools
 import json
 import os
 import pathlib
@@ -52,19 +51,6 @@ def need(*programs):
     for program in programs:
         if not shutil.which(program):
             raise Skip(f"{program} is not installed (tools/deps test)")
-    if "linux.uml" in programs and not uml_runs():
-        raise Skip("user-mode Linux runs no program here; its kernel may be older than the CPU (with AMX, Debian 12's is)")
-
-
-@functools.cache
-def uml_runs():
-    """Whether its kernel can have a first process: some kernels lose the registers of CPUs that have more than they know."""
-    words = "linux.uml mem=64M rootfstype=hostfs rootflags=/ ro init=/bin/true con=null con0=fd:0,fd:1".split()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
-        # The kernel tells how its first process ended: by SIGSEGV, before it did anything.
-        return b"exitcode=0x0000000b" not in done.stdout
-    return True
 
 
 def binary():
