@@ -97,25 +97,28 @@ impl Tracker {
         match seen {
             Seen::Invalid => {
                 self.table.counters.invalid += u64::from(!is_tracked);
-                let metadata =
-                    CtMetadata { state: TRACKED | INVALID, zone: request.zone, ..CtMetadata::default() };
-                CtVerdict { metadata, ..CtVerdict::default() }
+                invalid(request.zone)
             }
             Seen::Done => CtVerdict { metadata: *before, ..CtVerdict::default() },
             Seen::Related(related) => self.related(packet, &related, request, is_translated),
             Seen::New(tuple, expected) => self.begin(packet, &tuple, expected, request, now_ms),
             Seen::Known { index, direction, is_first_look } => {
                 let is_against = request.commit == CtCommit::Force && direction == Direction::Reply;
-                if let (true, Some(tuple)) = (is_against, packet.tuple(request.zone)) {
+                if let (true, Some(tuple)) = (is_against && !is_translated, packet.tuple(request.zone)) {
                     self.table.remove(index, End::Deleted);
-                    return self.begin(packet, &tuple, None, request, now_ms);
+                    return match self.first_look(packet, tuple, now_ms) {
+                        Seen::New(tuple, expected) => self.begin(packet, &tuple, expected, request, now_ms),
+                        _ => invalid(request.zone),
+                    };
                 }
                 let look = Look { index, direction, is_first: is_first_look, is_translated };
-                let verdict = self.known(packet, look, request, now_ms);
-                let nat_bits = if is_translated { before.state & (SRC_NAT | DST_NAT) } else { 0 };
-                // A packet that began its connection is still new after its commit.
-                let still_new = if is_tracked { before.state & NEW } else { 0 };
-                with_state(verdict, nat_bits | still_new)
+                let mut verdict = self.known(packet, look, request, now_ms);
+                if is_tracked {
+                    // What was said of it stays: a packet that began its connection is still new after the commit.
+                    let nat_bits = verdict.metadata.state & (SRC_NAT | DST_NAT);
+                    verdict.metadata.state = before.state | nat_bits;
+                }
+                verdict
             }
         }
     }
@@ -376,6 +379,12 @@ fn nat_bits_of(connection: &Connection, direction: Direction) -> u32 {
     };
     (if connection.has(connection::SRC_NAT) { of_source } else { 0 })
         | if connection.has(connection::DST_NAT) { of_destination } else { 0 }
+}
+
+/// What becomes of a packet that cannot be tracked.
+fn invalid(zone: u16) -> CtVerdict {
+    let metadata = CtMetadata { state: TRACKED | INVALID, zone, ..CtMetadata::default() };
+    CtVerdict { metadata, ..CtVerdict::default() }
 }
 
 fn with_state(mut verdict: CtVerdict, bits: u32) -> CtVerdict {

@@ -3,8 +3,8 @@
 use lasthop_conntrack::{CtCommit, CtMetadata, CtRefusal, CtRequest, PacketImage};
 use lasthop_flow::Masked;
 
-use crate::bench::{Bench, EST, NEW, REPLY, commit};
-use crate::frames::{at, udp};
+use crate::bench::{Bench, EST, INVALID, NEW, REPLY, commit};
+use crate::frames::{ACK, SYN, Tcp, at, udp};
 
 fn out() -> Vec<u8> {
     udp(at("10.0.0.1:1000"), at("10.0.0.2:53"), b"?")
@@ -75,6 +75,18 @@ fn a_packet_that_was_new_at_the_look_up_is_new_at_the_commit() {
     bench.state(&back(), &commit());
     let late = bench.track(&out(), &looked_up, &commit());
     assert_eq!((late.connection, bench.tracker.len()), (committed.connection, 1));
+    assert_eq!(late.metadata.state, NEW, "what was said of a packet stays");
+}
+
+#[test]
+fn a_forced_commit_of_what_begins_nothing_is_invalid() {
+    let (client, server) = (at("10.0.0.1:1000"), at("10.0.0.2:80"));
+    let mut bench = Bench::default();
+    bench.state(&Tcp::new(client, server, SYN, 1000, 0).frame(), &commit());
+    let force = CtRequest { commit: CtCommit::Force, ..CtRequest::default() };
+    let answer = Tcp::new(server, client, SYN | ACK, 5000, 1001).frame();
+    let verdict = bench.track(&answer, &CtMetadata::default(), &force);
+    assert_eq!((verdict.metadata.state, verdict.refused, bench.tracker.len()), (INVALID, None, 0));
 }
 
 #[test]
