@@ -1,0 +1,103 @@
+//! Every command of README and docs, in order, as pasted; or the reason why that cannot be done here.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::namespaces::{Namespace, may};
+use crate::support::{Switch, copy_of_lasthop};
+
+/// What cannot be run, by words of its line, and why.
+const NOT_RUN: &[(&str, &str)] = &[
+    ("--watch", "it never ends; operator/watch.rs"),
+    ("lasthop capture", "it waits for packets; capture.rs"),
+    ("lasthop bench", "it takes minutes; bench.rs"),
+    ("lasthop ovs", "it changes the system's Open vSwitch; lasthop-ovs-glue"),
+    ("/var/lib/", "it writes into the system's directories; operator/metrics.rs"),
+    ("libvirt-qemu", "the user may not be there; permissions.rs"),
+    ("socket-group=kvm", "the group may not be there; operator/set.rs"),
+    ("--sandbox strict", "containers do not allow it; sandbox.rs"),
+    ("device=tap9", "it needs another VMM's tap; ports.rs"),
+];
+
+/// Commands whose exit status says what they found, and which ones are of that kind.
+const FINDS: &[(&str, &[i32])] = &[("lasthop doctor", &[1, 2]), ("--dry-run", &[3])];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The commands of a text's indented blocks.
+fn commands(text: &str) -> Vec<&str> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
+    let ours = lines.filter(|line| line.starts_with("lasthop "));
+    ours.map(|line| line.split(" #").next().unwrap_or_default().trim_end()).collect()
+}
+
+/// A shell in a directory with a configuration file and a program to upgrade to.
+struct Shell(tempfile::TempDir);
+
+impl Shell {
+    fn new() -> Self {
+        let base = tempfile::tempdir().expect("a directory");
+        copy_of_lasthop(base.path(), "lasthop");
+        let file = "[[vnic]]\nname = \"vm1\"\n[[vnic]]\nname = \"vm2\"\n";
+        std::fs::write(base.path().join("lasthop.toml"), file).expect("written");
+        Self(base)
+    }
+
+    /// Runs a command as it was typed, against `switch`.
+    fn run(&self, switch: &Switch, command: &str) -> (i32, String) {
+        let binary = env!("CARGO_BIN_EXE_lasthop");
+        let script =
+            format!("lasthop() {{ '{binary}' --dir '{}' \"$@\"; }}\n{command}", switch.dir().display());
+        let output =
+            Command::new("sh").args(["-c", &script]).current_dir(self.0.path()).stdin(Stdio::null()).output();
+        let output = output.expect("a shell");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
+    }
+}
+
+/// Runs what a document says, in order; what went wrong.
+fn try_document(text: &str, host: &Namespace, not_run: &mut BTreeSet<&'static str>) -> Vec<String> {
+    let shell = Shell::new();
+    let mut switch = Switch::start_in(host.name(), &["--vnic", "vm1", "--vnic", "vm2"]);
+    let mut wrong = Vec::new();
+    for command in commands(text) {
+        if let Some((words, _)) = NOT_RUN.iter().find(|(words, _)| command.contains(words)) {
+            not_run.insert(*words);
+        } else if let Some(words) = command.strip_prefix("lasthop run ") {
+            drop(switch);
+            switch = Switch::start_in(host.name(), &words.split_whitespace().collect::<Vec<_>>());
+        } else {
+            let (code, said) = shell.run(&switch, command);
+            let finds = FINDS.iter().any(|(words, codes)| command.contains(words) && codes.contains(&code));
+            if code != 0 && !finds {
+                wrong.push(format!("{command}: {code}, {said}"));
+            }
+        }
+    }
+    wrong
+}
+
+#[test]
+fn what_is_documented_works_as_pasted() {
+    if !may() {
+        return;
+    }
+    let (host, outside) = (Namespace::new(), Namespace::new());
+    host.wire("eth1", &outside, "eth0");
+    let docs =
+        std::fs::read_dir(root().join("docs")).expect("docs").map(|entry| entry.expect("a file").path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let mut not_run = BTreeSet::new();
+    for page in pages.chain([root().join("README.md")]) {
+        let text = std::fs::read_to_string(&page).expect("a text");
+        if !commands(&text).is_empty() {
+            assert_eq!(try_document(&text, &host, &mut not_run), Vec::<String>::new(), "{}", page.display());
+        }
+    }
+    let reasons: BTreeSet<&str> = NOT_RUN.iter().map(|(words, _)| *words).collect();
+    assert_eq!(not_run, reasons, "what is not run is in the documents");
+}
