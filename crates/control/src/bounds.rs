@@ -8,7 +8,7 @@ pub const ACTION_BYTES_MAX: usize = 32 * 1024;
 pub const ACTION_DEPTH_MAX: usize = 16;
 /// Bytes of a datapath's or port's name, final NUL excluded: what vnics and switches may have. The kernel's devices have
 /// 15 (IFNAMSIZ - 1).
-pub const NAME_BYTES_MAX: usize = 32;
+pub const NAME_BYTES_MAX: usize = 64;
 /// Bytes of a generic family's or group's name (GENL_NAMSIZ - 1).
 pub const FAMILY_BYTES_MAX: usize = 15;
 /// Port ids in one list: one for each CPU of the largest machines.

@@ -35,6 +35,21 @@ pub(crate) fn print_next(text: &str) -> Result<bool, Fault> {
     }
 }
 
+/// A terminal that standard output is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Screen {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+/// The terminal that standard output is, if it is one and tells its size.
+pub(crate) fn screen() -> Option<Screen> {
+    let out = std::io::stdout();
+    let size = rustix::termios::tcgetwinsize(out).ok()?;
+    let screen = Screen { columns: size.ws_col.into(), rows: size.ws_row.into() };
+    (screen.columns > 0 && screen.rows > 0).then_some(screen)
+}
+
 /// Writes `value` as indented JSON.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Fault> {
     let text = serde_json::to_string_pretty(value)

@@ -20,6 +20,7 @@ use crate::supervisor::upgraded_text;
 use crate::vnic::{Name, VnicSpec, change};
 
 use super::client::{ask, ask_within};
+use super::pattern::Pattern;
 use super::{FdbCommand, VnicCommand};
 
 /// Longest wait for an upgrade; longer than the supervisor's for both programs, which has the better message.
@@ -27,6 +28,11 @@ const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// For how long workers are looked at.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// Whether a command was given one name, so that its answer is about that one and no list.
+fn is_one(names: &[Pattern]) -> bool {
+    matches!(names, [only] if !only.is_of_many())
+}
 
 /// Where to ask, and how to answer.
 #[derive(Debug)]
@@ -39,15 +45,17 @@ impl Asking {
     pub(super) fn vnic(&self, command: VnicCommand) -> Result<ExitCode, Fault> {
         match command {
             VnicCommand::Add { vnic } => self.add(vnic),
-            VnicCommand::Set { name, keys } => self.set(&name, &keys),
-            VnicCommand::Del { name } => self.del(&name),
+            VnicCommand::Set { words } => self.set(&words),
+            VnicCommand::Del { names } => self.del(&names),
             VnicCommand::List => {
                 let list: VnicList = ask(&self.dir, "vnic.list", &json!({}))?;
                 self.show(&list, show::vnic_list)
             }
-            VnicCommand::Show { name, paste } => {
-                let vnic: VnicReport = ask(&self.dir, "vnic.show", &json!({"name": name}))?;
-                self.show_vnic(&vnic, &paste)
+            VnicCommand::Show { names, paste } => {
+                let each = self.vnics(&names)?;
+                let each = each.iter().map(|name| ask(&self.dir, "vnic.show", &json!({"name": name})));
+                let each = each.collect::<Result<Vec<VnicReport>, Fault>>()?;
+                self.show_vnics(&each, is_one(&names), &paste)
             }
         }
     }
@@ -59,16 +67,47 @@ impl Asking {
         self.show(&made, show::vnic_added)
     }
 
-    fn set(&self, name: &Name, keys: &str) -> Result<ExitCode, Fault> {
-        let mut params = change::parse_keys(name, keys)?;
-        params.insert("name".to_owned(), json!(name));
-        let set: SetReport = ask(&self.dir, "vnic.set", &params)?;
-        self.show(&set, show::vnic_set)
+    /// The last word is what to change, those before it are names.
+    fn set(&self, words: &[String]) -> Result<ExitCode, Fault> {
+        let Some((keys, names)) = words.split_last() else { return Ok(ExitCode::SUCCESS) };
+        let names = names.iter().map(|name| name.parse()).collect::<Result<Vec<Pattern>, Fault>>()?;
+        let mut all = Vec::new();
+        for name in self.vnics(&names)? {
+            let mut params = change::parse_keys(&name.parse()?, keys)?;
+            params.insert("name".to_owned(), json!(name));
+            all.push(ask::<SetReport>(&self.dir, "vnic.set", &params)?);
+        }
+        self.show_each(&all, is_one(&names), show::vnic_set)
     }
 
-    fn del(&self, name: &Name) -> Result<ExitCode, Fault> {
-        let done: Value = ask(&self.dir, "vnic.del", &json!({"name": name}))?;
-        self.show(&done, |_| format!("deleted {name}"))
+    fn del(&self, names: &[Pattern]) -> Result<ExitCode, Fault> {
+        let all = self.vnics(names)?;
+        for name in &all {
+            ask::<Value>(&self.dir, "vnic.del", &json!({"name": name}))?;
+            if !self.json {
+                print(&format!("deleted {name}"))?;
+            }
+        }
+        if self.json {
+            print_json(&true)?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Answers about several things: one as itself, several as a list.
+    pub(super) fn show_each<T: Serialize>(
+        &self,
+        each: &[T],
+        is_one: bool,
+        text: impl Fn(&T) -> String,
+    ) -> Result<ExitCode, Fault> {
+        match (each, self.json) {
+            ([one], _) if is_one => self.show(one, text),
+            (_, true) => self.show(&each, |_| String::new()),
+            (_, false) => {
+                print(&each.iter().map(text).collect::<Vec<_>>().join("\n")).map(|()| ExitCode::SUCCESS)
+            }
+        }
     }
 
     pub(super) fn fdb(&self, command: FdbCommand) -> Result<ExitCode, Fault> {
@@ -100,25 +139,25 @@ impl Asking {
         self.show(&vlans, show::vlans)
     }
 
-    pub(super) fn stats(&self, name: Option<&str>, check: bool) -> Result<ExitCode, Fault> {
-        let stats = self.counters(name)?;
+    pub(super) fn stats(&self, names: &[Pattern], check: bool) -> Result<ExitCode, Fault> {
+        let stats = self.counters(names)?;
         if check { self.check(&stats) } else { self.show(&stats, show::stats) }
     }
 
-    pub(super) fn prometheus(&self, name: Option<&str>) -> Result<ExitCode, Fault> {
-        print(&show::prometheus(&self.counters(name)?))?;
+    pub(super) fn prometheus(&self, names: &[Pattern]) -> Result<ExitCode, Fault> {
+        print(&show::prometheus(&self.counters(names)?))?;
         Ok(ExitCode::SUCCESS)
     }
 
     /// With `--json` what is asked for only, too; else how busy they are at the moment.
     pub(super) fn workers(&self) -> Result<ExitCode, Fault> {
-        let before = self.counters(None)?;
+        let before = self.counters(&[])?;
         if self.json {
             print_json(&WorkersReport { workers: before.workers })?;
             return Ok(ExitCode::SUCCESS);
         }
         std::thread::sleep(LOOK);
-        self.show(&self.counters(None)?, |now| show::workers(&before, now))
+        self.show(&self.counters(&[])?, |now| show::workers(&before, now))
     }
 
     /// With `--json` the counters are shown in any case; the exit status tells.

@@ -10,6 +10,7 @@ mod flow_join;
 mod generate;
 mod ovs;
 mod paste;
+mod pattern;
 mod port;
 mod run;
 mod switch;
@@ -28,8 +29,11 @@ use crate::port::PortSpec;
 use crate::rundir;
 use crate::sandbox;
 use crate::settings::{Settings, SwitchSettings};
+use crate::show::Sort;
 use crate::switches::{SwitchName, SwitchSpec};
 use crate::vnic::{Name, VnicSpec};
+
+use pattern::Pattern;
 
 /// The word for the inner role of the binary: `lasthop run` starts it.
 pub(crate) const SWITCH_ROLE: &str = "switch-process";
@@ -106,13 +110,13 @@ enum Command {
     Vlan(VlanCommand),
     /// Show packet counters, drops with their reasons, and whether every packet is accounted for
     Stats {
-        /// Only this vnic
-        name: Option<String>,
+        /// Only these vnics; * and ? stand for letters: 'vm0*'
+        names: Vec<Pattern>,
         /// Exit with 1 unless every packet that came in is delivered, dropped for a reason, or waiting
         #[arg(long)]
         check: bool,
         /// Show what the worker threads did instead, and how busy they are
-        #[arg(long, conflicts_with_all = ["check", "name", "watch"])]
+        #[arg(long, conflicts_with_all = ["check", "names", "watch"])]
         workers: bool,
         /// Write them as Prometheus reads them, for node_exporter's textfile collector
         #[arg(long, conflicts_with_all = ["check", "workers", "watch", "json"])]
@@ -120,6 +124,9 @@ enum Command {
         /// Show packets, bits and drops per second, again and again [default: every second]
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
         watch: Option<watch::Interval>,
+        /// With --watch: what comes first [default: rate in a terminal, name elsewhere]
+        #[arg(long, value_enum, requires = "watch")]
+        sort: Option<Sort>,
     },
     /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
     Capture(capture::CaptureArgs),
@@ -201,6 +208,7 @@ struct RunArgs {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each run of the program")]
 enum VnicCommand {
     /// Make a vnic
     Add {
@@ -213,27 +221,29 @@ enum VnicCommand {
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         vnic: VnicSpec,
     },
-    /// Change a vnic while its guest is attached
+    /// Change vnics while their guests are attached
     Set {
-        /// The vnic
-        name: Name,
+        /// The vnics, and last what to change; * and ? stand for letters of names: 'vm0*'
+        ///
         /// What to change: link=down|up, mac=ADDRESS, memory-max=SIZE, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
         /// socket-mode=0660, socket-owner=USER, socket-group=GROUP at once; mtu=BYTES, features-off=CSUM+TSO4 for the next
         /// time that a guest attaches. KEY=none takes a key back to its default
-        #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
-        keys: String,
+        #[arg(value_names = ["NAME", "KEY=VALUE[,KEY=VALUE]"], num_args = 2.., required = true)]
+        words: Vec<String>,
     },
-    /// Remove a vnic; its guest is disconnected
+    /// Remove vnics; their guests are disconnected
     Del {
-        /// The vnic
-        name: Name,
+        /// The vnics; * and ? stand for letters: 'vm0*'
+        #[arg(required = true)]
+        names: Vec<Pattern>,
     },
     /// List all vnics
     List,
-    /// Show a vnic, or what to give to a VMM to attach a guest
+    /// Show vnics, or what to give to a VMM to attach a guest
     Show {
-        /// The vnic
-        name: Name,
+        /// The vnics; * and ? stand for letters: 'vm0*'
+        #[arg(required = true)]
+        names: Vec<Pattern>,
         #[command(flatten)]
         paste: paste::Paste,
     },
@@ -388,10 +398,10 @@ fn with_directory(command: Command, dir: Option<&Path>, json: bool) -> Result<Ex
         Command::Ovs(command) => question.ovs(command),
         Command::Vlan(VlanCommand::Show) => question.vlan(),
         Command::Stats { workers: true, .. } => question.workers(),
-        Command::Stats { name, prometheus: true, .. } => question.prometheus(name.as_deref()),
+        Command::Stats { names, prometheus: true, .. } => question.prometheus(&names),
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),
-        Command::Stats { name, watch: Some(interval), .. } => question.watch(name.as_deref(), interval),
-        Command::Stats { name, check, .. } => question.stats(name.as_deref(), check),
+        Command::Stats { names, watch: Some(interval), sort, .. } => question.watch(&names, interval, sort),
+        Command::Stats { names, check, .. } => question.stats(&names, check),
         Command::Doctor { switch: true, .. } => question.doctor_of_switch(),
         Command::Doctor { name, .. } => question.doctor(name.as_ref()),
         Command::Upgrade { binary } => question.upgrade(binary),

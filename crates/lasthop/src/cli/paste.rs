@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fault::Fault;
 use crate::log::say;
@@ -34,25 +34,47 @@ pub(super) struct Paste {
 
 impl Asking {
     /// The hint goes to standard error, so that standard output can be pasted or substituted as it is.
-    pub(super) fn show_vnic(&self, vnic: &VnicReport, paste: &Paste) -> Result<ExitCode, Fault> {
-        let tcg = paste.tcg;
-        let (key, text, hint) = match paste {
-            Paste { qemu: true, .. } => ("qemu", show::qemu(vnic, tcg), Some(show::qemu_hint(vnic, tcg))),
-            Paste { libvirt: true, .. } => {
-                ("libvirt", show::libvirt(vnic, tcg), show::libvirt_hint(vnic, tcg))
-            }
-            Paste { cloud_hypervisor: true, .. } => {
-                let hint = show::cloud_hypervisor_hint(vnic);
-                ("cloud-hypervisor", show::cloud_hypervisor(vnic), Some(hint.to_owned()))
-            }
-            Paste { testpmd: true, .. } => {
-                ("testpmd", show::testpmd(vnic)?, Some(show::TESTPMD_HINT.to_owned()))
-            }
-            _ => return self.show(vnic, show::vnic),
-        };
-        if let Some(hint) = hint.filter(|_| !self.json) {
-            say!("{hint}");
+    pub(super) fn show_vnics(
+        &self,
+        vnics: &[VnicReport],
+        is_one: bool,
+        paste: &Paste,
+    ) -> Result<ExitCode, Fault> {
+        if !paste.is_for_vmm() {
+            return self.show_each(vnics, is_one, show::vnic);
         }
-        self.show(&json!({key: text}), |_| text.clone())
+        let pasted = vnics.iter().map(|vnic| pasted(vnic, paste)).collect::<Result<Vec<_>, Fault>>()?;
+        if !self.json {
+            pasted.iter().filter_map(|(_, _, hint)| hint.as_ref()).for_each(|hint| say!("{hint}"));
+        }
+        let each: Vec<_> = pasted.iter().map(|(key, text, _)| json!({*key: text})).collect();
+        let text = |value: &Value| {
+            value
+                .as_object()
+                .and_then(|object| object.values().next()?.as_str())
+                .unwrap_or_default()
+                .to_owned()
+        };
+        self.show_each(&each, is_one, text)
     }
+}
+
+impl Paste {
+    fn is_for_vmm(&self) -> bool {
+        self.qemu || self.libvirt || self.cloud_hypervisor || self.testpmd
+    }
+}
+
+/// What the text is called, the text, and what to know about it.
+fn pasted(vnic: &VnicReport, paste: &Paste) -> Result<(&'static str, String, Option<String>), Fault> {
+    let tcg = paste.tcg;
+    Ok(match paste {
+        Paste { qemu: true, .. } => ("qemu", show::qemu(vnic, tcg), Some(show::qemu_hint(vnic, tcg))),
+        Paste { libvirt: true, .. } => ("libvirt", show::libvirt(vnic, tcg), show::libvirt_hint(vnic, tcg)),
+        Paste { cloud_hypervisor: true, .. } => {
+            let hint = show::cloud_hypervisor_hint(vnic);
+            ("cloud-hypervisor", show::cloud_hypervisor(vnic), Some(hint.to_owned()))
+        }
+        _ => ("testpmd", show::testpmd(vnic)?, Some(show::TESTPMD_HINT.to_owned())),
+    })
 }

@@ -9,13 +9,13 @@ use serde_json::json;
 
 use crate::fault::{Fault, Kind};
 use crate::log::say;
-use crate::output::{clear_screen, print, print_next};
+use crate::output::{clear_screen, print, print_next, screen};
 use crate::rates::Rates;
 use crate::report::StatsReport;
-use crate::show;
+use crate::show::{self, Sort, View};
 
 use super::ask::Asking;
-use super::client::ask;
+use super::pattern::Pattern;
 
 /// Shortest and longest interval in seconds: no busy loop, no forgotten one.
 const SECONDS_MIN: f64 = 0.1;
@@ -42,9 +42,14 @@ impl FromStr for Interval {
 
 impl Asking {
     /// Shows rates until it is ended, or nobody reads them any more.
-    pub(super) fn watch(&self, name: Option<&str>, interval: Interval) -> Result<ExitCode, Fault> {
+    pub(super) fn watch(
+        &self,
+        names: &[Pattern],
+        interval: Interval,
+        sort: Option<Sort>,
+    ) -> Result<ExitCode, Fault> {
         let is_screen = !self.json && std::io::stdout().is_terminal();
-        let (mut before, mut asked) = (self.counters(name)?, Instant::now());
+        let (mut before, mut asked) = (self.counters(names)?, Instant::now());
         if is_screen {
             clear_screen()?;
             print(&format!("first rates in {} s", interval.0.as_secs_f64()))?;
@@ -52,13 +57,13 @@ impl Asking {
         let mut is_read = true;
         while is_read {
             std::thread::sleep(interval.0.saturating_sub(asked.elapsed()));
-            let (after, now) = (self.later_counters(name)?, Instant::now());
+            let (after, now) = (self.later_counters(names)?, Instant::now());
             if let Some(after) = &after {
                 let rates = Rates::between(&before, after, now - asked);
                 if is_screen {
                     clear_screen()?;
                 }
-                is_read = print_next(&self.block(&rates, is_screen))?;
+                is_read = print_next(&self.block(&rates, is_screen, sort))?;
             }
             (before, asked) = (after.unwrap_or_default(), now);
         }
@@ -66,8 +71,8 @@ impl Asking {
     }
 
     /// None while the switch process is started again, which then counts from zero.
-    fn later_counters(&self, name: Option<&str>) -> Result<Option<StatsReport>, Fault> {
-        match self.counters(name) {
+    fn later_counters(&self, names: &[Pattern]) -> Result<Option<StatsReport>, Fault> {
+        match self.counters(names) {
             Err(fault) if fault.kind == Kind::SwitchDown => {
                 say!("{fault}");
                 Ok(None)
@@ -76,16 +81,15 @@ impl Asking {
         }
     }
 
-    pub(super) fn counters(&self, name: Option<&str>) -> Result<StatsReport, Fault> {
-        ask(&self.dir, "stats", &name.map_or_else(|| json!({}), |name| json!({"name": name})))
-    }
-
     /// One interval: a screen, a line of JSON, or lines with an empty one behind them.
-    fn block(&self, rates: &Rates, is_screen: bool) -> String {
+    fn block(&self, rates: &Rates, is_screen: bool, sort: Option<Sort>) -> String {
+        let rows = if is_screen { screen().map(|screen| screen.rows) } else { None };
+        let sort = sort.unwrap_or(if is_screen { Sort::Rate } else { Sort::Name });
+        let view = View { sort, rows };
         match (self.json, is_screen) {
             (true, _) => json!(rates).to_string() + "\n",
-            (false, true) => show::rates(rates),
-            (false, false) => show::rates(rates) + "\n",
+            (false, true) => show::rates(rates, view),
+            (false, false) => show::rates(rates, view) + "\n",
         }
     }
 }

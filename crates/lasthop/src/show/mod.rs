@@ -26,7 +26,7 @@ pub(crate) use plan::{plan, plan_sum};
 pub(crate) use port::{port, port_added, port_list};
 pub(crate) use prometheus::prometheus;
 pub(crate) use qemu::{qemu, qemu_hint};
-pub(crate) use rates::rates;
+pub(crate) use rates::{Sort, View, rates};
 pub(crate) use stats::{conservation, stats, workers};
 pub(crate) use switch::{switch_added, switch_list};
 pub(crate) use testpmd::{TESTPMD_HINT, testpmd};

@@ -8,23 +8,78 @@ use super::table::Table;
 
 /// Name of the port that the switch itself sends from.
 const INTERNAL: &str = "internal";
+/// Lines around those of vnics: headings, all, those that are left out, and the one that the cursor is in.
+const FRAME_LINES: usize = 4;
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Sort {
+    /// By name
+    Name,
+    /// Those that move most
+    Rate,
+    /// Those that lose most
+    Drops,
+}
+
+/// How an interval is shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View {
+    pub(crate) sort: Sort,
+    /// Lines that there are; of more vnics than fit, those that move are shown.
+    pub(crate) rows: Option<usize>,
+}
+
+impl Sort {
+    fn order(self, ports: &mut [&PortRates]) {
+        let by = |value: fn(&PortRates) -> f64| {
+            move |one: &&PortRates, other: &&PortRates| value(other).total_cmp(&value(one))
+        };
+        match self {
+            Self::Name => {}
+            Self::Rate => ports.sort_by(by(moved)),
+            Self::Drops => ports.sort_by(by(PortRates::drops_per_s)),
+        }
+    }
+}
+
+/// Bits and drops of both directions: more than 0 for whatever is not idle.
+fn moved(port: &PortRates) -> f64 {
+    port.rx_bits_per_s + port.tx_bits_per_s + port.drops_per_s()
+}
 
 /// One interval: a line for each vnic and one for all, and the drops under it.
-pub(crate) fn rates(rates: &Rates) -> String {
-    let ports: Vec<&PortRates> = rates.ports.iter().filter(|port| port.name != INTERNAL).collect();
+pub(crate) fn rates(rates: &Rates, view: View) -> String {
+    let mut ports: Vec<&PortRates> = rates.ports.iter().filter(|port| port.name != INTERNAL).collect();
     if ports.is_empty() {
         return "no vnics; make one with: lasthop vnic add NAME\n".to_owned();
     }
+    let all = (ports.len() > 1).then(|| row(&sum(&ports)));
+    let rest = fit(&mut ports, view);
     let headings =
         ["VNIC", "STATE", ">FROM GUEST pkt/s", ">bit/s", ">TO GUEST pkt/s", ">bit/s", ">DROPPED pkt/s"];
     let mut table = Table::new(&headings);
-    for port in &ports {
-        table.row(row(port));
+    ports.iter().map(|port| row(port)).chain(all).for_each(|cells| table.row(cells));
+    let lines = table.text() + &rest + &ports.iter().map(|port| drop_lines(port)).collect::<String>();
+    let rows = view.rows.unwrap_or(usize::MAX);
+    lines.lines().take(rows).fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// Puts vnics into their order, and leaves out those that do not fit; a line on these.
+fn fit(ports: &mut Vec<&PortRates>, view: View) -> String {
+    view.sort.order(ports);
+    let room = view.rows.map_or(usize::MAX, |rows| rows.saturating_sub(FRAME_LINES).max(1));
+    if ports.len() <= room {
+        return String::new();
     }
-    if ports.len() > 1 {
-        table.row(row(&sum(&ports)));
+    let vnics = ports.len();
+    ports.retain(|port| moved(port) > 0.0);
+    let (moving, idle) = (ports.len(), vnics - ports.len());
+    ports.truncate(room);
+    match moving - ports.len() {
+        0 => format!("{idle} others are idle\n"),
+        more => format!("{more} more move less, {idle} are idle\n"),
     }
-    table.text() + &ports.iter().map(|port| drop_lines(port)).collect::<String>()
 }
 
 fn row(port: &PortRates) -> Vec<String> {
@@ -66,7 +121,7 @@ fn drop_lines(port: &PortRates) -> String {
 }
 
 /// A number with three digits that count, and its SI prefix: `12.3k`.
-fn short(number: f64) -> String {
+pub(super) fn short(number: f64) -> String {
     let mut scaled = number + 0.0; // the sum of nothing is -0
     for prefix in ["", "k", "M", "G"] {
         if scaled < 999.5 {
@@ -107,10 +162,9 @@ mod tests {
             rx_drops_per_s: [("same_port".to_owned(), rate)].into(),
             ..PortRates::default()
         };
-        let text = rates(&Rates {
-            seconds: 1.0,
-            ports: vec![port("internal", 9.0), port("a", 1500.0), port("b", 0.0)],
-        });
+        let all =
+            Rates { seconds: 1.0, ports: vec![port("internal", 9.0), port("a", 1500.0), port("b", 0.0)] };
+        let text = rates(&all, View { sort: Sort::Name, rows: None });
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("VNIC  STATE    FROM GUEST pkt/s"), "{text}");
         assert_eq!(
@@ -119,5 +173,28 @@ mod tests {
         );
         assert_eq!(lines[3].split_whitespace().collect::<Vec<_>>(), ["all", "1.50k", "0", "0", "0", "1.50k"]);
         assert_eq!(lines[4], "a dropped from guest: same_port 1.50k/s");
+    }
+
+    #[test]
+    fn of_many_vnics_those_that_move_most_are_shown() {
+        let port = |number: u32| PortRates {
+            name: format!("vm{number}"),
+            rx_bits_per_s: if number < 30 { f64::from(number) } else { 0.0 },
+            ..PortRates::default()
+        };
+        let all = Rates { seconds: 1.0, ports: (0..500).map(port).collect() };
+        let shown = |sort, rows| {
+            let text = rates(&all, View { sort, rows });
+            text.lines()
+                .map(|line| line.split_whitespace().next().unwrap_or_default().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let lines = shown(Sort::Rate, Some(24));
+        assert_eq!((lines.len(), &lines[1][..], &lines[20][..], &lines[21][..]), (23, "vm29", "vm10", "all"));
+        assert!(
+            rates(&all, View { sort: Sort::Rate, rows: Some(24) }).contains("9 more move less, 471 are idle")
+        );
+        assert_eq!(shown(Sort::Name, None).len(), 502);
+        assert_eq!(shown(Sort::Name, Some(40))[1..3], ["vm1", "vm2"]);
     }
 }

@@ -36,19 +36,8 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
 /// How busy workers were between two looks, in percent of a processor, and what they did since they started.
 pub(crate) fn workers(before: &StatsReport, stats: &StatsReport) -> String {
     let headings = [
-        "WORKER",
-        ">BUSY",
-        ">THREAD",
-        ">SLEEPS",
-        ">POLLS",
-        ">CROWDED",
-        ">VISITS",
-        ">BATCHES",
-        ">CONTENDED",
-        ">LEFT",
-        ">LEASED",
-        ">RETURNED",
-        ">WAKE-UPS",
+        "WORKER", ">BUSY", ">ON", ">SLEEPS", ">POLLS", ">CROWD", ">VISITS", ">BATCHES", ">CONT", ">LEFT",
+        ">LEASED", ">RETURN", ">WAKES",
     ];
     let mut table = Table::new(&headings);
     for worker in &stats.workers {

@@ -1,7 +1,17 @@
 //! Columns of text.
 
+use crate::output::screen;
+
+/// What stands between columns, and where there is little room.
+const WIDE: &str = "  ";
+const NARROW: &str = " ";
+/// Words that have shorter ones.
+const SHORT: &[(&str, &str)] = &[("waiting for guest", "no guest")];
+/// Columns that a name is cut to, at least.
+const WORD_MIN: usize = 8;
+
 /// A table whose columns are as wide as they must be.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Table {
     rows: Vec<Vec<String>>,
     /// Whether a column is numbers, which end at its right edge.
@@ -27,22 +37,96 @@ impl Table {
         self
     }
 
-    /// All lines, each with its end.
+    /// All lines, each with its end; in a terminal as wide as that, if it can be.
     pub(super) fn text(&self) -> String {
-        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(String::len).max();
-        let widths: Vec<usize> = (0..self.is_right.len()).map(|column| width(column).unwrap_or(0)).collect();
-        self.rows.iter().map(|row| self.line(row, &widths)).collect()
+        self.fitted(screen().map(|screen| screen.columns))
     }
 
-    fn line(&self, row: &[String], widths: &[usize]) -> String {
+    /// All lines, in so many columns if there is a limit. What does not fit is given single separators first, then words and numbers
+    /// that are shorter, and in the end names without their middle.
+    fn fitted(&self, columns: Option<usize>) -> String {
+        let Some(columns) = columns.filter(|columns| self.width(WIDE) > *columns) else {
+            return self.lines(WIDE);
+        };
+        if self.width(NARROW) <= columns {
+            return self.lines(NARROW);
+        }
+        let mut table =
+            Self { rows: self.rows.iter().map(|row| self.shortened(row)).collect(), ..self.clone() };
+        while let Some(excess) = table.width(NARROW).checked_sub(columns).filter(|excess| *excess > 0) {
+            if !table.cut_names(excess) {
+                break;
+            }
+        }
+        table.lines(NARROW)
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+        };
+        (0..self.is_right.len()).map(|column| width(column).unwrap_or(0)).collect()
+    }
+
+    fn width(&self, separator: &str) -> usize {
+        self.widths().iter().sum::<usize>() + separator.len() * self.is_right.len().saturating_sub(1)
+    }
+
+    fn shortened(&self, row: &[String]) -> Vec<String> {
+        let short = |(cell, is_right): (&String, &bool)| match (
+            SHORT.iter().find(|(long, _)| long == cell),
+            is_right,
+        ) {
+            (Some((_, short)), _) => (*short).to_owned(),
+            (None, true) => cell.parse::<u64>().map_or_else(|_| cell.clone(), short_count),
+            (None, false) => cell.clone(),
+        };
+        row.iter().zip(&self.is_right).map(short).collect()
+    }
+
+    /// Makes the widest column of words narrower, by `excess` at most. False if none can be.
+    fn cut_names(&mut self, excess: usize) -> bool {
+        let words = self.widths().into_iter().enumerate().filter(|(column, _)| !self.is_right[*column]);
+        let Some((column, width)) =
+            words.max_by_key(|(_, width)| *width).filter(|(_, width)| *width > WORD_MIN)
+        else {
+            return false;
+        };
+        let width = width.saturating_sub(excess).max(WORD_MIN);
+        self.rows.iter_mut().filter_map(|row| row.get_mut(column)).for_each(|cell| *cell = cut(cell, width));
+        true
+    }
+
+    fn lines(&self, separator: &str) -> String {
+        let widths = self.widths();
+        self.rows.iter().map(|row| self.line(row, &widths, separator)).collect()
+    }
+
+    fn line(&self, row: &[String], widths: &[usize], separator: &str) -> String {
         let cells = row.iter().zip(widths).zip(&self.is_right);
         let padded = cells.map(|((cell, width), is_right)| match is_right {
             true => format!("{cell:>width$}"),
             false => format!("{cell:<width$}"),
         });
-        let line = padded.collect::<Vec<_>>().join("  ");
+        let line = padded.collect::<Vec<_>>().join(separator);
         format!("{}\n", line.trim_end())
     }
+}
+
+/// A text of so many characters at most, with the beginning and the end of a longer one.
+fn cut(text: &str, width: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= width {
+        return text.to_owned();
+    }
+    let (first, last) = (width / 2, width - width / 2 - 1);
+    let ends = letters[..first].iter().chain(['\u{2026}'].iter()).chain(&letters[letters.len() - last..]);
+    ends.collect()
+}
+
+/// A count of five digits and more in four or five characters.
+fn short_count(count: u64) -> String {
+    if count < 10_000 { count.to_string() } else { super::rates::short(count as f64) }
 }
 
 #[cfg(test)]
@@ -56,5 +140,20 @@ mod tests {
         table.row(["longer".into(), "1000000".into(), String::new()]);
         assert_eq!(table.text(), "NAME      COUNT  WHY\na             1  x\nlonger  1000000\n");
         assert_eq!(table.without(1).text(), "NAME    WHY\na       x\nlonger\n");
+    }
+
+    #[test]
+    fn a_table_fits_the_terminal() {
+        let mut table = Table::new(&["NAME", "STATE", ">COUNT"]);
+        table.row(["tenant-42-web-frontend-01".into(), "waiting for guest".into(), "1234567890".into()]);
+        table.row(["vm1".into(), "running".into(), "9999".into()]);
+        let widest = |columns| table.fitted(Some(columns)).lines().map(|line| line.chars().count()).max();
+        assert_eq!((widest(200), widest(55), widest(54)), (Some(56), Some(54), Some(54)));
+        for columns in 24..=56 {
+            assert!(widest(columns) <= Some(columns), "{columns}: {}", table.fitted(Some(columns)));
+        }
+        let expected = "NAME          STATE    COUNT\ntenant\u{2026}end-01 no guest 1.23G\nvm1           running   9999\n";
+        assert_eq!(table.fitted(Some(28)), expected);
+        assert_eq!(table.fitted(Some(5)).lines().count(), 3, "what cannot fit is shown");
     }
 }

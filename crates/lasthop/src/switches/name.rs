@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::fault::Fault;
 use crate::vnic::check_name;
 
-/// A name as a vnic's: `[A-Za-z0-9._-]{1,32}`.
+/// A name as a vnic's: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct SwitchName(String);
@@ -68,7 +68,7 @@ mod tests {
         for name in ["a", "default", "tenant-7.prod_x", "control"] {
             assert_eq!(name.parse::<SwitchName>().map(String::from), Ok(name.to_owned()));
         }
-        for name in ["", "a b", "a/b", "a,b", &"x".repeat(33)] {
+        for name in ["", "a b", "a/b", "a,b", &"x".repeat(65)] {
             let fault = name.parse::<SwitchName>().expect_err(name);
             assert!(fault.message.contains("name of a switch"), "{fault}");
         }

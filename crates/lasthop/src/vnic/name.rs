@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 
-/// Longest name, in bytes: it is part of a socket's path, which may have 107.
-const NAME_BYTES_MAX: usize = 32;
+/// Longest name, in bytes: it is part of a socket's path, which may have 107, and leaves 38 to its directory. A UUID has 36.
+const NAME_BYTES_MAX: usize = 64;
 /// Names that mean something else: the switch's own port, and the control socket's file.
 const RESERVED: &[&str] = &["internal", "control", ".", ".."];
 
-/// A name that is fit for a file, a table and a log line: `[A-Za-z0-9._-]{1,32}`.
+/// A name that is fit for a file, a table and a log line: `[A-Za-z0-9._-]{1,64}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Name(String);
@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn names_are_letters_digits_and_three_signs() {
-        for name in ["a", "vm1", "web-01.prod_x", &"x".repeat(32)] {
+        for name in ["a", "vm1", "web-01.prod_x", &"x".repeat(64)] {
             assert_eq!(name.parse::<Name>().map(String::from), Ok(name.to_owned()));
         }
-        for name in ["", "a b", "a/b", "ä", "a,b", "internal", "control", ".", "..", &"x".repeat(33)] {
+        for name in ["", "a b", "a/b", "ä", "a,b", "internal", "control", ".", "..", &"x".repeat(65)] {
             assert!(name.parse::<Name>().is_err(), "{name}");
         }
     }

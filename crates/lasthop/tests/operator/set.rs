@@ -169,3 +169,25 @@ fn different_mtus_are_warned_of() {
     switch.ask(&["vnic", "set", "two", "mtu=9000"]).ok();
     assert!(!switch.ask(&["vnic", "list"]).ok().contains("warning"));
 }
+
+#[test]
+fn several_vnics_are_changed_shown_and_deleted_at_once() {
+    let long = "0f3e1c52-8d0a-4b6e-9c1f-2a7d5e6b8c90-0f3e1c52-8d0a-4b6e-9c1f-2a7"; // 64 letters; a UUID has 36
+    let switch = Switch::start(&["--vnic", "vm01", "--vnic", "vm02", "--vnic", "web", "--vnic", long]);
+    switch.ask(&["vnic", "set", "vm0*", "web", "mtu=1400"]).ok();
+    let mtu = |name: &str| switch.json(&["vnic", "show", name])["mtu"].as_u64();
+    assert_eq!((mtu("vm01"), mtu("vm02"), mtu("web"), mtu(long)), (Some(1400), Some(1400), Some(1400), None));
+    let shown = switch.json(&["vnic", "show", "vm01", "web"]);
+    assert_eq!((&shown[0]["name"], &shown[1]["name"]), (&json!("vm01"), &json!("web")));
+    let stats = switch.json(&["stats", "vm0*"]);
+    let names: Vec<&str> =
+        stats["ports"].as_array().expect("ports").iter().filter_map(|port| port["name"].as_str()).collect();
+    assert_eq!(names, ["vm01", "vm02"]);
+    assert!(switch.ask(&["stats", "web", "wep"]).refused().contains("no vnic \"wep\"; did you mean \"web\""));
+    assert!(switch.ask(&["vnic", "del", "x*"]).refused().contains("no name is like \"x*\""));
+    assert_eq!(
+        switch.ask(&["vnic", "del", "vm0?", long]).ok(),
+        format!("deleted vm01\ndeleted vm02\ndeleted {long}\n")
+    );
+    assert_eq!(switch.json(&["vnic", "list"])["vnics"].as_array().map(Vec::len), Some(1));
+}
