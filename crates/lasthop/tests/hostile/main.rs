@@ -3,7 +3,9 @@
 
 mod apart;
 mod descriptors;
+mod memory;
 mod sessions;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 mod taken_over;

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,9 +45,13 @@ pub(crate) struct Rogue {
 
 impl Rogue {
     pub(crate) fn connect(switch: &Switch, vnic: &str) -> Self {
-        let stream = eventually("the vnic's socket", || {
-            UnixStream::connect(switch.path(&format!("{vnic}.sock"))).ok()
-        });
+        Self::at(&switch.dir(), vnic)
+    }
+
+    /// For one in a thread of its own, which knows the switch's directory.
+    pub(crate) fn at(dir: &Path, vnic: &str) -> Self {
+        let path = dir.join(format!("{vnic}.sock"));
+        let stream = eventually("the vnic's socket", || UnixStream::connect(&path).ok());
         Self::over(stream)
     }
 
@@ -170,14 +175,20 @@ impl Rogue {
 
     /// A whole session as any other, with rings that run: `pairs` of them, with eventfds.
     pub(crate) fn attach(switch: &Switch, vnic: &str, pairs: u16) -> (Self, Desk) {
-        let (mut rogue, desk) = (Self::connect(switch, vnic), Desk::new(pairs));
+        let session = Self::start(&switch.dir(), vnic, pairs);
+        eventually("the rogue's rings", || (switch.port(vnic)["state"] == "running").then_some(()));
+        session
+    }
+
+    /// The same, without a look whether they run.
+    pub(crate) fn start(dir: &Path, vnic: &str, pairs: u16) -> (Self, Desk) {
+        let (mut rogue, desk) = (Self::at(dir, vnic), Desk::new(pairs));
         rogue.negotiate();
         rogue.share(&desk, &[]);
         for index in 0..2 * pairs {
             rogue.start_ring(index, Some(desk.kick.as_fd()), Some(desk.call.as_fd())).expect("sent");
         }
         rogue.await_turn();
-        eventually("the rogue's rings", || (switch.port(vnic)["state"] == "running").then_some(()));
         (rogue, desk)
     }
 
