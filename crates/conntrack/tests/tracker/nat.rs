@@ -319,3 +319,29 @@ fn what_cannot_be_translated_for_want_of_headers_is_refused_and_not_remembered()
     let verdict = bench.tracker.track(&image, &CtMetadata::default(), &request, bench.now_ms);
     assert_eq!(verdict.metadata.state, crate::bench::INVALID);
 }
+
+#[test]
+fn tags_and_extension_headers_are_looked_behind() {
+    let request = nat(SRC, ("2001:db8::1", ""), Some((5000, 5000)));
+    let plain = Tcp::new(at("[fd00::1]:1000"), at("[2001:db8::2]:80"), SYN, 1, 0).frame();
+    let wanted = Bench::default().pass(&plain, &request).1;
+    let with = |at: usize, bytes: &[u8], frame: &[u8]| [&frame[..at], bytes, &frame[at..]].concat();
+    let tagged = |frame: &[u8]| with(12, &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6], frame);
+    // Destination options of eight bytes, which the pseudo header leaves out.
+    let extended = |frame: &[u8]| {
+        let mut frame = with(54, &[6, 0, 1, 4, 0, 0, 0, 0], frame);
+        (frame[19], frame[20]) = (frame[19] + 8, 60);
+        frame
+    };
+    let both = |frame: &[u8]| tagged(&extended(frame));
+    let forms = [
+        (tagged(&plain), tagged(&wanted)),
+        (extended(&plain), extended(&wanted)),
+        (both(&plain), both(&wanted)),
+    ];
+    for (frame, wanted) in forms {
+        let verdict = Bench::default().track(&frame, &CtMetadata::default(), &request);
+        assert_eq!(verdict.metadata.state, NEW | SNAT);
+        assert_eq!(verdict.rewrites.applied(&frame), wanted);
+    }
+}
