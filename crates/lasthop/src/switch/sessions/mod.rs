@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use lasthop_engine::PortDevice;
@@ -59,7 +59,10 @@ pub(super) struct Arrival {
 /// A session as the main thread knows it.
 struct Guest {
     port: String,
-    shared: Arc<Shared>,
+    /// Its thread has it, and nothing of it is left when that ends.
+    shared: Weak<Shared>,
+    /// For the next session of its port.
+    allowance: Arc<Mutex<Allowance>>,
     /// Disconnected when the session is over, and nothing is left of it.
     over: Receiver<Infallible>,
 }
@@ -76,7 +79,7 @@ struct Shared {
     is_resting: AtomicBool,
     wants_write: AtomicBool,
     hears_of_link: AtomicBool,
-    allowance: Mutex<Allowance>,
+    allowance: Arc<Mutex<Allowance>>,
 }
 
 /// Whether sessions are served.
@@ -134,7 +137,7 @@ impl Sessions {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|error| Fault::internal("create an eventfd", error))?;
         let (socket, (end, over)) = (session.socket(), channel());
-        let allowance = self.take_allowance(&port);
+        let allowance = Arc::new(Mutex::new(self.take_allowance(&port)));
         let shared = Arc::new(Shared {
             doorbell,
             is_link_up: AtomicBool::new(is_link_up),
@@ -143,14 +146,14 @@ impl Sessions {
             wants_write: AtomicBool::new(false),
             hears_of_link: AtomicBool::new(session.hears_of_link()),
             session: Mutex::new(Some(session)),
-            allowance: Mutex::new(allowance),
+            allowance: Arc::clone(&allowance),
         });
         let turns = self.watch.watch(Some(port.clone()));
         let (reports, hold) = (Arc::clone(&self.reports), Arc::clone(&self.hold));
         let company = Company { reports, hold, turns, over: end };
-        let thread = SessionThread::new((port.clone(), attachment), Arc::clone(&shared), socket, company);
-        self.waiting.push(thread);
-        self.guests.insert(attachment, Guest { port, shared, over });
+        let guest = Guest { port: port.clone(), shared: Arc::downgrade(&shared), allowance, over };
+        self.waiting.push(SessionThread::new((port, attachment), shared, socket, company));
+        self.guests.insert(attachment, guest);
         Ok(())
     }
 
@@ -158,7 +161,7 @@ impl Sessions {
     fn take_allowance(&mut self, port: &str) -> Allowance {
         let before = self.guests.values().rev().find(|guest| guest.port == port);
         let allowance =
-            before.map_or_else(|| Allowance::new(Instant::now()), |guest| *guest.shared.allowance());
+            before.map_or_else(|| Allowance::new(Instant::now()), |guest| *locked(&guest.allowance));
         self.guests.retain(|_, guest| !guest.is_over() || guest.port != port);
         allowance
     }
@@ -182,7 +185,7 @@ impl Sessions {
     pub(super) fn set_stage(&mut self, stage: Stage) {
         self.hold.0.store(stage as u8, Ordering::SeqCst);
         if stage == Stage::Serving {
-            self.guests.values().for_each(|guest| guest.shared.ring());
+            self.guests.values().filter_map(|guest| guest.shared.upgrade()).for_each(|shared| shared.ring());
         }
     }
 
@@ -195,7 +198,8 @@ impl Sessions {
     pub(super) fn look<R>(&self, look: impl Fn(&str, &Session<PortDevice>) -> R) -> Vec<R> {
         let until = Instant::now() + LOOK_PATIENCE;
         let seen = self.guests.values().filter_map(|guest| {
-            let session = guest.shared.session_until(until)?;
+            let shared = guest.shared.upgrade()?;
+            let session = shared.session_until(until)?;
             Some(look(&guest.port, session.as_ref()?))
         });
         seen.collect()
@@ -205,12 +209,12 @@ impl Sessions {
     /// is no guest.
     pub(super) fn set_link(&self, port: &str, up: bool) -> Option<bool> {
         let of_port = |guest: &&Guest| guest.port == port && !guest.is_over();
-        let guest = self.guests.values().rev().find(of_port)?;
-        if guest.shared.is_link_up.swap(up, Ordering::SeqCst) == up {
+        let shared = self.guests.values().rev().find(of_port)?.shared.upgrade()?;
+        if shared.is_link_up.swap(up, Ordering::SeqCst) == up {
             return None;
         }
-        guest.shared.ring();
-        Some(guest.shared.hears_of_link.load(Ordering::SeqCst))
+        shared.ring();
+        Some(shared.hears_of_link.load(Ordering::SeqCst))
     }
 
     /// Hangs up on the guest of a port that goes away.
@@ -227,9 +231,9 @@ impl Sessions {
     fn end(&mut self, is_to_end: impl Fn(&Guest) -> bool, patience: Duration) {
         self.start_threads();
         let ending: Vec<&Guest> = self.guests.values().filter(|guest| is_to_end(guest)).collect();
-        for guest in &ending {
-            guest.shared.is_unwanted.store(true, Ordering::SeqCst);
-            guest.shared.ring();
+        for shared in ending.iter().filter_map(|guest| guest.shared.upgrade()) {
+            shared.is_unwanted.store(true, Ordering::SeqCst);
+            shared.ring();
         }
         let until = Instant::now() + patience;
         ending.iter().for_each(|guest| guest.await_end(until));
@@ -250,9 +254,14 @@ impl Guest {
 
     /// One that is at work is not.
     fn is_resting(&self) -> bool {
-        let session = self.shared.try_session();
+        let Some(shared) = self.shared.upgrade() else { return true };
+        let session = shared.try_session();
         session.is_some_and(|session| session.as_ref().is_none_or(Session::is_resting))
     }
+}
+
+fn locked(allowance: &Mutex<Allowance>) -> MutexGuard<'_, Allowance> {
+    allowance.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
@@ -280,7 +289,7 @@ impl Shared {
     }
 
     fn allowance(&self) -> MutexGuard<'_, Allowance> {
-        self.allowance.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.allowance)
     }
 
     /// Has others see how the session is.

@@ -99,9 +99,9 @@ impl SessionThread {
             }
         };
         self.end();
-        let Self { port: name, attachment, reports, over, .. } = self;
+        let Self { port: name, attachment, reports, over, shared, socket, .. } = self;
         // Before the supervisor is told: the next guest may come at once.
-        drop(over);
+        drop((shared, socket, over));
         why.into_iter().for_each(|why| {
             reports.report(&Report::Detached { name: name.clone(), attachment, why });
         });
