@@ -41,7 +41,7 @@ fn guests_do_not_notice(words: &[&str], options: GuestOptions) {
             let starts = switch.log().matches("running again").count();
             (starts == round as usize + 1).then_some(())
         });
-        held.push((kept_open(switch.pid()), kept_open(process)));
+        held.push(eventually("that nothing is opened or closed", || settled(&switch, process)));
     }
     let counts: Vec<_> = held.iter().map(|(supervisor, process)| (supervisor.len(), process.len())).collect();
     assert!(counts.windows(2).all(|pair| pair[0] == pair[1]), "descriptors leak: {held:#?}");
@@ -127,6 +127,13 @@ fn a_guest_that_leaves_during_the_gap_is_gone() {
     let (mut one, mut two) = (guest(&switch, "one", ONE), two);
     send(&mut one, &frame(TWO, ONE, 1, 60));
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
+}
+
+/// What supervisor and switch process have open, if that is the same a moment later.
+fn settled(switch: &Switch, process: u32) -> Option<(BTreeMap<u32, String>, BTreeMap<u32, String>)> {
+    let now = (kept_open(switch.pid()), kept_open(process));
+    std::thread::sleep(Duration::from_millis(50));
+    (now == (kept_open(switch.pid()), kept_open(process))).then_some(now)
 }
 
 /// What a process has open, but for what it is just looking through: guests wait no more when a process's threads are slowed down again.

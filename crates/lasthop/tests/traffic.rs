@@ -2,11 +2,13 @@
 
 mod support;
 
+use std::time::Duration;
+
 use lasthop_guest::{Guest, GuestListener, GuestOptions};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, running, send};
-use support::{Switch, eventually, signal};
+use support::{Switch, eventually, fds, signal};
 
 #[test]
 fn frames_pass_between_two_guests_unchanged() {
@@ -91,6 +93,15 @@ fn an_address_that_is_not_the_vnics_own_is_refused() {
 }
 
 #[test]
+fn a_guest_that_is_gone_leaves_no_descriptor() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let process = switch.switch_pid().expect("a switch process");
+    let before = fds(process);
+    drop((guest(&switch, "one", ONE), guest(&switch, "two", TWO)));
+    eventually("descriptors as before", || (fds(process) == before).then_some(()));
+}
+
+#[test]
 fn a_guest_that_serves_is_connected_to() {
     let switch = Switch::start(&["--vnic", "one,mode=connect", "--vnic", "two"]);
     let listener = GuestListener::bind(switch.path("one.sock")).expect("bound");
@@ -133,7 +144,10 @@ fn a_vnic_that_is_deleted_hangs_up_on_its_guest() {
     switch.ask(&["vnic", "add", "two"]).ok();
     let mut two = guest(&switch, "two", TWO);
     let hello = frame(TWO, ONE, 3, 60);
-    send(&mut one, &hello);
+    eventually("a frame, once that flow is gone", || {
+        send(&mut one, &hello);
+        two.wait(Some(Duration::from_millis(100))).expect("connected").then_some(())
+    });
     assert_eq!(receive(&mut two), hello);
 }
 
