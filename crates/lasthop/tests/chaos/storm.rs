@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::action::{Action, garbage, half, may_die};
+use crate::action::{Action, garbage, half, may_die, rogue};
 use crate::crew::{Count, Member, Setting, vnic};
 use crate::outsiders::{self, Outsiders};
 use crate::random::Random;
+use crate::support::rogue::Rogue;
 use crate::support::{Switch, eventually, is_alive, open_files, signal};
 use crate::watch::{Holding, guest_mappings};
 
@@ -215,6 +216,7 @@ impl Storm {
             Action::Garbage(seed) => {
                 self.strangers(guest).into_iter().for_each(|socket| garbage(socket, seed));
             }
+            Action::Rogue(seed) => rogue(&Rogue::connect(&self.switch, NOBODY), seed),
             _ => {}
         }
     }
