@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lasthop_vhost::message::{Message, request};
 use rustix::process::Signal;
@@ -15,7 +15,8 @@ use crate::support::victims::Victims;
 use crate::support::{eventually, signal};
 
 /// Times that features are set, each of which stops and starts all rings: many times what a session may do at once.
-const TOGGLES: usize = 200;
+const TOGGLES: usize = 150;
+const AT_ONCE: usize = 48;
 /// Longer than what makes the supervisor believe that a switch process dies of its guests.
 const LIFE: Duration = Duration::from_millis(300);
 
@@ -23,6 +24,11 @@ const LIFE: Duration = Duration::from_millis(300);
 fn rings_that_are_started_without_end_are_slowed_down_and_delay_nobody() {
     let mut victims = Victims::beside(&["bad,queues=16"]);
     let (mut rogue, _desk) = Rogue::attach(&victims.switch, "bad", 16);
+    // Within what it may take at once.
+    let start = Instant::now();
+    rogue.toggle_features(AT_ONCE).expect("written");
+    rogue.await_turn();
+    let took = start.elapsed();
     rogue.toggle_features(TOGGLES).expect("there is room for all of them");
     rogue.send(request::GET_FEATURES, &[], &[]).expect("written");
     for _ in 0..3 {
@@ -31,8 +37,8 @@ fn rings_that_are_started_without_end_are_slowed_down_and_delay_nobody() {
         victims.operate();
     }
     victims.attach_another();
-    // Others were served first: by its share of the time it is not through yet.
-    rogue.set_patience(Duration::from_millis(1));
+    // Three times as many would have taken three times as long, or somewhat more: by its share of the time it is not through yet.
+    rogue.set_patience(6 * took);
     assert!(rogue.answer().is_err(), "it was not slowed down");
     victims.upgrade();
     victims.talk_anew(5);
