@@ -23,8 +23,9 @@ use super::{Stage, Switch, no_descriptor};
 const REST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// How long sessions that are in the middle of something may take to come to rest. Whoever is then still is left behind, as by a death
-/// of this process: its guest has to connect again.
-const CALM_PATIENCE: Duration = Duration::from_millis(300);
+/// of this process: its guest has to connect again. Packets pass meanwhile, and a front end that is merely slow, as on a machine whose
+/// CPUs are all taken, is not to lose its session.
+const CALM_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked whether they have.
 const CALM_PAUSE: Duration = Duration::from_millis(2);
 
