@@ -274,7 +274,15 @@ fn mistake(text: &str, error: &toml::de::Error) -> Mistake {
     let span = error.span().unwrap_or_default();
     let lines = line_of(text, span.start)..=line_of(text, span.end.saturating_sub(1).max(span.start));
     let words = || error.message().trim().replace('\n', ", ");
-    Mistake::new(lines, names::unknown_key(error.message()).unwrap_or_else(words))
+    let single = || single_table(text.get(span.clone()).unwrap_or_default(), error.message());
+    Mistake::new(lines.clone(), names::unknown_key(error.message()).or_else(single).unwrap_or_else(words))
+}
+
+/// `[vnic]` where there may be several: everybody's first mistake.
+fn single_table(heading: &str, message: &str) -> Option<String> {
+    let name = heading.trim_start().strip_prefix('[')?.split(']').next()?;
+    let is_single = message.starts_with("invalid type: map, expected a sequence") && !name.starts_with('[');
+    is_single.then(|| format!("[{name}] is one table, and there may be several: write [[{name}]]"))
 }
 
 fn line_of(text: &str, offset: usize) -> usize {
@@ -368,6 +376,8 @@ mod tests {
             ("[[vnic]]\nname = \"a\"\nqueus = 1", 3, "did you mean \"queues\""),
             ("[[vnic]]\nname = \"a\"\n\nmac = \"01:00:00:00:00:01\"", 4, "unicast"),
             ("[[vnic]]\nname = \"a\"\nqueues = 99", 3, "1 to 32"),
+            ("workers = 1\n[vnic]\nname = \"a\"", 2, "write [[vnic]]"),
+            ("hysteresis-us = \"200us\"", 1, "a whole number of microseconds"),
             ("[[vnic]]\nname = \"a\"\nqueues = \"2\"", 3, "queues must be a whole number from 1 to 32"),
             ("[[vnic]]\nname = \"a\"\nqueues = 70000", 3, "queues must be a whole number from 1 to 32"),
             ("[[vnic]]\nname = \"a\"\nmtu = 9", 3, "68 to 65535"),

@@ -12,7 +12,7 @@ const HYSTERESIS_US_MAX: u32 = 10_000;
 
 /// A time in microseconds, 0 (sleep at once) to 10000. Of the switch's workers and the driver's threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "i64")]
+#[serde(try_from = "serde_json::Value")]
 pub(crate) struct Hysteresis(pub(crate) u32);
 
 impl Default for Hysteresis {
@@ -27,6 +27,15 @@ impl TryFrom<i64> for Hysteresis {
     fn try_from(number: i64) -> Result<Self, Fault> {
         let number = u32::try_from(number).ok().filter(|number| *number <= HYSTERESIS_US_MAX);
         number.map(Self).ok_or_else(out_of_range)
+    }
+}
+
+/// From a number only: in text it would have a unit.
+impl TryFrom<serde_json::Value> for Hysteresis {
+    type Error = Fault;
+
+    fn try_from(value: serde_json::Value) -> Result<Self, Fault> {
+        value.as_i64().ok_or_else(out_of_range)?.try_into()
     }
 }
 

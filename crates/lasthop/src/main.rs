@@ -36,6 +36,7 @@ mod hysteresis;
 mod ipc;
 mod links;
 mod log;
+mod mac;
 mod names;
 mod notify;
 mod orders;

@@ -136,11 +136,13 @@ fn cannot_create(path: &Path, error: &std::io::Error) -> Fault {
 
 fn lock(dir: &Path) -> Result<File, Fault> {
     let path = dir.join("lock");
-    let failed = |error: &dyn std::fmt::Display| {
-        Fault::socket(format!(
-            "cannot lock \"{}\": {error}; run as its owner, or use another --dir",
-            path.display()
-        ))
+    let failed = |error: &std::io::Error| {
+        let remedy = match error.kind() {
+            ErrorKind::StorageFull => "free some room there (df, df -i), or use another --dir",
+            ErrorKind::ReadOnlyFilesystem => "use another --dir",
+            _ => "run as its owner, or use another --dir",
+        };
+        Fault::socket(format!("cannot lock \"{}\": {error}; {remedy}", path.display()))
     };
     for _ in 0..LOCK_TRIES_MAX {
         let mut options = OpenOptions::new();
@@ -153,10 +155,10 @@ fn lock(dir: &Path) -> Result<File, Fault> {
             // Its last owner has removed the file between our two calls.
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(in_use(dir, &mut file)),
-            Err(error) => return Err(failed(&error)),
+            Err(error) => return Err(failed(&error.into())),
         }
     }
-    Err(failed(&"it changes all the time"))
+    Err(failed(&std::io::Error::other("it changes all the time")))
 }
 
 fn is_current(file: &File, path: &Path) -> bool {

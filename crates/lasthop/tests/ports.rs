@@ -445,3 +445,21 @@ fn a_wire_that_is_a_bridges_port_is_warned_of_and_the_loopback_is_refused() {
     assert!(refused.err.contains("no Ethernet device"), "{}", refused.err);
     assert_eq!(refused.code, Some(2));
 }
+
+#[test]
+fn the_hosts_port_has_the_same_address_after_each_start() {
+    if !may() {
+        return;
+    }
+    let host = Namespace::new();
+    let mac = || {
+        let mut switch = Switch::start_in(host.name(), &["--host-port", "br0=192.0.2.1/24", "--vnic", "vm1"]);
+        let mac = eventually("an address", || {
+            switch.json(&["port", "show", "br0"])["mac"].as_str().map(str::to_owned)
+        });
+        assert_eq!(switch.end().code(), Some(0));
+        mac
+    };
+    let first = mac();
+    assert_eq!((&first[..9], mac()), ("02:6c:68:", first.clone()));
+}

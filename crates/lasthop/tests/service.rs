@@ -65,7 +65,7 @@ fn a_life_is_told_from_its_start_to_its_end() {
     assert_eq!(manager.heard(), format!("STATUS=2 vnics, module {module}; 1 attached"));
     signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
     let text = manager.heard_of("was started again");
-    assert!(text.ends_with("started again 1 times, the last one was killed by signal 9"), "{text}");
+    assert!(text.ends_with("started again 1 time, the last one was killed by signal 9"), "{text}");
     assert!(!text.contains("READY"), "{text}");
     assert_eq!(switch.end().code(), Some(0));
     assert!(manager.heard_of("STOPPING=1").contains("STATUS="));

@@ -22,12 +22,18 @@ use super::client::ask;
 /// Exit status when the switch is not what the file asks for: with `--dry-run`, or since it takes a restart.
 const DIFFERS: u8 = 3;
 
-/// Looks at the file as `run` would, and tells of all mistakes; without one, writes what files look like.
+/// The file of the service.
+const SERVICE_FILE: &str = "/etc/lasthop/lasthop.toml";
+
+/// Writes what files look like.
+pub(super) fn schema() -> Result<ExitCode, Fault> {
+    print(config::SCHEMA)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Looks at a file as `run` would, and tells of all mistakes.
 pub(super) fn check(file: Option<&Path>, dir: Option<&Path>, json: bool) -> Result<ExitCode, Fault> {
-    let Some(file) = file else {
-        print(config::SCHEMA)?;
-        return Ok(ExitCode::SUCCESS);
-    };
+    let file = file.unwrap_or(Path::new(SERVICE_FILE));
     // Without a run directory the default paths of sockets are not known, and nothing is wrong with them.
     let dir = rundir::choose(dir).unwrap_or_default();
     let mistakes = match config::read_all(file)? {

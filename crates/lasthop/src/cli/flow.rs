@@ -9,11 +9,13 @@ use lasthop_control::client::{Client, ClientError};
 use lasthop_control::family::{DatapathMessage, FlowMessage};
 use lasthop_control::format::{self, Style};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::ask::Asking;
-use super::client::unreachable;
+use super::client::{ask, unreachable};
 use super::flow_join;
 use crate::clock;
+use crate::config::FLOW;
 use crate::fault::{Fault, Kind};
 use crate::names;
 use crate::rundir::datapath_socket;
@@ -87,6 +89,7 @@ impl Asking {
         let (datapath, more, names) = match command {
             FlowCommand::Show { datapath, more, names } => (datapath, more, names),
             FlowCommand::Join { one, other, datapath } => {
+                self.refuse_embedded(&datapath)?;
                 let joined = flow_join::join(&self.dir, &datapath, [one, other])
                     .map_err(|error| failed(&self.dir, error.into()))?;
                 return self.show(&joined, |joined| {
@@ -102,6 +105,27 @@ impl Asking {
             return self.show(&FlowList { flows }, |_| String::new());
         }
         self.show(&(), |()| text(&tables, shown, now_ms))
+    }
+}
+
+impl Asking {
+    /// Refuses a switch whose embedded controller has flows of its own: others go before or behind them as it happens.
+    fn refuse_embedded(&self, switch: &str) -> Result<(), Fault> {
+        let config: Value = ask(&self.dir, "config.show", &json!({}))?;
+        let others = config["switches"].as_array().into_iter().flatten();
+        let named = others.into_iter().find(|other| other["name"] == switch);
+        let settings = named.or((switch == "default").then_some(&config));
+        let is_embedded = |settings: &Value| {
+            settings["module"].as_str().is_none_or(|module| module == FLOW)
+                && settings["controller"].as_str().is_none_or(|controller| controller == "embedded")
+        };
+        if !settings.is_some_and(is_embedded) {
+            return Ok(());
+        }
+        Err(Fault::refused(format!(
+            "switch {switch} has the embedded controller, whose flows would go before or behind these as it happens; first: \
+             lasthop switch set {switch} controller=none"
+        )))
     }
 }
 

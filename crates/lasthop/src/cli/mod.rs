@@ -74,8 +74,8 @@ enum Command {
     Switch(SwitchCommand),
     /// Look for mistakes in a configuration file, all at once, without running it
     Check {
-        /// The file
-        #[arg(short, long, value_name = "FILE", required_unless_present = "schema")]
+        /// The file [default: /etc/lasthop/lasthop.toml, the service's]
+        #[arg(short, long, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Write the file's JSON Schema instead, for an editor
         #[arg(long, conflicts_with = "config")]
@@ -156,8 +156,7 @@ enum Command {
     Version,
     /// Write the script that completes this command line in a shell
     Completions { shell: generate::Shell },
-    /// Write manual pages into a directory (for packages)
-    #[command(hide = true)]
+    /// Write manual pages into a directory
     Man {
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
@@ -371,6 +370,7 @@ pub(crate) fn run() -> Result<ExitCode, Fault> {
     }
     match command {
         Command::Bench(args) => bench::run(args, json),
+        Command::Check { schema: true, .. } => apply::schema(),
         Command::Check { config, .. } => apply::check(config.as_deref(), dir.as_deref(), json),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(&out),

@@ -58,9 +58,17 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
     }
     let switches = switches(dir, processes);
     if let Some((process, _)) = switches.iter().find(|(_, other)| other == dir) {
+        let why = match kind {
+            Some(ErrorKind::NotFound) => format!("its control socket {} was removed", path.display()),
+            _ => fault.message.clone(),
+        };
         return Verdict::broken(
-            format!("the switch in {shown} (process {}) cannot be asked: {}", process.pid, fault.message),
-            format!("its control socket {} was removed, or it is stuck: restart it", path.display()),
+            format!("the switch in {shown} (process {}) cannot be asked: {why}", process.pid),
+            format!(
+                "restart it: systemctl restart lasthop, which guests stay attached to; without a service kill {} and start it again, and \
+                 guests have to connect again",
+                process.pid
+            ),
         );
     }
     if let Some((_, nearest)) = switches.first() {

@@ -27,6 +27,9 @@ pub(crate) struct Process {
 /// Words that command lines of vhost-user front ends have: QEMU, Cloud Hypervisor, DPDK, User Mode Linux.
 const FRONT_END_WORDS: &[&str] = &["vhost-user", "vhost_user", "virtio_user", "virtio_uml"];
 
+/// What a kernel in user mode is told its socket by.
+const UML_DEVICE: &str = "virtio_uml.device=";
+
 impl Process {
     /// None if there is no such process any more, or it may not be looked at.
     pub(crate) fn read(pid: i32) -> Option<Self> {
@@ -60,6 +63,11 @@ impl Process {
 
     fn is_front_end(&self) -> bool {
         self.arguments.iter().any(|argument| FRONT_END_WORDS.iter().any(|word| argument.contains(word)))
+    }
+
+    /// A guest that is its own front end.
+    pub(crate) fn is_user_mode_linux(&self) -> bool {
+        self.arguments.iter().any(|argument| argument.starts_with(UML_DEVICE))
     }
 
     /// "qemu-system-x86 (process 12)".
@@ -218,7 +226,7 @@ fn value<'a>(argument: &'a str, key: &str) -> Option<&'a str> {
 
 /// Sockets that one argument names.
 fn paths(argument: &str) -> Vec<PathBuf> {
-    if let Some(device) = argument.strip_prefix("virtio_uml.device=") {
+    if let Some(device) = argument.strip_prefix(UML_DEVICE) {
         return device.split(':').next().map(PathBuf::from).into_iter().collect();
     }
     ["path", "socket"].iter().filter_map(|key| value(argument, key)).map(PathBuf::from).collect()

@@ -1,9 +1,9 @@
 //! A vnic as arguments for Cloud Hypervisor.
 
+use crate::mac;
 use crate::report::VnicReport;
 use crate::vnic::Mode;
 
-use super::mac;
 use super::shell::quote;
 
 /// Arguments to paste behind `cloud-hypervisor …`. The memory has to be the guest's whole memory, and shared.

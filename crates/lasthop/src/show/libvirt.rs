@@ -2,12 +2,11 @@
 
 use std::path::Path;
 
+use crate::mac;
 use crate::report::VnicReport;
 use crate::vnic::Mode;
 
 use crate::permissions::Credentials;
-
-use super::mac;
 
 /// Whom libvirt runs QEMU as: on Debian and its relatives, and on Fedora and its relatives.
 const USERS: &[&str] = &["libvirt-qemu", "qemu"];

@@ -4,7 +4,6 @@ mod change;
 mod cloud_hypervisor;
 mod config;
 mod libvirt;
-mod mac;
 mod plan;
 mod port;
 mod prometheus;

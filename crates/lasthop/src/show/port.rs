@@ -148,7 +148,8 @@ fn driver_text(driver: &DriverFacts) -> String {
     let now = driver.pid.map_or_else(|| "being started again".to_owned(), |pid| format!("process {pid}"));
     let ends = driver.last_end.as_ref().map_or_else(String::new, |end| {
         let (count, seconds) = (driver.restarts, end.ago_ms / 1000);
-        format!(", started again {count} times; the last one {} {seconds} s ago", end.why)
+        let times = if count == 1 { "time" } else { "times" };
+        format!(", started again {count} {times}; the last one {} {seconds} s ago", end.why)
     });
     now + &ends
 }

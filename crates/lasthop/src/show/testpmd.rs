@@ -1,10 +1,10 @@
 //! A vnic as a command line of DPDK's testpmd, whose virtio-user port is a guest without a virtual machine.
 
 use crate::fault::Fault;
+use crate::mac;
 use crate::report::VnicReport;
 use crate::vnic::Mode;
 
-use super::mac;
 use super::shell::quote;
 
 /// What to know about the command line.

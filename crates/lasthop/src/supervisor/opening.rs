@@ -3,7 +3,13 @@
 use lasthop_driver::OpenedDevice;
 use lasthop_driver::open::{self, OpenError, TapOptions, Uplink, UplinkOptions};
 
+use lasthop_verdict::Mac;
+
+use crate::mac;
 use crate::port::{Backend, Host, PortSpec};
+
+/// What such an address begins with: administered locally (IEEE 802-2014, 8.4).
+const LOCAL: [u8; 3] = [0x02, 0x6c, 0x68];
 
 /// What was opened for a port.
 #[derive(Debug)]
@@ -58,11 +64,17 @@ pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
     Ok(opening)
 }
 
+/// The address of a tap that was given none: the same after each start, and another one on each host, as udev does it.
+fn mac_of(name: &str) -> Mac {
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    mac::made_from(LOCAL, &[&machine, name.as_bytes()].concat())
+}
+
 fn tap(name: &str, spec: &PortSpec) -> Result<Opening, OpenError> {
     let options = TapOptions {
         queues: spec.queues,
         mtu_bytes: spec.mtu.map(u32::from),
-        mac: spec.mac.map(|mac| mac.0),
+        mac: Some(spec.mac.unwrap_or_else(|| mac_of(name)).0),
         up: true,
     };
     let device = open::tap(name, options)?;

@@ -41,7 +41,8 @@ impl Supervisor {
         match (self.lives.restarts(), self.lives.last_end()) {
             (times @ 1.., Some(end)) => {
                 format!(
-                    "{text}; the switch process was started again {times} times, the last one {}",
+                    "{text}; the switch process was started again {times} time{}, the last one {}",
+                    if times == 1 { "" } else { "s" },
                     end.why
                 )
             }

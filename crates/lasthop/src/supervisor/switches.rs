@@ -201,10 +201,17 @@ impl Supervisor {
     pub(super) fn sizes_text(&self) -> String {
         let devices = self.ports.values().filter(|port| port.device().is_some()).count();
         let vnics = self.ports.len() - devices;
-        let devices = if devices > 0 { format!(" and {devices} ports over devices") } else { String::new() };
+        let plural =
+            |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
+        let devices = if devices > 0 {
+            format!(" and {} over devices", plural(devices, "port"))
+        } else {
+            String::new()
+        };
+        let vnics = plural(vnics, "vnic");
         match self.switches.as_slice() {
-            [only] => format!("{vnics} vnics{devices}, module {}", only.module.as_str()),
-            all => format!("{vnics} vnics{devices} in {} switches", all.len()),
+            [only] => format!("{vnics}{devices}, module {}", only.module.as_str()),
+            all => format!("{vnics}{devices} in {} switches", all.len()),
         }
     }
 

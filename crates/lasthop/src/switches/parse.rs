@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::config::ModuleName;
 use crate::fault::Fault;
 use crate::names;
-use crate::vnic::options;
+use crate::vnic::{of_the_whole, options};
 
 use super::SwitchSpec;
 
@@ -38,6 +38,9 @@ impl FromStr for SwitchSpec {
 }
 
 pub(super) fn unknown(key: &str) -> Fault {
+    if let Some(fault) = of_the_whole(key) {
+        return fault;
+    }
     let hint = names::hint(key, SwitchSpec::KEYS.iter().copied());
     let known = SwitchSpec::KEYS.join(", ");
     Fault::params(format!("a switch has no option \"{key}\"{hint} (there are {known})"))

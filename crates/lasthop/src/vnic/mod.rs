@@ -16,7 +16,7 @@ pub(crate) use limits::{check_mac, mac as mac_text};
 pub(crate) use link::Link;
 pub(crate) use memory::MemoryMax;
 pub(crate) use name::{Name, check as check_name};
-pub(crate) use parse::{number as parse_number, options};
+pub(crate) use parse::{number as parse_number, of_the_whole, options};
 pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 
 use std::path::{Path, PathBuf};

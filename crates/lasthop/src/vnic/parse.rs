@@ -109,9 +109,24 @@ impl Bounded for u32 {
 }
 
 fn unknown(key: &str) -> Fault {
+    if let Some(fault) = of_the_whole(key) {
+        return fault;
+    }
     let hint = names::hint(key, VnicSpec::KEYS.iter().copied());
     let known = VnicSpec::KEYS.join(", ");
     Fault::params(format!("a vnic has no option \"{key}\"{hint} (there are {known})"))
+}
+
+/// Settings of the whole, with which it is started.
+const OF_THE_WHOLE: &[&str] = &["workers", "cpus", "hysteresis-us", "upcalls", "sandbox", "control-group"];
+
+/// What is said of a key that is a setting of the whole, not of a vnic or switch.
+pub(crate) fn of_the_whole(key: &str) -> Option<Fault> {
+    OF_THE_WHOLE.contains(&key).then(|| {
+        Fault::params(format!(
+            "{key} is a setting of the whole, which takes a restart: lasthop run --{key}, or {key} at the top of the file"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -153,6 +168,7 @@ mod tests {
             ("vm1,mak=02:00:00:00:00:01", "did you mean \"mac\""),
             ("vm1,mode=lisen", "mode=listen"),
             ("vm1,queues=0", "1 to 32"),
+            ("vm1,workers=3", "takes a restart: lasthop run --workers"),
             ("vm1,queues=x", "not a number"),
             ("vm1,mtu=67", "68 to 65535"),
             ("vm1,memory-max=1", "1M to 64T"),

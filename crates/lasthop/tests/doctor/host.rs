@@ -52,7 +52,9 @@ fn a_control_socket_that_was_removed_is_told() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     std::fs::remove_file(switch.path("control.sock")).expect("removed");
     let process = format!("process {}", switch.pid());
-    check(&doctor_in(&switch.dir()), &["cannot be asked", &process, "control socket", "restart"]);
+    let answer = doctor_in(&switch.dir());
+    check(&answer, &["cannot be asked", &process, "control socket", "was removed", "restart"]);
+    assert!(!answer.out.contains("no switch is running"), "{}", answer.out);
 }
 
 #[test]

@@ -88,6 +88,15 @@ fn a_packet_that_the_control_plane_cannot_send_on_is_counted_and_holds_up_nothin
 }
 
 #[test]
+fn ports_of_the_embedded_controller_are_not_joined() {
+    let switch = crate::support::Switch::start(&["--module", "flow", "--vnic", "one", "--vnic", "two"]);
+    let refused = switch.ask(&["flow", "join", "one", "two"]).refused();
+    assert!(refused.contains("lasthop switch set default controller=none"), "{refused}");
+    switch.ask(&["switch", "set", "default", "controller=none"]).ok();
+    switch.ask(&["flow", "join", "one", "two"]).ok();
+}
+
+#[test]
 fn joined_ports_exchange_whatever_comes() {
     let switch = two_vnics(&["--fail-mode", "secure"]);
     let (mut one, mut two) = two_guests(&switch);

@@ -38,6 +38,17 @@ fn help_fits_a_terminal() {
 }
 
 #[test]
+fn the_services_file_is_checked_by_default_and_man_is_in_the_help() {
+    let checked = lasthop(&["check"]);
+    assert!(
+        format!("{}{}", checked.out, checked.err).contains("/etc/lasthop/lasthop.toml"),
+        "{}",
+        checked.err
+    );
+    assert!(lasthop(&["--help"]).ok().contains("\n  man "));
+}
+
+#[test]
 fn the_schema_is_json() {
     let schema: Value = serde_json::from_str(&lasthop(&["check", "--schema"]).ok()).expect("JSON");
     assert_eq!(schema["title"], "Lasthop configuration");

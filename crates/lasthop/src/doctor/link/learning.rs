@@ -28,7 +28,7 @@ pub(super) fn learning(case: &Case<'_>) -> Verdict {
                 moved.count,
                 time(moved.age_ms)
             ),
-            "give each guest an address of its own (QEMU: mac=... at -device); mac=ADDRESS at the vnic refuses others",
+            distinct(case, moved),
         );
     }
     let addresses: Vec<&str> =
@@ -39,6 +39,18 @@ pub(super) fn learning(case: &Case<'_>) -> Verdict {
     let more = addresses.len().saturating_sub(SHOWN_MAX);
     let shown = addresses.iter().take(SHOWN_MAX).copied().collect::<Vec<_>>().join(" ");
     Verdict::ok(if more > 0 { format!("{shown} and {more} more") } else { shown })
+}
+
+/// How both get addresses of their own.
+fn distinct(case: &Case<'_>, moved: &MoveFacts) -> String {
+    let port = case.facts.ports.iter().find(|port| port.name == moved.from || port.name == moved.to);
+    match port {
+        Some(port) if port.settings.is_tap() => format!(
+            "give the guest another address (QEMU: mac=... at -device), or the host's port {}: mac=ADDRESS",
+            port.name
+        ),
+        _ => "give each guest an address of its own (QEMU: mac=... at -device); mac=ADDRESS at the vnic refuses others".to_owned(),
+    }
 }
 
 fn is_shared(moved: &MoveFacts, name: &str) -> bool {

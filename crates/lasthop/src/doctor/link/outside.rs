@@ -154,8 +154,12 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
             remedy,
         );
     }
+    let text = format!("{} was started for this socket, but is not connected to it", process.title());
+    if process.is_user_mode_linux() {
+        return Verdict::broken(text, "User Mode Linux does not connect again: end it, and start it again");
+    }
     Verdict::broken(
-        format!("{} was started for this socket, but is not connected to it", process.title()),
+        text,
         "QEMU comes back after a restart only with reconnect=1 at its -chardev (since 9.2: reconnect-ms=1000); start it again",
     )
 }
