@@ -10,8 +10,9 @@ use super::ask::Asking;
 use super::client::ask;
 use crate::fault::Fault;
 use crate::output::print;
-use crate::ovs::{self, Places, Status, Unit};
-use crate::report::VnicList;
+use crate::ovs::{self, Guest, Places, Status, Unit};
+use crate::report::{ConfigReport, VnicList};
+use crate::switches::{ControllerKind, SwitchName};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OvsCommand {
@@ -52,9 +53,24 @@ pub(super) enum OvsCommand {
 
 impl Asking {
     /// None if nobody answers.
-    fn vnic_names(&self) -> Vec<String> {
+    fn guests(&self) -> Vec<Guest> {
         let list: Option<VnicList> = ask(&self.dir, "vnic.list", &json!({})).ok();
-        list.into_iter().flat_map(|list| list.vnics).map(|vnic| vnic.name).collect()
+        let config: Option<ConfigReport> = ask(&self.dir, "config.show", &json!({})).ok();
+        let is_for_outside = |name: &SwitchName| {
+            let Some(config) = &config else { return true };
+            if name.is_default() {
+                return config.settings.controller == Some(ControllerKind::External);
+            }
+            config.switches.iter().any(|switch| switch.name == *name && switch.has_outside_controller())
+        };
+        let vnics = list.into_iter().flat_map(|list| list.vnics);
+        vnics
+            .map(|vnic| Guest {
+                is_for_outside: is_for_outside(&vnic.switch),
+                switch: vnic.switch.to_string(),
+                name: vnic.name,
+            })
+            .collect()
     }
 
     pub(super) fn ovs(&self, command: OvsCommand) -> Result<ExitCode, Fault> {
@@ -74,7 +90,7 @@ impl Asking {
                 self.show(&Unit::new(units.as_deref()).uninstall()?, ovs::UnitChange::text)
             }
             OvsCommand::Status { ovs_rundir } => {
-                let status = Status::look(&self.dir, ovs_rundir, &self.vnic_names());
+                let status = Status::look(&self.dir, ovs_rundir, &self.guests());
                 self.show(&status, Status::text)?;
                 Ok(ExitCode::from(u8::from(!status.is_ok())))
             }

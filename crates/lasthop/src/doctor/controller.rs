@@ -1,6 +1,6 @@
 //! The controller process, which decides about packets of no flow.
 
-use super::facts::ControllerFacts;
+use super::facts::{ControllerFacts, ExternalFacts};
 use super::finding::Verdict;
 use super::restarts::{Restarts, YOUNG_MS};
 use super::words::time;
@@ -42,6 +42,22 @@ pub(super) fn controller(facts: &ControllerFacts) -> Verdict {
     Verdict::ok(text)
 }
 
+/// Whoever decides about packets of switches that wait for somebody from outside.
+pub(super) fn external(facts: &ExternalFacts) -> Verdict {
+    let ExternalFacts { is_secure, is_asked, .. } = facts;
+    let nobody = "no controller is connected to datapath.sock";
+    let remedy = "start it: lasthop ovs run";
+    match (is_asked, is_secure) {
+        (true, _) => Verdict::ok("a controller is connected to datapath.sock"),
+        (false, true) => {
+            Verdict::broken(format!("{nobody}, and fail-mode=secure drops what has no flow"), remedy)
+        }
+        (false, false) => {
+            Verdict::warning(format!("{nobody}: nobody decides about what has no flow"), remedy)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +79,17 @@ mod tests {
     fn one_that_is_well_says_what_it_holds() {
         let verdict = controller(&facts());
         assert_eq!((verdict.state, verdict.text.contains("7 flows")), (State::Ok, true), "{}", verdict.text);
+    }
+
+    #[test]
+    fn nobody_there_is_broken_where_packets_are_dropped() {
+        let facts = |is_secure, is_asked| ExternalFacts { switches: vec!["a".into()], is_secure, is_asked };
+        assert_eq!(external(&facts(true, true)).state, State::Ok);
+        assert_eq!(external(&facts(false, false)).state, State::Warning);
+        let verdict = external(&facts(true, false));
+        assert_eq!(verdict.state, State::NotOk);
+        assert!(verdict.text.ends_with("drops what has no flow"), "{}", verdict.text);
+        assert_eq!(verdict.remedy.as_deref(), Some("start it: lasthop ovs run"));
     }
 
     #[test]

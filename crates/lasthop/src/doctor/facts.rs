@@ -14,6 +14,9 @@ pub(crate) struct Facts {
     /// The controller process; none if no switch needs it.
     #[serde(default)]
     pub(crate) controller: Option<ControllerFacts>,
+    /// Of those from outside; none if no switch is for them, or there is no switch process.
+    #[serde(default)]
+    pub(crate) external: Option<ExternalFacts>,
     pub(crate) vnics: Vec<VnicFacts>,
     /// Ports over devices and taps, without their counters in the switch.
     #[serde(default)]
@@ -57,6 +60,16 @@ pub(crate) struct ControllerFacts {
     pub(crate) has_answered: bool,
     /// What happened, of all its switches together.
     pub(crate) counters: BTreeMap<String, u64>,
+}
+
+/// Switches with `controller = "external"`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ExternalFacts {
+    pub(crate) switches: Vec<String>,
+    /// One of them drops what it cannot ask about.
+    pub(crate) is_secure: bool,
+    /// Somebody takes packets of no flow.
+    pub(crate) is_asked: bool,
 }
 
 /// Something that is over.
@@ -176,6 +189,16 @@ pub(crate) struct Inspection {
     pub(crate) ports: Vec<PortReport>,
     pub(crate) fdb: Vec<FdbLine>,
     pub(crate) moves: Vec<MoveFacts>,
+    /// A client from outside takes packets of no flow.
+    #[serde(default)]
+    pub(crate) is_asked: bool,
+}
+
+impl Facts {
+    /// Whether somebody from outside decides about packets of a switch.
+    pub(crate) fn is_for_outside(&self, switch: &str) -> bool {
+        self.external.as_ref().is_some_and(|external| external.switches.iter().any(|name| name == switch))
+    }
 }
 
 impl VnicFacts {

@@ -114,6 +114,9 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     findings.extend(
         facts.controller.as_ref().map(|facts| controller::controller(facts).about(None, Link::Controller)),
     );
+    findings.extend(
+        facts.external.as_ref().map(|facts| controller::external(facts).about(None, Link::Controller)),
+    );
     findings.extend(confinements(&switch.sandboxes).map(|verdict| verdict.about(None, Link::Switch)));
     findings.extend(host.map(|verdict| verdict.about(None, Link::Host)));
     findings

@@ -130,7 +130,7 @@ impl Diagnosis {
     fn address(&mut self, dir: &Path) {
         let option = rundir::option(dir);
         for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
-            for command in ["vnic", "port", "stats"] {
+            for command in ["vnic", "port", "stats", "ovs"] {
                 *remedy =
                     remedy.replace(&format!("lasthop {command}"), &format!("lasthop{option} {command}"));
             }

@@ -16,7 +16,7 @@ use std::process::Command;
 
 pub(crate) use install::{Unit, UnitChange};
 pub(crate) use run::{Places, run};
-pub(crate) use status::Status;
+pub(crate) use status::{Guest, Status};
 
 use crate::fault::Fault;
 use crate::rundir::datapath_socket;

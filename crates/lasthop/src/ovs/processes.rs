@@ -1,6 +1,6 @@
 //! Running daemons of Open vSwitch, and whether they have the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::procfs;
 
@@ -17,9 +17,19 @@ pub(super) struct Daemon {
     pub(super) socket: Option<PathBuf>,
 }
 
-/// All that may be looked at.
-pub(super) fn daemons() -> Vec<Daemon> {
-    procfs::pids().filter_map(daemon).collect()
+/// Those that may be looked at and could use the switch whose control interface is at `own`: others see neither its devices nor its socket,
+/// in network and mount namespaces of their own.
+pub(super) fn daemons(own: &Path) -> Vec<Daemon> {
+    let is_near = |daemon: &Daemon| {
+        daemon.socket.as_deref() == Some(own) || ["net", "mnt"].iter().all(|kind| is_shared(daemon.pid, kind))
+    };
+    procfs::pids().filter_map(daemon).filter(is_near).collect()
+}
+
+/// Whether a process has the same namespace of a kind as this one.
+fn is_shared(pid: i32, kind: &str) -> bool {
+    let namespace = |dir: PathBuf| std::fs::read_link(dir.join("ns").join(kind)).ok();
+    namespace(procfs::dir(pid)) == namespace(procfs::dir("self"))
 }
 
 fn daemon(pid: i32) -> Option<Daemon> {

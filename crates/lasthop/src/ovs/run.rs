@@ -15,7 +15,7 @@ use super::divert;
 use super::programs::{Programs, find};
 use crate::fault::Fault;
 use crate::log::say;
-use crate::rundir::datapath_socket;
+use crate::rundir::{datapath_socket, option};
 use crate::signals::Signals;
 
 /// How long daemons may take to start, and to end before they are killed.
@@ -76,7 +76,10 @@ pub(crate) fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
     Client::connect(&datapath_socket(dir)).map_err(|error| no_switch(dir, &error))?;
     let mut daemons = Daemons::start(dir, places, &programs)?;
     let run = places.run.display();
-    say!("Open vSwitch {} runs; its tools find it with: export OVS_RUNDIR={run}", programs.version);
+    say!(
+        "Open vSwitch {} runs; its tools find it, and its logs, with: export OVS_RUNDIR={run} OVS_LOGDIR={run}",
+        programs.version
+    );
     let ended = daemons.watch(&mut signals);
     daemons.end();
     ended
@@ -85,8 +88,9 @@ pub(crate) fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
 fn no_switch(dir: &Path, error: &lasthop_control::client::ClientError) -> Fault {
     let path = datapath_socket(dir);
     Fault::socket(format!(
-        "no switch answers at {}: {error}; start one first: lasthop run --module flow",
-        path.display()
+        "no switch answers at {}: {error}; start one first: lasthop{} run --controller external",
+        path.display(),
+        option(dir)
     ))
 }
 
@@ -169,7 +173,7 @@ fn prepare(places: &Places, programs: &Programs) -> Result<(), Fault> {
 fn start_server(places: &Places, programs: &Programs) -> Result<Child, Fault> {
     let mut server = tied(&programs.server);
     server.arg(&places.database).arg(format!("--remote=p{}", places.remote()));
-    server.args(["-vconsole:warn", "-vsyslog:off", "-vfile:off", "--pidfile"]);
+    server.args(["-vconsole:warn", "-vsyslog:off", "--log-file", "--pidfile"]);
     spawn(server, places, "ovsdb-server")
 }
 
@@ -184,7 +188,7 @@ fn start_daemon(dir: &Path, places: &Places, programs: &Programs) -> Result<Chil
     let _ = fs::remove_file(places.pid_file());
     let mut daemon = tied(&programs.daemon);
     daemon.arg(places.remote()).arg(format!("--pidfile={}", places.pid_file().display()));
-    daemon.args(["-vconsole:warn", "-vsyslog:off", "-vfile:off"]);
+    daemon.args(["-vconsole:warn", "-vsyslog:off", "--log-file"]);
     divert(&mut daemon, dir)?;
     let mut daemon = spawn(daemon, places, "ovs-vswitchd")?;
     let started = await_file(&places.pid_file(), &mut daemon, "ovs-vswitchd");
@@ -203,7 +207,11 @@ fn tied(program: &Path) -> Command {
 }
 
 fn spawn(mut command: Command, places: &Places, name: &str) -> Result<Child, Fault> {
-    command.env("OVS_RUNDIR", &places.run).current_dir(&places.run).stdin(Stdio::null());
+    command
+        .env("OVS_RUNDIR", &places.run)
+        .env("OVS_LOGDIR", &places.run)
+        .current_dir(&places.run)
+        .stdin(Stdio::null());
     command.spawn().map_err(|error| Fault::params(format!("cannot start {name}: {error}")))
 }
 

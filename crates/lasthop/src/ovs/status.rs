@@ -17,7 +17,18 @@ use crate::rundir::{datapath_socket, option};
 struct Check {
     name: &'static str,
     is_ok: bool,
+    /// It is there, and does not do what it seems to.
+    is_warning: bool,
     text: String,
+}
+
+/// A vnic, and who is asked about its packets.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    pub(crate) name: String,
+    pub(crate) switch: String,
+    /// Ports that Open vSwitch may have.
+    pub(crate) is_for_outside: bool,
 }
 
 /// All of them.
@@ -30,27 +41,40 @@ pub(crate) struct Status {
 impl Check {
     fn new(name: &'static str, result: Result<String, String>) -> Self {
         let is_ok = result.is_ok();
-        Self { name, is_ok, text: result.unwrap_or_else(|text| text) }
+        Self { name, is_ok, is_warning: false, text: result.unwrap_or_else(|text| text) }
+    }
+
+    fn warning(name: &'static str, text: String) -> Self {
+        Self { name, is_ok: false, is_warning: true, text }
+    }
+
+    fn word(&self) -> &'static str {
+        match (self.is_ok, self.is_warning) {
+            (true, _) => "ok",
+            (false, true) => "warning",
+            (false, false) => "missing",
+        }
     }
 }
 
 impl Status {
     /// Of the switch in `dir`, whose vnics are `guests`, and Open vSwitch's sockets in `run`, or where its tools look.
-    pub(crate) fn look(dir: &Path, run: Option<PathBuf>, guests: &[String]) -> Self {
+    pub(crate) fn look(dir: &Path, run: Option<PathBuf>, guests: &[Guest]) -> Self {
         let programs = Programs::find();
         let version = told(programs.as_ref(), |found| format!("Open vSwitch {}", found.version));
         let mut checks = vec![
             Check::new("programs", version),
             Check::new("library", told(library::find().as_ref(), |path| path.display().to_string())),
             Check::new("switch", datapaths(dir).map_err(|error| no_datapaths(dir, &error))),
-            Check::new("daemon", daemon(&daemons(), &datapath_socket(dir), dir)),
+            Check::new("daemon", daemon(&daemons(&datapath_socket(dir)), &datapath_socket(dir), dir)),
         ];
+        checks.extend(vnics(guests, dir).map(|result| Check::new("vnics", result)));
         let unit = Unit::new(None);
         if unit.exists() {
             checks.push(Check::new("service", Ok(format!("{} is installed", unit.path().display()))));
         }
         checks.extend(programs.ok().and_then(|programs| limits(&programs.tool, run, guests)));
-        Self { ok: checks.iter().all(|check| check.is_ok), checks }
+        Self { ok: checks.iter().all(|check| check.is_ok || check.is_warning), checks }
     }
 
     /// Whether nothing is missing.
@@ -60,9 +84,7 @@ impl Status {
 
     /// A line each.
     pub(crate) fn text(&self) -> String {
-        let line = |check: &Check| {
-            format!("{:8} {:9} {}\n", if check.is_ok { "ok" } else { "missing" }, check.name, check.text)
-        };
+        let line = |check: &Check| format!("{:8} {:9} {}\n", check.word(), check.name, check.text);
         self.checks.iter().map(line).collect()
     }
 }
@@ -85,13 +107,32 @@ fn datapaths(dir: &Path) -> Result<String, ClientError> {
 fn no_datapaths(dir: &Path, error: &ClientError) -> String {
     let (path, option) = (datapath_socket(dir), option(dir));
     format!(
-        "nobody answers at {}: {error}; start a switch: lasthop run{option} --module flow",
+        "nobody answers at {}: {error}; start a switch: lasthop{option} run --controller external",
         path.display()
     )
 }
 
+/// Vnics that Open vSwitch can have as ports; none is a mistake if there are any.
+fn vnics(guests: &[Guest], dir: &Path) -> Option<Result<String, String>> {
+    let ours: Vec<&str> =
+        guests.iter().filter(|guest| guest.is_for_outside).map(|guest| guest.name.as_str()).collect();
+    let first = guests.first()?;
+    if !ours.is_empty() {
+        return Some(Ok(format!("{} can be ports of its bridges", ours.join(", "))));
+    }
+    let names: Vec<&str> =
+        guests.iter().filter(|guest| guest.switch == first.switch).map(|guest| guest.name.as_str()).collect();
+    Some(Err(format!(
+        "{} on switch \"{switch}\", whose controller is not external: Open vSwitch cannot have them; lasthop{option} switch set {switch} \
+         controller=external",
+        names.join(", "),
+        switch = first.switch,
+        option = option(dir)
+    )))
+}
+
 fn daemon(daemons: &[Daemon], socket: &Path, dir: &Path) -> Result<String, String> {
-    let start = format!("start it by: lasthop ovs run{0}, or for good: lasthop ovs install{0}", option(dir));
+    let start = format!("start it by: lasthop{0} ovs run, or for good: lasthop{0} ovs install", option(dir));
     if let Some(ours) = daemons.iter().find(|daemon| daemon.socket.as_deref() == Some(socket)) {
         return Ok(format!("ovs-vswitchd (process {}) has this switch as its datapath", ours.pid));
     }
@@ -108,7 +149,7 @@ fn daemon(daemons: &[Daemon], socket: &Path, dir: &Path) -> Result<String, Strin
 
 /// Limits that Open vSwitch sets on devices of the kernel, as far as no packet passes them: policing of all but internal ports, and QoS
 /// of guests.
-fn limits(tool: &Path, run: Option<PathBuf>, guests: &[String]) -> Option<Check> {
+fn limits(tool: &Path, run: Option<PathBuf>, guests: &[Guest]) -> Option<Check> {
     let ask = |table: &str, conditions: &[&str]| -> Option<Vec<String>> {
         let mut command = Command::new(tool);
         command.args(["--timeout=5", "--bare", "--columns=name", "find", table]).args(conditions);
@@ -121,8 +162,8 @@ fn limits(tool: &Path, run: Option<PathBuf>, guests: &[String]) -> Option<Check>
     let policed = ask("Interface", &["ingress_policing_rate>0", "type!=internal"])?;
     let mut shaped = ask("Port", &["qos!=[]"])?;
     // What leaves by a device does so through its queues.
-    shaped.retain(|name| guests.contains(name));
-    no_limits(&policed, &shaped).map(|text| Check::new("limits", Err(text)))
+    shaped.retain(|name| guests.iter().any(|guest| guest.name == *name));
+    no_limits(&policed, &shaped).map(|text| Check::warning("limits", text))
 }
 
 fn no_limits(policed: &[String], shaped: &[String]) -> Option<String> {
@@ -156,6 +197,26 @@ mod tests {
     }
 
     #[test]
+    fn vnics_that_open_vswitch_cannot_have_are_told_with_the_remedy() {
+        let guest = |name: &str, is_for_outside| Guest {
+            name: name.into(),
+            switch: "default".into(),
+            is_for_outside,
+        };
+        let look = |guests: &[Guest]| vnics(guests, Path::new("/run/lasthop"));
+        assert_eq!(look(&[]), None);
+        let forgotten =
+            look(&[guest("vm1", false), guest("vm2", false)]).expect("vnics").expect_err("no port");
+        assert!(forgotten.starts_with("vm1, vm2 on switch \"default\""), "{forgotten}");
+        assert!(forgotten.ends_with("lasthop switch set default controller=external"), "{forgotten}");
+        assert!(
+            look(&[guest("vm1", false), guest("vm2", true)])
+                .expect("vnics")
+                .is_ok_and(|text| text.starts_with("vm2 can"))
+        );
+    }
+
+    #[test]
     fn limits_that_limit_nothing_are_named() {
         let names = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(no_limits(&[], &[]), None);
@@ -173,5 +234,6 @@ mod tests {
         let status = Status { ok: checks.iter().all(|check| check.is_ok), checks };
         assert!(!status.is_ok());
         assert_eq!(status.text(), "ok       a         b\nmissing  c         d\n");
+        assert_eq!(Check::warning("e", "f".to_owned()).word(), "warning");
     }
 }

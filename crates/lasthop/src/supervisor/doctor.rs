@@ -5,10 +5,11 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::doctor::facts::{Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
+use crate::doctor::facts::{ExternalFacts, Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
 use crate::fault::Fault;
 use crate::port::DevicePortReport;
 use crate::report::{FdbReport, PortReport, StatsReport, VnicReport};
+use crate::switches::FailMode;
 
 use super::Supervisor;
 use super::controller::{PlaneQuestion, PlaneTold};
@@ -61,12 +62,23 @@ impl Supervisor {
             }
         }
         vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
+        let external = inside.as_ref().and_then(|inside| self.external_facts(inside.is_asked));
         let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
         let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
         moves.extend(told.moves.iter().cloned());
         moves.sort_by_key(|moved| Reverse(moved.count));
         let (switch, controller) = (self.switch_facts(), self.controller_facts(told));
-        to_json(&Facts { switch, controller, vnics, ports, fdb, moves })
+        to_json(&Facts { switch, controller, external, vnics, ports, fdb, moves })
+    }
+
+    fn external_facts(&self, is_asked: bool) -> Option<ExternalFacts> {
+        let all: Vec<_> = self.switches.iter().filter(|switch| switch.has_outside_controller()).collect();
+        let facts = ExternalFacts {
+            switches: all.iter().map(|switch| switch.name.to_string()).collect(),
+            is_secure: all.iter().any(|switch| switch.fail_mode == Some(FailMode::Secure)),
+            is_asked,
+        };
+        (!all.is_empty()).then_some(facts)
     }
 
     fn switch_facts(&self) -> SwitchFacts {

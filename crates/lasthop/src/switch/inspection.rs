@@ -12,11 +12,12 @@ use crate::vnic::describe_features;
 use super::datapath::Datapath;
 use super::sessions::Sessions;
 
-/// What is known of all guests, or of the one of port `name`.
+/// What is known of all guests, or of the one of port `name`; and whether a client from outside takes packets of no flow.
 pub(super) fn inspect(
     datapath: &Datapath,
     sessions: &Sessions,
     name: Option<&str>,
+    is_asked: bool,
 ) -> Result<Inspection, Fault> {
     let views = sessions.look(|port, session| {
         let is_wanted = name.is_none_or(|name| name == port);
@@ -32,6 +33,7 @@ pub(super) fn inspect(
         ports: datapath.stats()?.ports,
         fdb: datapath.fdb(None).entries,
         moves: datapath.moves(),
+        is_asked,
     })
 }
 

@@ -277,7 +277,9 @@ impl Switch {
             Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {
-                inspection::inspect(&self.datapath, &self.sessions, name.as_deref()).map(Answer::Inspection)
+                let is_asked = self.interface.is_asked(&self.datapath);
+                inspection::inspect(&self.datapath, &self.sessions, name.as_deref(), is_asked)
+                    .map(Answer::Inspection)
             }
             Order::Fdb { switch, in_parts } => Ok(Answer::Fdb(self.fdb(id, switch.as_deref(), in_parts))),
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),

@@ -247,3 +247,44 @@ fn another_controller_finds_nothing_of_the_one_before() {
     assert_eq!(receive(&mut two), hello(3));
     switch.ask(&["stats", "--check"]).ok();
 }
+
+#[test]
+fn the_doctor_and_the_status_say_whether_anybody_decides() {
+    let switch = Switch::start(&[
+        "--module",
+        "flow",
+        "--controller",
+        "external",
+        "--fail-mode",
+        "secure",
+        "--vnic",
+        "one",
+        "--vnic",
+        "two",
+    ]);
+    let said = switch.ask(&["doctor", "--switch"]).out;
+    assert!(
+        said.contains("no controller is connected to datapath.sock, and fail-mode=secure drops"),
+        "{said}"
+    );
+    assert!(said.contains("ovs run"), "{said}");
+    let (mut plane, _, _) = Plane::of_two(&switch, "default");
+    plane.listen(&switch);
+    let said = switch.ask(&["doctor", "--switch"]).out;
+    assert!(!said.contains("no controller is connected"), "{said}");
+    let said = switch.ask(&["ovs", "status"]).out;
+    assert!(said.contains("one, two can be ports"), "{said}");
+}
+
+#[test]
+fn a_forgotten_external_controller_is_told_and_its_remedy_works() {
+    let switch = Switch::start(&["--module", "flow", "--vnic", "one", "--vnic", "two"]);
+    let said = switch.ask(&["ovs", "status"]).out;
+    assert!(said.contains("one, two on switch \"default\", whose controller is not external"), "{said}");
+    let line = said.lines().find(|line| line.contains(" vnics ")).expect("a line of vnics");
+    let (_, remedy) = line.split_once("lasthop --dir ").expect("a remedy, for this switch");
+    let words: Vec<&str> = remedy.split(' ').skip(1).collect();
+    switch.ask(&words).ok();
+    let said = switch.ask(&["ovs", "status"]).out;
+    assert!(said.contains("one, two can be ports"), "{said}");
+}

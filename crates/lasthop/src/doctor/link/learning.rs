@@ -31,6 +31,11 @@ pub(super) fn learning(case: &Case<'_>) -> Verdict {
             distinct(case, moved),
         );
     }
+    if case.facts.is_for_outside(case.now.vnic.switch.as_str()) {
+        return Verdict::ok(
+            "the controller of its switch has its addresses; Open vSwitch: ovs-appctl fdb/show BRIDGE",
+        );
+    }
     let addresses: Vec<&str> =
         case.facts.fdb.iter().filter(|line| line.port == name).map(|line| line.mac.as_str()).collect();
     if addresses.is_empty() {

@@ -14,6 +14,10 @@ use super::{Case, Neighbour};
 /// A vnic that no other one can talk to, as they are set up.
 pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
     let own = &case.now.vnic;
+    // Whoever controls the switch decides.
+    if case.facts.is_for_outside(own.switch.as_str()) {
+        return None;
+    }
     let others: Vec<Neighbour<'_>> = case.neighbours().collect();
     if others.is_empty() {
         return None;

@@ -226,7 +226,12 @@ impl Interface for Adapter<'_> {
         let port = match (*number, kind) {
             (0, VportKind::Internal) if !self.has_own_device(name) => None,
             (_, VportKind::Netdev | VportKind::Internal) => Some(self.fetch(id, name)?),
-            _ => return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there")),
+            _ => {
+                say_of_others!(
+                    "port {name} is refused: tunnels are not supported yet (docs/open-vswitch.md)"
+                );
+                return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there"));
+            }
         };
         let place = self.place_mut(id)?;
         place.members.insert(*number, Member { name: name.clone(), port });

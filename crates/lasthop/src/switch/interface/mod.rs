@@ -260,6 +260,16 @@ impl Interface {
         earlier(settling, earlier(waiting, self.unanswered.due()))
     }
 
+    /// Whether a client from outside takes packets of no flow.
+    pub(super) fn is_asked(&self, inside: &Datapath) -> bool {
+        let server = self.connections.server();
+        // The default switch is taken for one with an own controller; without such a client none is.
+        let has_own = !self.places.controllers.is_empty();
+        let is_own = |name: &str| has_own && inside.has_own_controller(name);
+        let outside = server.records().iter().filter(|(_, record)| !is_own(&record.name));
+        outside.into_iter().any(|(id, _)| server.takes_misses(*id))
+    }
+
     /// A port goes away, and out of its datapath.
     pub(super) fn port_lost(&mut self, name: &str, inside: &mut Datapath) {
         self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.wishes));
