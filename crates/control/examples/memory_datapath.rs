@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (listener_fd, set) = (listener.as_fd(), connections.fd());
         poll(&mut [PollFd::new(&listener_fd, PollFlags::IN), PollFd::new(&set, PollFlags::IN)], None)?;
         while let Ok(socket) = rustix::net::accept_with(&listener, SocketFlags::CLOEXEC) {
-            if let Err(why) = connections.add(socket) {
+            if let Err(why) = connections.add(socket.into()) {
                 tell(&why);
             }
         }

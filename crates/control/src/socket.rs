@@ -17,6 +17,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use lasthop_foreign::{ForeignFd, discard};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno as SystemErrno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -46,7 +47,7 @@ impl Default for Access {
 }
 
 impl Access {
-    fn check(&self, socket: &OwnedFd) -> Result<(), Closed> {
+    fn check(&self, socket: &ForeignFd) -> Result<(), Closed> {
         let Self::Users(users) = self else { return Ok(()) };
         let user = peer_user(socket.as_fd())?;
         let own = rustix::process::geteuid().as_raw();
@@ -69,6 +70,9 @@ pub enum Closed {
     /// A datagram that is longer than any request.
     #[error("a control client sent a datagram of {0} bytes; at most {DATAGRAM_BYTES_MAX} are taken")]
     TooLong(usize),
+    /// File descriptors, for which there is no use.
+    #[error("a control client sent file descriptors, which no request has")]
+    Descriptors,
     /// It hung up.
     #[error("the control client closed the connection")]
     HungUp,
@@ -88,7 +92,7 @@ impl From<SystemErrno> for Closed {
 
 #[derive(Debug)]
 struct Connection {
-    socket: OwnedFd,
+    socket: ForeignFd,
     interest: EventFlags,
     /// The socket took no more; it is written to when it says so.
     is_full: bool,
@@ -160,7 +164,7 @@ impl Connections {
     ///
     /// # Errors
     /// When it may not, or cannot be served.
-    pub fn add(&mut self, socket: OwnedFd) -> Result<PeerId, Closed> {
+    pub fn add(&mut self, socket: ForeignFd) -> Result<PeerId, Closed> {
         self.access.check(&socket)?;
         if self.connections.len() >= PEERS_MAX {
             return Err(Closed::TooMany);
@@ -302,8 +306,9 @@ impl Connections {
     fn remove(&mut self, id: PeerId) {
         self.server.disconnected(id);
         if let Some(connection) = self.connections.remove(&id) {
-            // Gone with its descriptor in any case.
             let _ = epoll::delete(&self.epoll, &connection.socket);
+            // It is closed behind what it sent, which may take long.
+            let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         }
     }
 
@@ -331,11 +336,12 @@ impl Connections {
     /// Takes one datagram; false when there is none.
     fn read(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<bool, Closed> {
         let Some(connection) = self.connections.get(&id) else { return Ok(false) };
-        let received = rustix::net::recv(&connection.socket, self.buffer.as_mut_slice(), RecvFlags::TRUNC);
-        let len = match received {
+        let (socket, buffer) = (&connection.socket, self.buffer.as_mut_slice());
+        let len = match discard(socket.as_fd(), buffer, RecvFlags::TRUNC, socket.origin()) {
             Err(SystemErrno::AGAIN | SystemErrno::INTR) => return Ok(false),
-            Ok((_, 0)) => return Err(Closed::HungUp),
-            result => result?.1,
+            Ok((_, true)) => return Err(Closed::Descriptors),
+            Ok((0, _)) => return Err(Closed::HungUp),
+            result => result?.0,
         };
         let datagram = self.buffer.get(..len).ok_or(Closed::TooLong(len))?.to_vec();
         self.server.received(id, datagram, datapath)?;
@@ -406,7 +412,7 @@ mod tests {
         let flags = SocketFlags::CLOEXEC;
         let (near, far) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
-        connections.add(near).expect("a client");
+        connections.add(near.into()).expect("a client");
         connections.send = |_, _| Err(SystemErrno::NOBUFS);
         rustix::net::send(&far, &talk::hello(7), SendFlags::NOSIGNAL).expect("sent");
         assert!(connections.turn(&mut datapath).expect("a turn").is_empty());

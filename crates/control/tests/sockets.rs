@@ -87,7 +87,7 @@ fn serve(errands: &Receiver<Errand>, woken: &OwnedFd, closes: &Sender<String>) -
             let mut byte = [0];
             rustix::io::read(woken, byte.as_mut_slice()).expect("a pipe");
             match errands.recv() {
-                Ok(Errand::Add(socket)) => drop(connections.add(socket).expect("it may")),
+                Ok(Errand::Add(socket)) => drop(connections.add(socket.into()).expect("it may")),
                 Ok(Errand::Upcalls(upcall, count)) => {
                     for _ in 0..count {
                         let _ = connections.upcall((*upcall).clone(), &mut datapath);
@@ -248,7 +248,7 @@ fn a_dump_that_nobody_reads_stops_nobody() {
 /// A connection that said HELLO, and the number of the datapath that it made.
 fn greeted(connections: &mut Connections, datapath: &mut MemoryDatapath) -> OwnedFd {
     let (ours, theirs) = pair();
-    connections.add(theirs).expect("it may");
+    connections.add(theirs.into()).expect("it may");
     rustix::net::send(
         &ours,
         &lasthop_control::private::Hello { protocol: 16, port_id: 0, process: 0 }.encode(),

@@ -1,6 +1,5 @@
 //! A packet queue between a switch that does what it likes and a "device" that is one end of a pair of datagram sockets.
 
-use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use lasthop_guest::{GuestError, Vnic, VnicPair};
 use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::DeviceRing;
-use lasthop_vhost::{Device, Offer, RingStart, Session, features};
+use lasthop_vhost::{Device, ForeignFd, Offer, RingStart, Session, features};
 use lasthop_wire::vnet::HEADER_BYTES;
 use proptest::prelude::*;
 
@@ -45,7 +44,7 @@ impl Device for Hands {
 
     fn set_ring_enabled(&mut self, _index: u16, _enabled: bool) {}
 
-    fn set_ring_call(&mut self, _index: u16, _call: Option<OwnedFd>) {}
+    fn set_ring_call(&mut self, _index: u16, _call: Option<ForeignFd>) {}
 
     fn set_mtu(&mut self, _mtu: u16) {}
 }
@@ -66,7 +65,7 @@ fn switch() -> (UnixStream, Receiver<(u16, DeviceRing)>, Receiver<Arc<MemoryMap>
     let (front, back) = UnixStream::pair().unwrap();
     let ((rings, ring), (maps, map)) = (channel(), channel());
     std::thread::spawn(move || {
-        let mut session = Session::new(OwnedFd::from(back), Hands { rings, map: maps }).unwrap();
+        let mut session = Session::new(back.into(), Hands { rings, map: maps }).unwrap();
         loop {
             let wanted = rustix::event::PollFlags::IN;
             rustix::event::poll(&mut [rustix::event::PollFd::new(&session.fd(), wanted)], None).unwrap();

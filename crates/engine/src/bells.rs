@@ -1,7 +1,7 @@
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use lasthop_vhost::ForeignFd;
 use rustix::io::Errno;
 
 /// How a guest is signalled, and whether it signals.
@@ -16,7 +16,7 @@ pub(crate) struct Bells {
 /// A guest's call descriptor.
 #[derive(Debug)]
 pub(crate) struct Call {
-    fd: OwnedFd,
+    fd: ForeignFd,
     /// Never to be written again, by any worker.
     is_shut: AtomicBool,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Call {
 pub(crate) struct Blocked;
 
 impl Call {
-    pub(crate) fn new(fd: OwnedFd) -> Self {
+    pub(crate) fn new(fd: ForeignFd) -> Self {
         Self { fd, is_shut: AtomicBool::new(false) }
     }
 

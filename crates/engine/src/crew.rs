@@ -1,7 +1,6 @@
 //! All workers of a switch as the control side sees them: whose ring is whose, and what all have to be told.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use lasthop_fabric::{Capabilities, RingPart};
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::DeviceRing;
 use lasthop_verdict::PortId;
+use lasthop_vhost::ForeignFd;
 
 use crate::bells::{Bells, Call};
 use crate::control::ControlQueue;
@@ -128,7 +128,7 @@ impl Crew {
         port: PortId,
         index: u16,
         ring: DeviceRing,
-        (kick, call): (Option<OwnedFd>, Option<OwnedFd>),
+        (kick, call): (Option<ForeignFd>, Option<ForeignFd>),
         enabled: bool,
     ) -> Result<std::io::Result<()>, EngineError> {
         let running = self.recall_ring(port, index)?;
@@ -162,7 +162,7 @@ impl Crew {
         &self,
         port: PortId,
         control: ControlQueue,
-        (kick, call): (Option<OwnedFd>, Option<OwnedFd>),
+        (kick, call): (Option<ForeignFd>, Option<ForeignFd>),
     ) -> Result<std::io::Result<()>, EngineError> {
         let index = control.index;
         self.stop_ring(port, index)?;
@@ -257,7 +257,7 @@ impl Crew {
         &self,
         port: PortId,
         index: u16,
-        call: Option<OwnedFd>,
+        call: Option<ForeignFd>,
     ) -> Result<(), EngineError> {
         let call = call.map(|fd| Arc::new(Call::new(fd)));
         self.call_all(move |worker| worker.set_call(port, index, call.as_ref()))?;

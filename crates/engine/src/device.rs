@@ -1,9 +1,8 @@
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lasthop_guestmem::{MemoryMap, Word};
 use lasthop_verdict::PortId;
-use lasthop_vhost::{Device, Offer, RingStart};
+use lasthop_vhost::{Device, ForeignFd, Offer, RingStart};
 
 use crate::EngineError;
 use crate::control::{ControlQueue, Pace};
@@ -159,7 +158,7 @@ impl Device for PortDevice {
         self.change(|this| _ = this.crew.set_ring_enabled(this.port, index, enabled));
     }
 
-    fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>) {
         self.change(|this| _ = this.crew.set_ring_call(this.port, index, call));
     }
 

@@ -8,6 +8,7 @@ use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_ring::{DeviceRing, Patience, arm_and_recheck};
 use lasthop_verdict::PortId;
+use lasthop_vhost::ForeignFd;
 
 use crate::bells::{Bells, Call};
 use crate::books::Books;
@@ -36,7 +37,7 @@ pub(crate) struct RingFds {
     /// Whether this worker is the ring's home.
     is_home: bool,
     /// At home only.
-    kick: Option<OwnedFd>,
+    kick: Option<ForeignFd>,
     /// Kicks heard, at home.
     kicks: u64,
 }
@@ -390,7 +391,7 @@ impl Worker {
         &mut self,
         port: PortId,
         control: ControlQueue,
-        kick: Option<OwnedFd>,
+        kick: Option<ForeignFd>,
         bells: Bells,
     ) -> std::io::Result<()> {
         let index = control.index;
@@ -402,7 +403,7 @@ impl Worker {
     }
 
     /// Hears the kicks of a ring.
-    fn listen(&mut self, port: PortId, index: u16, kick: Option<OwnedFd>) -> std::io::Result<()> {
+    fn listen(&mut self, port: PortId, index: u16, kick: Option<ForeignFd>) -> std::io::Result<()> {
         let Some(fds) = self.fds.get_mut(&(port, index)) else { return Ok(()) };
         if let Some(kick) = &kick {
             self.events.listen(kick.as_fd(), Event::Kick(port, index))?;
@@ -485,7 +486,7 @@ impl Worker {
         &mut self,
         port: PortId,
         index: u16,
-        kick: Option<OwnedFd>,
+        kick: Option<ForeignFd>,
         enabled: bool,
     ) -> std::io::Result<()> {
         self.listen(port, index, kick)?;

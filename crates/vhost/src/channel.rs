@@ -1,9 +1,11 @@
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
+use lasthop_foreign::{ForeignFd, is_unix_stream};
 use rustix::net::{SendFlags, send};
 
+use crate::Refusal;
 use crate::kept::Keeper;
-use crate::message::Message;
+use crate::message::{Message, request};
 
 /// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG (vhost-user, "Back-end message types"): read the configuration space again.
 const CONFIG_CHANGE: u32 = 2;
@@ -11,20 +13,28 @@ const CONFIG_CHANGE: u32 = 2;
 /// Where the back end may ask the front end for something. It is kept open, since a closed one ends the front end's device.
 #[derive(Debug, Default)]
 pub(crate) struct BackendChannel {
-    fd: Option<OwnedFd>,
+    fd: Option<ForeignFd>,
     /// Its number for a successor.
     number: u32,
 }
 
 impl BackendChannel {
-    /// Takes the socket that came with SET_BACKEND_REQ_FD, in place of an older one.
-    pub(crate) fn open(&mut self, fds: Vec<OwnedFd>, keeper: &mut Keeper) {
+    /// Takes the socket that came with SET_BACKEND_REQ_FD, in place of an older one. It is a UNIX stream, as the specification has
+    /// it: to others a write may wait, in spite of MSG_DONTWAIT, for a lock that the front end holds.
+    ///
+    /// # Errors
+    /// [`Refusal`]: it is something else.
+    pub(crate) fn open(&mut self, fds: Vec<ForeignFd>, keeper: &mut Keeper) -> Result<(), Refusal> {
         let fd = fds.into_iter().next();
+        if fd.as_ref().is_some_and(|fd| !is_unix_stream(fd.as_fd())) {
+            return Err(Refusal::NoUnixStream(request::name(request::SET_BACKEND_REQ_FD)));
+        }
         *self = Self { number: fd.as_ref().map_or(0, |fd| keeper.keep(fd)), fd };
+        Ok(())
     }
 
     /// The socket of a dead session.
-    pub(crate) fn of_kept(fd: OwnedFd, number: u32) -> Self {
+    pub(crate) fn of_kept(fd: ForeignFd, number: u32) -> Self {
         Self { fd: Some(fd), number }
     }
 
@@ -33,7 +43,8 @@ impl BackendChannel {
     }
 
     /// Whether the front end was told that its device's configuration changed. Nothing waits for one that does not read, and
-    /// no answer is asked for, so that there is nothing to read here.
+    /// no answer is asked for, so that there is nothing to read here. The kernel appends to a UNIX stream's queue under a spinlock, and
+    /// takes no lock that a reader keeps while it waits for a page.
     pub(crate) fn tell_config_changed(&self) -> bool {
         let Some(fd) = &self.fd else { return false };
         let message = Message::new(CONFIG_CHANGE, Vec::new()).encode();

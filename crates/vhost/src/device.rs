@@ -1,6 +1,6 @@
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::{MemoryMap, Word};
 use lasthop_ring::DeviceRing;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ pub trait Device {
     fn set_ring_enabled(&mut self, index: u16, enabled: bool);
 
     /// Another eventfd for a running ring to signal; `None`: the driver polls.
-    fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>);
+    fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>);
 
     /// The MTU of the link in bytes, 68 to 65535.
     fn set_mtu(&mut self, mtu: u16);
@@ -99,9 +99,9 @@ pub struct RingStart {
     /// The ring, at the position where it goes on.
     pub ring: DeviceRing,
     /// Eventfd that the driver kicks; `None`: the device polls. Set non-blocking, but the front end shares that flag.
-    pub kick: Option<OwnedFd>,
+    pub kick: Option<ForeignFd>,
     /// Eventfd to signal the driver; `None`: the driver polls. Set non-blocking, but the front end shares that flag.
-    pub call: Option<OwnedFd>,
+    pub call: Option<ForeignFd>,
     /// Whether it starts enabled.
     pub enabled: bool,
     /// The ring was another device's, which died: chains that it had taken are marked, kicks and calls may be lost.

@@ -13,6 +13,11 @@ pub enum SessionEnd {
     /// The front end broke the protocol: nothing that it sends can be trusted to be a message any more.
     #[error("the front end broke the vhost-user protocol: {0}")]
     Protocol(#[from] ProtocolError),
+    /// What it sent cannot be closed without waiting for long, so it is to send no more of it.
+    #[error(
+        "file descriptors that the front end sent take long to close: sockets that linger, or files that it serves itself"
+    )]
+    SlowToClose,
     /// A request could not be served, and the front end did not ask to be told so.
     #[error("{0}")]
     Refused(#[from] Refusal),
@@ -85,6 +90,9 @@ pub enum Refusal {
     /// A kick, call or error descriptor that is something else.
     #[error("{0} with a file descriptor that is not an eventfd; the front end must pass one")]
     NoEventFd(String),
+    /// A back-end channel that is something else.
+    #[error("{0} with a file descriptor that is not a UNIX stream socket; the front end must pass one")]
+    NoUnixStream(String),
     /// A region that cannot be mapped.
     #[error("{0}")]
     Mapping(#[from] MappingError),

@@ -1,19 +1,17 @@
-//! Messages with file descriptors on a UNIX stream, and what kind of file a descriptor is.
+//! Messages with file descriptors on a UNIX stream.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::os::fd::BorrowedFd;
 
+use lasthop_foreign::{ForeignFd, Origin};
 use rustix::cmsg_space;
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, readlink, readlinkat};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::message::TABLE_REGIONS_MAX;
 
+/// Room for the descriptors of one message that is sent.
 const CONTROL_BYTES: usize = cmsg_space!(ScmRights(TABLE_REGIONS_MAX));
 
 /// What one receive brought.
@@ -21,37 +19,19 @@ const CONTROL_BYTES: usize = cmsg_space!(ScmRights(TABLE_REGIONS_MAX));
 pub(crate) struct Received {
     /// Bytes; 0 when the other side closed.
     pub(crate) bytes: usize,
-    /// Whether file descriptors were lost, since there were too many.
+    /// Whether there were more file descriptors than a message has, or than there is room for.
     pub(crate) fds_lost: bool,
 }
 
-/// Receives bytes into `into`, and adds the file descriptors that come with them to `fds`.
+/// Receives bytes into `into`, and adds the file descriptors that come with them, which are of `origin`, to `fds`.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     into: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
+    origin: &Origin,
+    fds: &mut Vec<ForeignFd>,
 ) -> io::Result<Received> {
-    receive_within(&mut [MaybeUninit::uninit(); CONTROL_BYTES], socket, into, fds)
-}
-
-/// As `receive`, with `space` for file descriptors.
-fn receive_within(
-    space: &mut [MaybeUninit<u8>],
-    socket: BorrowedFd<'_>,
-    into: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-) -> io::Result<Received> {
-    let mut control = RecvAncillaryBuffer::new(space);
-    let mut slices = [IoSliceMut::new(into)];
-    let received = recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    // The kernel drops what finds no space, or what would go beyond the limit of open files.
-    let fds_lost = received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > TABLE_REGIONS_MAX;
-    Ok(Received { bytes: received.bytes, fds_lost })
+    let received = lasthop_foreign::receive(socket, into, RecvFlags::empty(), origin, fds)?;
+    Ok(Received { bytes: received.bytes, fds_lost: received.is_cut || fds.len() > TABLE_REGIONS_MAX })
 }
 
 /// Sends bytes, the file descriptors with the first of them; how many bytes went.
@@ -62,37 +42,6 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
-}
-
-/// Whether a descriptor is an eventfd, as /proc tells; where there is no /proc, it is taken for one.
-pub(crate) fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
-    what_is(fd).is_none_or(|what| what == b"anon_inode:[eventfd]")
-}
-
-/// Whether a descriptor is a UNIX socket: User Mode Linux takes its calls through a pair of them.
-///
-/// Nothing else will do, since writes have to come back: who reads from a pipe, or from a socket of the network, into memory
-/// whose pages somebody holds back keeps a lock meanwhile, and no signal gets a writer out of the wait for that.
-pub(crate) fn is_unix_socket(fd: BorrowedFd<'_>) -> bool {
-    rustix::net::sockopt::socket_domain(fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
-}
-
-/// Where the kernel tells what descriptors are, for a process that can open no path.
-static NAMES: OnceLock<OwnedFd> = OnceLock::new();
-
-/// Keeps `directory`, which is /proc/self/fd, to look descriptors up in it: for a process that is about to lose all paths.
-/// The first one is kept.
-pub fn keep_descriptor_names(directory: OwnedFd) {
-    let _ = NAMES.set(directory);
-}
-
-fn what_is(fd: BorrowedFd<'_>) -> Option<Vec<u8>> {
-    let number = fd.as_raw_fd();
-    let name = match NAMES.get() {
-        Some(names) => readlinkat(names, number.to_string(), Vec::new()),
-        None => readlink(format!("/proc/self/fd/{number}"), Vec::new()),
-    };
-    Some(name.ok()?.into_bytes())
 }
 
 /// Makes reads and writes of a descriptor return at once.
@@ -107,18 +56,10 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
-    #[test]
-    fn an_eventfd_is_told_from_other_files() {
-        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        assert!(is_eventfd(event.as_fd()));
-        let (one, _other) = UnixStream::pair().unwrap();
-        assert!(!is_eventfd(one.as_fd()));
-        assert!(!is_eventfd(lasthop_guestmem::memfd("no-eventfd", 4096).unwrap().as_fd()));
-        let (_read, write) = rustix::pipe::pipe().unwrap();
-        assert!(!is_unix_socket(write.as_fd()) && !is_eventfd(write.as_fd()));
-        assert!(is_unix_socket(one.as_fd()) && !is_unix_socket(event.as_fd()));
-        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert!(!is_unix_socket(udp.as_fd()));
+    fn receive_one(socket: &UnixStream, fds: &mut Vec<ForeignFd>) -> (u8, Received) {
+        let mut byte = [0; 1];
+        let received = receive(socket.as_fd(), &mut byte, &Origin::new("a front end"), fds).unwrap();
+        (byte[0], received)
     }
 
     #[test]
@@ -126,23 +67,21 @@ mod tests {
         let (one, other) = UnixStream::pair().unwrap();
         let file = lasthop_guestmem::memfd("sent", 4096).unwrap();
         assert_eq!(send(one.as_fd(), b"ab", &[file.as_fd(), one.as_fd()]).unwrap(), 2);
-        let (mut byte, mut fds) = ([0; 1], Vec::new());
-        assert_eq!(
-            receive(other.as_fd(), &mut byte, &mut fds).unwrap(),
-            Received { bytes: 1, fds_lost: false }
-        );
-        assert_eq!((byte[0], fds.len()), (b'a', 2));
-        assert_eq!(receive(other.as_fd(), &mut byte, &mut fds).unwrap().bytes, 1);
-        assert_eq!((byte[0], fds.len()), (b'b', 2));
-    }
-    #[test]
-    fn lost_descriptors_are_noticed() {
-        let (one, other) = UnixStream::pair().unwrap();
-        send(one.as_fd(), b"a", &[one.as_fd(); 8]).unwrap();
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
         let mut fds = Vec::new();
-        let received = receive_within(&mut space, other.as_fd(), &mut [0], &mut fds).unwrap();
-        assert_eq!(received, Received { bytes: 1, fds_lost: true });
-        assert!(fds.len() < 8);
+        let whole = Received { bytes: 1, fds_lost: false };
+        assert_eq!((receive_one(&other, &mut fds), fds.len()), ((b'a', whole), 2));
+        assert_eq!((receive_one(&other, &mut fds), fds.len()), ((b'b', whole), 2));
+    }
+
+    #[test]
+    fn more_descriptors_than_a_message_has_arrive_and_are_too_many() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let mut fds = Vec::new();
+        for _ in 0..2 {
+            send(one.as_fd(), b"a", &[one.as_fd(); TABLE_REGIONS_MAX]).unwrap();
+        }
+        assert!(!receive_one(&other, &mut fds).1.fds_lost);
+        assert!(receive_one(&other, &mut fds).1.fds_lost);
+        assert_eq!(fds.len(), 2 * TABLE_REGIONS_MAX);
     }
 }

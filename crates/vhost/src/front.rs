@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use lasthop_foreign::{ForeignFd, Origin};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -279,7 +281,7 @@ impl FrontEnd {
         self.send(&Message::new(number, asked.encode()), &[])?;
         let told = self.reply_with_fds(number, &mut fds)?.inflight()?;
         let fd = fds.pop().ok_or_else(|| FrontError::WrongReply(request::name(number)))?;
-        Ok((told, fd))
+        Ok((told, fd.into_trusted()))
     }
 
     /// Gives the back end that file, before rings start.
@@ -366,7 +368,7 @@ impl FrontEnd {
         self.reply_with_fds(number, &mut Vec::new())
     }
 
-    fn reply_with_fds(&mut self, number: u32, fds: &mut Vec<OwnedFd>) -> Result<Message, FrontError> {
+    fn reply_with_fds(&mut self, number: u32, fds: &mut Vec<ForeignFd>) -> Result<Message, FrontError> {
         let mut bytes = [0; HEADER_BYTES];
         self.fill(&mut bytes, number, fds)?;
         let header = Header::decode(bytes).check()?;
@@ -378,10 +380,10 @@ impl FrontEnd {
         Ok(Message { request: number, flags: header.flags, body })
     }
 
-    fn fill(&mut self, into: &mut [u8], number: u32, fds: &mut Vec<OwnedFd>) -> Result<(), FrontError> {
+    fn fill(&mut self, into: &mut [u8], number: u32, fds: &mut Vec<ForeignFd>) -> Result<(), FrontError> {
         let mut filled = 0;
         while filled < into.len() {
-            match receive(self.socket.as_fd(), &mut into[filled..], fds) {
+            match receive(self.socket.as_fd(), &mut into[filled..], Origin::own(), fds) {
                 Ok(received) if received.bytes == 0 => return Err(FrontError::HungUp(request::name(number))),
                 Ok(received) => filled += received.bytes,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::Mapping;
 use lasthop_ring::{InflightLog, RING_ENTRIES_MAX};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -56,7 +57,7 @@ impl Inflight {
     /// Maps a file that the front end sent, number `file` for a successor.
     pub(crate) fn map(
         message: InflightMessage,
-        fd: &OwnedFd,
+        fd: &ForeignFd,
         file: u32,
         rings_max: u16,
     ) -> Result<Self, Refusal> {
@@ -72,7 +73,7 @@ impl Inflight {
     }
 
     /// As the dead session had it.
-    pub(crate) fn of_kept(kept: KeptInflight, fd: &OwnedFd, rings_max: u16) -> Result<Self, Refusal> {
+    pub(crate) fn of_kept(kept: KeptInflight, fd: &ForeignFd, rings_max: u16) -> Result<Self, Refusal> {
         let KeptInflight { file, offset_bytes, size_bytes, rings, entries } = kept;
         Self::map(InflightMessage { size_bytes, offset_bytes, rings, entries }, fd, file, rings_max)
     }

@@ -1,9 +1,10 @@
 //! What is kept of a session for a successor, should this process be killed: memory, a description, file descriptors.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::{Mapping, MappingError, Word};
 use lasthop_ring::{Ledger, LedgerError};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -204,7 +205,7 @@ pub struct News {
     /// All of the session, in place of what was told before.
     pub session: KeptSession,
     /// File descriptors that are new in it. One that could not be duplicated is missing.
-    pub fds: Vec<(u32, OwnedFd)>,
+    pub fds: Vec<(u32, ForeignFd)>,
 }
 
 /// Why a session cannot be taken over; its front end has to connect again.
@@ -241,7 +242,7 @@ pub struct Legacy {
     /// What was told of it last.
     pub session: KeptSession,
     /// Its file descriptors.
-    pub fds: BTreeMap<u32, OwnedFd>,
+    pub fds: BTreeMap<u32, ForeignFd>,
 }
 
 impl Legacy {
@@ -252,7 +253,7 @@ impl Legacy {
     }
 
     /// Takes descriptor `number` out.
-    pub(crate) fn take_fd(&mut self, number: u32) -> Result<OwnedFd, TakeOverError> {
+    pub(crate) fn take_fd(&mut self, number: u32) -> Result<ForeignFd, TakeOverError> {
         self.fds.remove(&number).ok_or(TakeOverError::FdMissing(number))
     }
 }
@@ -262,7 +263,7 @@ impl Legacy {
 pub(crate) struct Keeper {
     is_on: bool,
     last: u32,
-    fresh: Vec<(u32, OwnedFd)>,
+    fresh: Vec<(u32, ForeignFd)>,
 }
 
 impl Keeper {
@@ -272,19 +273,19 @@ impl Keeper {
     }
 
     /// The number of a descriptor that just came.
-    pub(crate) fn keep(&mut self, fd: impl AsFd) -> u32 {
+    pub(crate) fn keep(&mut self, fd: &ForeignFd) -> u32 {
         if !self.is_on {
             return 0;
         }
         self.last = self.last.wrapping_add(1);
         // One that is missing is found to be missing by the successor, who cannot go on without it.
-        let copy = fd.as_fd().try_clone_to_owned();
+        let copy = fd.try_clone();
         self.fresh.extend(copy.ok().map(|copy| (self.last, copy)));
         self.last
     }
 
     /// What came since this was asked last.
-    pub(crate) fn take(&mut self) -> Vec<(u32, OwnedFd)> {
+    pub(crate) fn take(&mut self) -> Vec<(u32, ForeignFd)> {
         std::mem::take(&mut self.fresh)
     }
 }

@@ -49,8 +49,9 @@ mod state;
 
 pub use device::{Device, Offer, RingStart};
 pub use error::{ProtocolError, Refusal, SessionEnd};
-pub use fds::keep_descriptor_names;
 pub use kept::{Kept, KeptSession, Legacy, News, TakeOverError};
+/// A descriptor of a front end.
+pub use lasthop_foreign::ForeignFd;
 pub use message::{MemoryRegionMessage, RingAddressMessage};
 pub use rings::RingView;
 pub use session::{Session, Successor};

@@ -1,8 +1,9 @@
 //! From memory messages to a new memory map that keeps the mappings which did not change.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::{FileRange, Mapping, MemoryMap, Region};
 
 use crate::message::{MemoryRegionMessage, request};
@@ -12,7 +13,7 @@ use crate::{MEMORY_SLOTS_MAX, Refusal};
 pub(crate) fn replaced(
     old: &MemoryMap,
     messages: &[MemoryRegionMessage],
-    fds: &[OwnedFd],
+    fds: &[ForeignFd],
     bytes_max: u64,
 ) -> Result<MemoryMap, Refusal> {
     if messages.is_empty() {
@@ -29,7 +30,7 @@ pub(crate) fn replaced(
 pub(crate) fn added(
     old: &MemoryMap,
     message: MemoryRegionMessage,
-    fds: &[OwnedFd],
+    fds: &[ForeignFd],
     bytes_max: u64,
 ) -> Result<Option<MemoryMap>, Refusal> {
     check_fds(request::ADD_MEM_REG, fds, 1)?;
@@ -69,7 +70,7 @@ fn check_size(sizes: impl IntoIterator<Item = u64>, max_bytes: u64) -> Result<()
     if asked_bytes > max_bytes { Err(Refusal::MemoryMax { asked_bytes, max_bytes }) } else { Ok(()) }
 }
 
-fn check_fds(number: u32, fds: &[OwnedFd], needed: usize) -> Result<(), Refusal> {
+fn check_fds(number: u32, fds: &[ForeignFd], needed: usize) -> Result<(), Refusal> {
     match fds.len() {
         0 => Err(Refusal::NotShared),
         got if got == needed => Ok(()),
@@ -87,7 +88,7 @@ fn unchanged(old: &MemoryMap, message: MemoryRegionMessage, range: FileRange) ->
     })
 }
 
-fn region(old: &MemoryMap, message: MemoryRegionMessage, fd: &OwnedFd) -> Result<Region, Refusal> {
+fn region(old: &MemoryMap, message: MemoryRegionMessage, fd: &ForeignFd) -> Result<Region, Refusal> {
     let MemoryRegionMessage { guest_addr, size, user_addr, offset } = message;
     let range = FileRange::of(fd.as_fd(), offset, size)?;
     let mapping = match unchanged(old, message, range) {

@@ -1,8 +1,8 @@
 //! What the front end told about each ring, and which rings run.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DeviceRing, InflightLog, Ledger, RING_ENTRIES_MAX, RingAddresses, RingError, RingMemory};
 
@@ -60,7 +60,7 @@ pub(crate) enum Kick {
 /// A descriptor, and its number for a successor.
 #[derive(Debug)]
 pub(crate) struct Numbered {
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: ForeignFd,
     pub(crate) number: u32,
 }
 
@@ -413,6 +413,6 @@ impl Rings {
 }
 
 /// The session keeps its own descriptor, to start the ring again with.
-fn duplicate(numbered: &Numbered) -> Result<OwnedFd, Refusal> {
+fn duplicate(numbered: &Numbered) -> Result<ForeignFd, Refusal> {
     numbered.fd.try_clone().map_err(|error| Refusal::System("duplicating an eventfd".to_owned(), error))
 }

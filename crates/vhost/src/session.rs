@@ -1,6 +1,8 @@
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+
+use lasthop_foreign::ForeignFd;
 
 use crate::socket::Link;
 use crate::{
@@ -20,7 +22,7 @@ impl<D: Device> Session<D> {
     ///
     /// # Errors
     /// When the socket's flags cannot be set.
-    pub fn new(socket: OwnedFd, device: D) -> io::Result<Self> {
+    pub fn new(socket: ForeignFd, device: D) -> io::Result<Self> {
         Ok(Self { link: Link::new(socket)?, protocol: Protocol::new(device) })
     }
 
@@ -29,7 +31,7 @@ impl<D: Device> Session<D> {
     ///
     /// # Errors
     /// When the socket's flags cannot be set.
-    pub fn with_kept(socket: OwnedFd, device: D, kept: Kept) -> io::Result<Self> {
+    pub fn with_kept(socket: ForeignFd, device: D, kept: Kept) -> io::Result<Self> {
         Ok(Self { link: Link::new(socket)?, protocol: Protocol::with_kept(device, kept) })
     }
 
@@ -60,7 +62,7 @@ impl<D: Device> Session<D> {
 
     /// The socket, for who waits for it while another thread has the session.
     #[must_use]
-    pub fn socket(&self) -> Arc<OwnedFd> {
+    pub fn socket(&self) -> Arc<ForeignFd> {
         self.link.socket()
     }
 
@@ -127,7 +129,7 @@ impl<D: Device> Session<D> {
 #[derive(Debug)]
 pub struct Successor<D: Device> {
     protocol: Protocol<D>,
-    socket: OwnedFd,
+    socket: ForeignFd,
 }
 
 impl<D: Device> Successor<D> {
@@ -135,7 +137,7 @@ impl<D: Device> Successor<D> {
     ///
     /// # Errors
     /// [`TakeOverError`]: the session cannot go on with this device, or not with what is known.
-    pub fn prepare(socket: OwnedFd, device: D, legacy: Legacy) -> Result<Self, TakeOverError> {
+    pub fn prepare(socket: ForeignFd, device: D, legacy: Legacy) -> Result<Self, TakeOverError> {
         Ok(Self { protocol: Protocol::prepare(device, legacy)?, socket })
     }
 

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use lasthop_foreign::ForeignFd;
+
 use crate::fds::{Received, receive, send, set_nonblocking};
 use crate::message::{HEADER_BYTES, Header, Message};
 use crate::{OUTPUT_BYTES_MAX, ProtocolError, SessionEnd};
@@ -17,20 +19,20 @@ const OUTPUT_FDS_MAX: usize = 4;
 /// Never reads beyond a message, so the file descriptors that come are those of the message that is arriving.
 #[derive(Debug)]
 pub(crate) struct Link {
-    socket: Arc<OwnedFd>,
+    socket: Arc<ForeignFd>,
     header: [u8; HEADER_BYTES],
     /// As long as the header says; empty before the header is there.
     body: Vec<u8>,
     /// Bytes of header and body that have arrived.
     arrived: usize,
-    fds: Vec<OwnedFd>,
+    fds: Vec<ForeignFd>,
     output: Vec<u8>,
     /// Descriptors of replies that have not left, each with the place of the reply in the output.
     output_fds: VecDeque<(usize, OwnedFd)>,
 }
 
 impl Link {
-    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new(socket: ForeignFd) -> io::Result<Self> {
         set_nonblocking(socket.as_fd())?;
         let (body, fds, output) = (Vec::new(), Vec::new(), Vec::new());
         let output_fds = VecDeque::new();
@@ -42,7 +44,7 @@ impl Link {
         self.socket.as_fd()
     }
 
-    pub(crate) fn socket(&self) -> Arc<OwnedFd> {
+    pub(crate) fn socket(&self) -> Arc<ForeignFd> {
         Arc::clone(&self.socket)
     }
 
@@ -56,7 +58,7 @@ impl Link {
     }
 
     /// The next message, if all of it has arrived.
-    pub(crate) fn next(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, SessionEnd> {
+    pub(crate) fn next(&mut self) -> Result<Option<(Message, Vec<ForeignFd>)>, SessionEnd> {
         while self.arrived < HEADER_BYTES + self.body.len() {
             if !self.fill()? {
                 return Ok(None);
@@ -77,7 +79,11 @@ impl Link {
             None => &mut self.header[self.arrived..],
             Some(at) => &mut self.body[at..],
         };
-        match receive(self.socket.as_fd(), into, &mut self.fds) {
+        let origin = self.socket.origin();
+        if origin.is_overdue() {
+            return Err(SessionEnd::SlowToClose);
+        }
+        match receive(self.socket.as_fd(), into, origin, &mut self.fds) {
             Ok(Received { bytes: 0, .. }) => Err(SessionEnd::HungUp),
             Ok(Received { fds_lost: true, .. }) => Err(ProtocolError::TooManyFds.into()),
             Ok(Received { bytes, .. }) => {

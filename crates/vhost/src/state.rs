@@ -5,11 +5,12 @@ mod succession;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use lasthop_foreign::{ForeignFd, is_eventfd, is_unix_socket};
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::RingAddresses;
 
 use crate::channel::BackendChannel;
-use crate::fds::{is_eventfd, is_unix_socket, set_nonblocking};
+use crate::fds::set_nonblocking;
 use crate::features::{self, PROTOCOL_FEATURES, protocol};
 use crate::inflight::{self, Inflight};
 use crate::kept::{Keeper, KeptRegion};
@@ -186,7 +187,7 @@ impl<D: Device> Protocol<D> {
     ///
     /// # Errors
     /// Ends the session: a [`ProtocolError`], or a [`Refusal`] that the front end did not ask to be told of.
-    pub fn handle(&mut self, message: &Message, fds: Vec<OwnedFd>) -> Result<Option<Message>, SessionEnd> {
+    pub fn handle(&mut self, message: &Message, fds: Vec<ForeignFd>) -> Result<Option<Message>, SessionEnd> {
         self.messages += 1;
         if message.flags & FLAG_REPLY != 0 {
             return Err(ProtocolError::UnexpectedReply(request::name(message.request)).into());
@@ -217,7 +218,7 @@ impl<D: Device> Protocol<D> {
         Ok(reply)
     }
 
-    fn serve(&mut self, message: &Message, fds: Vec<OwnedFd>) -> Result<Served, SessionEnd> {
+    fn serve(&mut self, message: &Message, fds: Vec<ForeignFd>) -> Result<Served, SessionEnd> {
         match message.request {
             request::GET_FEATURES => return Ok(Served::word(self.offered_features())),
             request::GET_PROTOCOL_FEATURES => return Ok(Served::word(self.offered_protocol_features())),
@@ -244,7 +245,7 @@ impl<D: Device> Protocol<D> {
             request::SET_VRING_KICK | request::SET_VRING_CALL | request::SET_VRING_ERR => {
                 self.set_ring_eventfd(message, fds)?;
             }
-            request::SET_BACKEND_REQ_FD => self.backend_channel.open(fds, &mut self.keeper),
+            request::SET_BACKEND_REQ_FD => self.backend_channel.open(fds, &mut self.keeper)?,
             // Passed over, a migration would go on and lose the guest's memory.
             request::SET_LOG_BASE | request::SET_LOG_FD => {
                 return Err(Refusal::NotServed(request::name(message.request)).into());
@@ -342,7 +343,7 @@ impl<D: Device> Protocol<D> {
     }
 
     /// Rings are written down there from now on, and go on from what is found there.
-    fn set_inflight(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<(), SessionEnd> {
+    fn set_inflight(&mut self, message: &Message, fds: &[ForeignFd]) -> Result<(), SessionEnd> {
         let [fd] = fds else {
             let (request, got) = (request::name(message.request), fds.len());
             return Err(Refusal::FdCount { request, got, needed: 1 }.into());
@@ -355,7 +356,7 @@ impl<D: Device> Protocol<D> {
         Ok(self.rings.start_all(&mut self.device, &self.shared)?)
     }
 
-    fn change_memory(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<(), SessionEnd> {
+    fn change_memory(&mut self, message: &Message, fds: &[ForeignFd]) -> Result<(), SessionEnd> {
         let nothing = MemoryMap::default();
         let old = self.shared.map.as_deref().unwrap_or(&nothing);
         let bytes_max = self.device.memory_bytes_max();
@@ -378,7 +379,7 @@ impl<D: Device> Protocol<D> {
     }
 
     /// Notes what a message that was served made of the regions.
-    fn note_regions(&mut self, message: &Message, fds: &[OwnedFd]) -> Result<(), ProtocolError> {
+    fn note_regions(&mut self, message: &Message, fds: &[ForeignFd]) -> Result<(), ProtocolError> {
         let (regions, keeper) = (&mut self.regions, &mut self.keeper);
         match message.request {
             request::SET_MEM_TABLE => {
@@ -449,7 +450,7 @@ impl<D: Device> Protocol<D> {
         Ok(self.rings.set_addresses(index, addresses, &mut self.device, &self.shared)?)
     }
 
-    fn set_ring_eventfd(&mut self, message: &Message, fds: Vec<OwnedFd>) -> Result<(), SessionEnd> {
+    fn set_ring_eventfd(&mut self, message: &Message, fds: Vec<ForeignFd>) -> Result<(), SessionEnd> {
         let word = message.u64()?;
         let index = self.ring_index(message, word & VRING_INDEX_MASK)?;
         let fd = if word & VRING_NO_FD == 0 { Some(eventfd(message, fds)?) } else { None };
@@ -473,8 +474,11 @@ impl<D: Device> Drop for Protocol<D> {
     }
 }
 
-/// The one eventfd of a message (for calls also a UNIX socket), made non-blocking: no front end may make the switch wait.
-fn eventfd(message: &Message, mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
+/// The one eventfd of a message, made non-blocking: no front end may make the switch wait. For calls also a UNIX socket, since User Mode
+/// Linux takes them through a pair of those; nothing else will do, since writes have to come back. Whoever reads from a pipe, or from a
+/// socket of the network, into memory whose pages somebody holds back keeps a lock meanwhile, and no signal gets a writer out of the
+/// wait for that.
+fn eventfd(message: &Message, mut fds: Vec<ForeignFd>) -> Result<ForeignFd, Refusal> {
     let name = || request::name(message.request);
     let got = fds.len();
     let (Some(fd), 1) = (fds.pop(), got) else {

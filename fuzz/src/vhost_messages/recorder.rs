@@ -2,13 +2,12 @@
 
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use lasthop_guestmem::{Mapping, MemoryMap};
 use lasthop_ring::RING_ENTRIES_MAX;
-use lasthop_vhost::{Device, MEMORY_SLOTS_MAX, MTU_BYTES_MIN, Offer, RingStart};
+use lasthop_vhost::{Device, ForeignFd, MEMORY_SLOTS_MAX, MTU_BYTES_MIN, Offer, RingStart};
 
 /// A ring that was started or stopped, and at which position.
 #[derive(Clone, Copy, Debug)]
@@ -108,7 +107,7 @@ impl Device for Recorder {
         start.enabled = enabled;
     }
 
-    fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>) {
         let mut notes = self.notes();
         notes.running.get_mut(&index).expect("only running rings get another call").call = call;
     }

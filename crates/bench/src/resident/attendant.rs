@@ -1,6 +1,5 @@
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,7 +8,7 @@ use lasthop_ceiling::End;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::DeviceRing;
 use lasthop_vhost::features::{CSUM, EVENT_IDX, GUEST_CSUM, GUEST_TSO4, HOST_TSO4, MRG_RXBUF, VERSION_1};
-use lasthop_vhost::{Device, Offer, RingStart, Session};
+use lasthop_vhost::{Device, ForeignFd, Offer, RingStart, Session};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
@@ -30,7 +29,7 @@ impl Attendant {
     pub(super) fn start(port: u16, socket: UnixStream, floor: Arc<Floor>) -> io::Result<Self> {
         let own = socket.try_clone()?;
         let device = Port { port, floor, features: 0, map: Arc::default() };
-        let session = Session::new(OwnedFd::from(socket), device)?;
+        let session = Session::new(socket.into(), device)?;
         let name = format!("ceiling-port{port}");
         let thread = std::thread::Builder::new().name(name).spawn(move || serve(session))?;
         Ok(Self { socket: own, thread: Some(thread) })
@@ -116,7 +115,7 @@ impl Device for Port {
         self.floor.with(|rings| rings.set_enabled(ring, enabled));
     }
 
-    fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>) {
         let ring = self.ring(index);
         self.floor.with(|rings| rings.set_call(ring, call));
     }

@@ -1,9 +1,9 @@
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use lasthop_ceiling::{End, Lane, Limit, Null, poll};
+use lasthop_vhost::ForeignFd;
 
 use super::ResidentKind;
 
@@ -52,7 +52,7 @@ impl RingId {
 #[derive(Debug, Default)]
 pub(super) struct Rings {
     lanes: Vec<Lane>,
-    calls: HashMap<RingId, OwnedFd>,
+    calls: HashMap<RingId, ForeignFd>,
     refusals: HashMap<u16, String>,
     running: bool,
     ending: bool,
@@ -70,7 +70,7 @@ impl Rings {
         if ring.transmits { &mut lane.from } else { &mut lane.to }
     }
 
-    pub(super) fn start(&mut self, ring: RingId, end: End, call: Option<OwnedFd>) {
+    pub(super) fn start(&mut self, ring: RingId, end: End, call: Option<ForeignFd>) {
         self.lane(ring).fault = None;
         self.refusals.remove(&ring.port);
         *self.end(ring) = Some(end);
@@ -89,7 +89,7 @@ impl Rings {
         }
     }
 
-    pub(super) fn set_call(&mut self, ring: RingId, call: Option<OwnedFd>) {
+    pub(super) fn set_call(&mut self, ring: RingId, call: Option<ForeignFd>) {
         match call {
             Some(call) => self.calls.insert(ring, call),
             None => self.calls.remove(&ring),

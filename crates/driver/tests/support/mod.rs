@@ -1,7 +1,7 @@
 //! What both kinds of tests with real devices need: a switch, the driver's events, work in network namespaces.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Switch {
         });
         let (front, back) = UnixStream::pair().unwrap();
         let knife = back.try_clone().unwrap();
-        let mut session = Session::new(OwnedFd::from(back), device.unwrap()).unwrap();
+        let mut session = Session::new(back.into(), device.unwrap()).unwrap();
         std::thread::spawn(move || {
             loop {
                 let wanted =

@@ -1,7 +1,6 @@
 //! An engine with guests in user space attached to it over real vhost-user sessions.
 #![allow(dead_code, unreachable_pub)] // each test file uses its own part of this module
 
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -64,7 +63,7 @@ impl TestSwitch {
     /// Serves a session on `port` in a thread of its own, and returns the front end's socket.
     pub fn serve(&mut self, port: PortId) -> UnixStream {
         let (front, back) = UnixStream::pair().unwrap();
-        let mut session = Session::new(OwnedFd::from(back), self.engine.device(port).unwrap()).unwrap();
+        let mut session = Session::new(back.into(), self.engine.device(port).unwrap()).unwrap();
         self.sessions.push(std::thread::spawn(move || {
             loop {
                 let wanted =

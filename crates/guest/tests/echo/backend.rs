@@ -1,13 +1,13 @@
 //! A small back end that sends every frame back to its queue pair.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment};
 use lasthop_ring::{DeviceRing, Direction, walk};
-use lasthop_vhost::{Device, Offer, RingStart, Session, features};
+use lasthop_vhost::{Device, ForeignFd, Offer, RingStart, Session, features};
 use rustix::event::{PollFd, PollFlags, poll};
 
 pub(crate) const MAC: [u8; 6] = [0x52, 0x54, 0, 0x11, 0x22, 0x33];
@@ -15,8 +15,8 @@ const SIGNAL: [u8; 8] = 1_u64.to_ne_bytes();
 
 struct Running {
     ring: DeviceRing,
-    kick: OwnedFd,
-    call: Option<OwnedFd>,
+    kick: ForeignFd,
+    call: Option<ForeignFd>,
 }
 
 impl Running {
@@ -76,7 +76,7 @@ impl Device for Echo {
         }
     }
 
-    fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>) {
         if let Some(running) = &mut self.rings[usize::from(index)] {
             running.call = call;
         }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use lasthop_control::bounds::DATAGRAM_BYTES_MAX;
 use lasthop_control::shortage::Shortage;
 use lasthop_controller::{Controller, LINKS, StaticEntry, SwitchConfig};
+use lasthop_foreign::ForeignFd;
 use lasthop_verdict::{PortSettings, SwitchId};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -123,7 +124,10 @@ impl Process {
     fn due(&self) -> Option<Instant> {
         let due_ns = self.controller.due_ns().filter(|_| !self.sockets.is_empty());
         let due = due_ns.map(|due_ns| Instant::now() + Duration::from_nanos(due_ns.saturating_sub(now_ns())));
-        self.sockets.iter().map(|socket| socket.shortage.due()).fold(due, earlier)
+        self.sockets
+            .iter()
+            .map(|socket| socket.shortage.due())
+            .fold(earlier(due, self.channel.due()), earlier)
     }
 
     /// Does what the supervisor says. False when it is gone.
@@ -135,7 +139,7 @@ impl Process {
         is_open
     }
 
-    fn obey(&mut self, order: ControllerOrder, fds: Vec<OwnedFd>) {
+    fn obey(&mut self, order: ControllerOrder, fds: Vec<ForeignFd>) {
         match order {
             ControllerOrder::Connect => self.connect(fds),
             ControllerOrder::Switches(switches) => self.take_switches(switches),
@@ -162,7 +166,7 @@ impl Process {
     }
 
     /// There is another switch process, or the first one.
-    fn connect(&mut self, fds: Vec<OwnedFd>) {
+    fn connect(&mut self, fds: Vec<ForeignFd>) {
         self.disconnect();
         self.connection += 1;
         if fds.len() != LINKS {
@@ -172,7 +176,8 @@ impl Process {
             return self.lose_connection();
         }
         self.controller.reconnected(nonce());
-        for (number, fd) in (1..).zip(fds) {
+        // The supervisor made them.
+        for (number, fd) in (1..).zip(fds.into_iter().map(ForeignFd::into_trusted)) {
             if self.poller.add(&fd, number, Interest::READ).is_err() {
                 return self.lose_connection();
             }
@@ -301,10 +306,11 @@ impl Process {
                 socket.is_full = write;
             }
         }
-        let write = self.channel.wants_write();
-        if write != self.is_channel_full {
-            self.poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
-            self.is_channel_full = write;
+        let _ = self.channel.flush(); // if the other side is gone, reading says so
+        let interest = self.channel.interest();
+        if interest.write != self.is_channel_full {
+            self.poller.modify(&self.channel, CHANNEL, interest)?;
+            self.is_channel_full = interest.write;
         }
         Ok(())
     }
@@ -362,7 +368,7 @@ mod tests {
         let mut supervisor: Channel<ControllerOrder, ControllerReport> =
             Channel::new(theirs.into()).expect("a channel");
         let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
-        let (near, far): (Vec<OwnedFd>, Vec<UnixStream>) =
+        let (near, far): (Vec<ForeignFd>, Vec<UnixStream>) =
             pairs.map(|(near, far)| (near.into(), far)).unzip();
         process.obey(ControllerOrder::Connect, Vec::new());
         process.obey(ControllerOrder::Connect, near);
@@ -384,7 +390,7 @@ mod tests {
         let channel = Channel::new(ours.into()).expect("a channel");
         let mut process = Process::new(channel, Poller::new().expect("a poller"));
         let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
-        let (near, far): (Vec<OwnedFd>, Vec<UnixStream>) =
+        let (near, far): (Vec<ForeignFd>, Vec<UnixStream>) =
             pairs.map(|(near, far)| (near.into(), far)).unzip();
         process.obey(ControllerOrder::Connect, near);
         for _ in 0..20 {

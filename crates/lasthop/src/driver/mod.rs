@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use lasthop_driver::{DeviceFacts, Driver, DriverError, DriverEvent, DriverSettings, PortId};
+use lasthop_foreign::ForeignFd;
 
 use crate::fault::Fault;
 use crate::hysteresis::Hysteresis;
@@ -69,7 +70,7 @@ struct Process {
 impl Process {
     fn serve(&mut self) -> Result<(), Fault> {
         loop {
-            for happening in self.poller.wait(None)? {
+            for happening in self.poller.wait(self.channel.due())? {
                 match happening.source {
                     EVENTS => self.tell_events(),
                     _ if !self.hear() => return Ok(()),
@@ -89,7 +90,9 @@ impl Process {
         is_open
     }
 
-    fn obey(&mut self, order: DriverOrder, fds: Option<Vec<OwnedFd>>) {
+    fn obey(&mut self, order: DriverOrder, fds: Option<Vec<ForeignFd>>) {
+        // The supervisor opened them.
+        let fds = fds.map(|fds| fds.into_iter().map(ForeignFd::into_trusted).collect());
         let fds = fds.ok_or_else(no_descriptors);
         let (port, done) = match order {
             DriverOrder::Stats { round } => return self.tell_counters(round),
@@ -147,10 +150,11 @@ impl Process {
     }
 
     fn watch_channel(&mut self) -> Result<(), Fault> {
-        let write = self.channel.wants_write();
-        if write != self.is_full {
-            self.poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
-            self.is_full = write;
+        let _ = self.channel.flush(); // if the other side is gone, reading says so
+        let interest = self.channel.interest();
+        if interest.write != self.is_full {
+            self.poller.modify(&self.channel, CHANNEL, interest)?;
+            self.is_full = interest.write;
         }
         Ok(())
     }

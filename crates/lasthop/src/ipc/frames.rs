@@ -1,8 +1,7 @@
 //! Frames without a socket: bytes and descriptors in, frames out, and the other way round.
 
+use lasthop_foreign::ForeignFd;
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
-
 use thiserror::Error;
 
 /// Largest frame, in bytes: all counters of 1024 ports, or a full forwarding table of 16384 addresses, several times.
@@ -31,13 +30,13 @@ pub(crate) enum FrameError {
 pub(crate) struct Frame {
     pub(crate) payload: Vec<u8>,
     /// All that were sent with it. None if some were lost: the process that was to get them had no room for more.
-    pub(crate) fds: Option<Vec<OwnedFd>>,
+    pub(crate) fds: Option<Vec<ForeignFd>>,
 }
 
 /// Descriptors that came with one read, which are those of one frame.
 #[derive(Debug)]
 pub(crate) struct Arrived {
-    pub(crate) fds: Vec<OwnedFd>,
+    pub(crate) fds: Vec<ForeignFd>,
     /// There were more, which are lost.
     pub(crate) is_cut: bool,
 }
@@ -58,12 +57,10 @@ impl FrameReader {
 
     /// The next whole frame, if there is one.
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, FrameError> {
-        let Some((length, fds)) = self.header() else {
-            return if self.fds.len() > 1 { Err(FrameError::FdsLeft) } else { Ok(None) };
-        };
+        let Some((length, fds)) = self.header() else { return self.unfinished() };
         check(length, fds)?;
         if self.bytes.len() < HEADER_BYTES + length {
-            return Ok(None);
+            return self.unfinished();
         }
         let fds = self.fds_of_frame(fds)?;
         let payload = self.bytes[HEADER_BYTES..HEADER_BYTES + length].to_vec();
@@ -71,8 +68,18 @@ impl FrameReader {
         Ok(Some(Frame { payload, fds }))
     }
 
+    /// No frame is whole: what came of the next one has its descriptors with it, and no others have come.
+    fn unfinished(&self) -> Result<Option<Frame>, FrameError> {
+        let count = self.fds.front().map_or(0, |arrived| arrived.fds.len());
+        match () {
+            () if self.fds.len() > 1 => Err(FrameError::FdsLeft),
+            () if count > FRAME_FDS_MAX => Err(FrameError::TooManyFds(count)),
+            () => Ok(None),
+        }
+    }
+
     /// The `count` descriptors that the next frame announces.
-    fn fds_of_frame(&mut self, count: usize) -> Result<Option<Vec<OwnedFd>>, FrameError> {
+    fn fds_of_frame(&mut self, count: usize) -> Result<Option<Vec<ForeignFd>>, FrameError> {
         if count == 0 {
             return Ok(Some(Vec::new()));
         }
@@ -100,19 +107,19 @@ pub(crate) struct FrameWriter {
 struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
-    fds: Vec<OwnedFd>,
+    fds: Vec<ForeignFd>,
 }
 
 impl FrameWriter {
     /// Adds a frame behind the others.
-    pub(crate) fn push(&mut self, payload: &[u8], fds: Vec<OwnedFd>) -> Result<(), FrameError> {
+    pub(crate) fn push(&mut self, payload: &[u8], fds: Vec<ForeignFd>) -> Result<(), FrameError> {
         let bytes = frame(payload, fds.len())?;
         self.frames.push_back(Outgoing { bytes, sent: 0, fds });
         Ok(())
     }
 
     /// What is to be sent next: bytes of one frame, and the descriptors that go with the first of them.
-    pub(crate) fn front(&self) -> Option<(&[u8], &[OwnedFd])> {
+    pub(crate) fn front(&self) -> Option<(&[u8], &[ForeignFd])> {
         self.frames.front().map(|frame| (&frame.bytes[frame.sent..], frame.fds.as_slice()))
     }
 
@@ -148,19 +155,21 @@ fn check(length: usize, fds: usize) -> Result<(), FrameError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use proptest::prelude::*;
 
     use super::*;
 
-    fn fd() -> OwnedFd {
-        std::fs::File::open("/dev/null").expect("a descriptor").into()
+    fn fd() -> ForeignFd {
+        OwnedFd::from(std::fs::File::open("/dev/null").expect("a descriptor")).into()
     }
 
     fn header(length: u32, fds: u32) -> Vec<u8> {
         [length.to_le_bytes(), fds.to_le_bytes()].concat()
     }
 
-    fn whole(fds: Vec<OwnedFd>) -> Option<Arrived> {
+    fn whole(fds: Vec<ForeignFd>) -> Option<Arrived> {
         (!fds.is_empty()).then_some(Arrived { fds, is_cut: false })
     }
 
@@ -198,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_breaks_the_rules_is_an_error() {
-        let result = |bytes: &[u8], fds: Vec<OwnedFd>| {
+        let result = |bytes: &[u8], fds: Vec<ForeignFd>| {
             let mut reader = FrameReader::default();
             reader.push(bytes, whole(fds));
             reader.next().map(|frame| frame.is_some())
@@ -213,6 +222,13 @@ mod tests {
         reader.push(b"", whole(vec![fd()]));
         reader.push(b"", whole(vec![fd()]));
         assert_eq!(reader.next().map(|frame| frame.is_some()), Err(FrameError::FdsLeft));
+        let mut reader = FrameReader::default();
+        reader.push(&header(100, 1), whole(vec![fd()]));
+        assert_eq!(reader.next().map(|frame| frame.is_some()), Ok(false), "it is not whole");
+        reader.push(b"x", whole(vec![fd()]));
+        assert_eq!(reader.next().map(|frame| frame.is_some()), Err(FrameError::FdsLeft));
+        let surplus = (0..too_many).map(|_| fd()).collect();
+        assert_eq!(result(b"x", surplus), Err(FrameError::TooManyFds(too_many)));
         assert_eq!(result(&header(0, 0), vec![]), Ok(true));
         let fds = (0..too_many).map(|_| fd()).collect();
         assert_eq!(FrameWriter::default().push(b"", fds), Err(FrameError::TooManyFds(too_many)));

@@ -29,5 +29,5 @@ pub(crate) fn take_channel<Out: Serialize, In: DeserializeOwned>() -> Result<Cha
     };
     let fd: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
     rustix::net::sockopt::socket_type(&fd).map_err(|error| failed(&error))?;
-    Channel::new(fd).map_err(|error| failed(&error))
+    Channel::new(fd.into()).map_err(|error| failed(&error))
 }

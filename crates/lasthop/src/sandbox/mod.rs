@@ -131,7 +131,7 @@ pub(crate) fn enter<M: Serialize>(
     let calls = told.and_then(|()| seccomp::restrict(role, names.as_ref().map(AsFd::as_fd)));
     layers.push(Layer::new(CALLS, calls));
     if let Some(names) = names {
-        lasthop_vhost::keep_descriptor_names(names);
+        lasthop_foreign::keep_descriptor_names(names);
     }
     match layers.iter().find(|layer| !layer.on) {
         Some(missing) if mode == Mode::Strict => Err(unmet(missing)),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use lasthop_foreign::{ForeignFd, Origin};
 use libc::SIGSYS;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
@@ -106,7 +107,8 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
     fn start(role: &Role, program: &Path) -> Result<Self, Fault> {
         let failed = |error| Fault::internal(&format!("start {}", role.name), error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-        let channel = Channel::new(ours.into()).map_err(failed)?;
+        let ours = ForeignFd::new(ours.into(), &Origin::new(role.name));
+        let channel = Channel::new(ours).map_err(failed)?;
         let mut command = Command::new(program);
         command.arg0("lasthop").args(&role.words);
         // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
@@ -126,7 +128,7 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
     }
 
     /// What it has said, with the descriptors that came along; whether the channel is at its end.
-    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<OwnedFd>)>, std::io::Result<bool>) {
+    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<ForeignFd>)>, std::io::Result<bool>) {
         let _ = self.channel.flush();
         let is_open = self.channel.receive();
         let heard = std::iter::from_fn(|| self.channel.take());
@@ -136,12 +138,11 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
 
     /// Watches the channel, under the number `source`, for room while something waits for it.
     pub(crate) fn watch(&mut self, poller: &Poller, source: u64) {
-        let write = self.channel.wants_write();
+        let _ = self.channel.flush(); // if the other side is gone, reading says so
+        let interest = self.channel.interest();
         // Fails only without memory; the next turn tries again.
-        if write != self.is_full
-            && poller.modify(&self.channel, source, Interest { read: true, write }).is_ok()
-        {
-            self.is_full = write;
+        if interest.write != self.is_full && poller.modify(&self.channel, source, interest).is_ok() {
+            self.is_full = interest.write;
         }
     }
 }
@@ -327,7 +328,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// Tells the process that runs now, if one does.
-    pub(crate) fn send(&mut self, order: &Out, fds: Vec<OwnedFd>) {
+    pub(crate) fn send(&mut self, order: &Out, fds: Vec<ForeignFd>) {
         if let Some(process) = &mut self.current {
             // A channel that fails is one whose other end is gone, and that is seen by reading from it.
             let _ = process.channel.send(order, fds);
@@ -335,7 +336,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     }
 
     /// What the process has said, with the descriptors that came along, and whether that was all it will ever say.
-    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<OwnedFd>)>, bool) {
+    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<ForeignFd>)>, bool) {
         let Some(process) = &mut self.current else { return (Vec::new(), false) };
         let (heard, is_over) = process.hear();
         let is_over = is_over.unwrap_or_else(|error| {
@@ -343,6 +344,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
             true
         });
         (heard, is_over)
+    }
+
+    /// When its channel has to be looked after without an event.
+    pub(crate) fn channel_due(&self) -> Option<Instant> {
+        self.current.as_ref()?.channel.due()
     }
 
     /// Watches its channel, under the number `source`, for room while something waits for it.
@@ -367,6 +373,14 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     pub(crate) fn note_last_words(&mut self, words: String) {
         if let Some(process) = &mut self.current {
             process.last_words = Some(words);
+        }
+    }
+
+    /// The process does what it never does by itself, so it is ended.
+    pub(crate) fn give_up_on(&mut self, why: &str) {
+        if let Some(process) = &mut self.current {
+            process.last_words.get_or_insert_with(|| format!("it was ended, since {why}"));
+            process.kill();
         }
     }
 

@@ -1,14 +1,15 @@
 //! One client of the control socket: lines in, lines out, one request at a time.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use lasthop_engine::peer_user;
+use lasthop_foreign::{ForeignFd, discard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::ioctl_fionread;
+use rustix::io::{Errno, ioctl_fionbio, ioctl_fionread};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 
 use crate::fault::{Fault, Kind};
 use crate::poller::Interest;
@@ -22,7 +23,7 @@ const READ_BYTES: usize = 4096;
 /// A connection to the control socket.
 #[derive(Debug)]
 pub(super) struct Client {
-    stream: UnixStream,
+    stream: ForeignFd,
     /// It is of root or of our own user, and not only of the control group.
     pub(super) is_owner: bool,
     input: Vec<u8>,
@@ -40,8 +41,8 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(stream: UnixStream) -> std::io::Result<Self> {
-        stream.set_nonblocking(true)?;
+    pub(super) fn new(stream: ForeignFd) -> std::io::Result<Self> {
+        ioctl_fionbio(&stream, true)?;
         let own = rustix::process::geteuid().as_raw();
         let is_owner = peer_user(stream.as_fd()).is_some_and(|user| user == 0 || user == own);
         let (input, output) = Default::default();
@@ -62,12 +63,17 @@ impl Client {
     pub(super) fn read(&mut self) -> std::io::Result<()> {
         let mut bytes = [0; READ_BYTES];
         while self.wants_read() {
-            match self.stream.read(&mut bytes) {
-                Ok(0) => self.is_done = true,
-                Ok(count) => self.input.extend_from_slice(&bytes[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match discard(self.stream.as_fd(), &mut bytes, RecvFlags::empty(), self.stream.origin()) {
+                Ok((_, true)) => {
+                    // Nothing takes descriptors. They may take long to close, and the connection is closed behind them.
+                    let _ = shutdown(&self.stream, Shutdown::Both);
+                    return Err(ErrorKind::InvalidData.into());
+                }
+                Ok((0, _)) => self.is_done = true,
+                Ok((count, _)) => self.input.extend_from_slice(&bytes[..count]),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
@@ -112,7 +118,7 @@ impl Client {
     pub(super) fn refuse(&mut self, fault: Fault) {
         let line = write_answer(&serde_json::Value::Null, &Err(fault));
         // A new connection has room for it; the client may be gone, and that is fine too.
-        let _ = self.stream.write(&line);
+        let _ = send(&self.stream, &line, SendFlags::NOSIGNAL);
     }
 
     /// Whether it has gone and left nothing to read.
@@ -146,13 +152,13 @@ impl Client {
         if self.output.is_empty() {
             return Ok(()); // it may have gone, and its request is to be done all the same
         }
-        match self.stream.write(self.output.as_slices().0) {
+        match send(&self.stream, self.output.as_slices().0, SendFlags::NOSIGNAL) {
             Ok(count) => {
                 self.output.drain(..count);
                 self.reads_until = None;
             }
-            Err(error) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()) => {}
-            Err(error) => return Err(error),
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
         if self.output.is_empty() {
             self.reads_until = None;
@@ -163,8 +169,8 @@ impl Client {
     }
 
     /// Another descriptor of the connection, for the switch process.
-    pub(super) fn share(&self) -> std::io::Result<OwnedFd> {
-        self.stream.as_fd().try_clone_to_owned()
+    pub(super) fn share(&self) -> std::io::Result<ForeignFd> {
+        self.stream.try_clone()
     }
 
     /// Whether there is nothing more to do for it.
@@ -199,11 +205,14 @@ impl AsFd for Client {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     fn pair() -> (UnixStream, Client) {
         let (theirs, ours) = UnixStream::pair().expect("a pair");
-        (theirs, Client::new(ours).expect("a client"))
+        (theirs, Client::new(ours.into()).expect("a client"))
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The control socket and its clients.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+
+use lasthop_foreign::{ForeignFd, Origin};
 
 use crate::clock::earlier;
 use crate::fault::{Fault, Kind};
@@ -63,12 +65,12 @@ impl Control {
     /// Takes new clients.
     pub(super) fn accept(&mut self, poller: &Poller) {
         loop {
-            let stream = match self.socket.accept() {
-                Ok(Some(stream)) => stream,
+            let socket = match self.socket.accept(&Origin::new("a control client")) {
+                Ok(Some(socket)) => socket,
                 Ok(None) => return,
                 Err(error) => return self.pause(&error, poller),
             };
-            let Ok(mut client) = Client::new(stream) else { continue };
+            let Ok(mut client) = Client::new(socket) else { continue };
             if !self.has_room(client.is_owner, poller) {
                 say_of_others!(Warning: "refused a control client, there are {CLIENTS_MAX} already");
                 client.refuse(too_many());
@@ -128,7 +130,7 @@ impl Control {
     }
 
     /// Another descriptor of a client's connection; none if it is gone.
-    pub(super) fn share(&self, number: u32) -> Option<std::io::Result<OwnedFd>> {
+    pub(super) fn share(&self, number: u32) -> Option<std::io::Result<ForeignFd>> {
         self.clients.get(&number).map(Client::share)
     }
 

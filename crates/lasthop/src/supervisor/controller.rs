@@ -208,8 +208,9 @@ impl Supervisor {
             Ok(pairs) => {
                 let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
                 for connection in theirs {
-                    self.order_with(Order::ConnectController, vec![connection], What::Restored, None);
+                    self.order_with(Order::ConnectController, vec![connection.into()], What::Restored, None);
                 }
+                let ours = ours.into_iter().map(Into::into).collect();
                 self.plane.lives.send(&ControllerOrder::Connect, ours);
                 self.plane.connected = Some(both);
                 self.plane.connections += 1;

@@ -184,6 +184,7 @@ impl Supervisor {
     fn replace_device(&mut self, port: u32) {
         let device = self.ports.get_mut(&port).and_then(Port::device_mut);
         let Some((facts, fds)) = device.and_then(|device| device.take_unsent()) else { return };
+        let fds = fds.into_iter().map(Into::into).collect();
         self.driver.lives.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
     }
 
@@ -211,7 +212,7 @@ impl Supervisor {
         }
         let name = port.spec.name.to_string();
         fds.push(theirs.into());
-        self.driver.lives.send(&order(number), fds);
+        self.driver.lives.send(&order(number), fds.into_iter().map(Into::into).collect());
         let fds = self.provide(number, attachment, ours.into());
         self.attach(name, attachment, fds);
     }

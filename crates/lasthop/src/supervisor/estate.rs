@@ -9,15 +9,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use lasthop_vhost::Kept;
+use lasthop_foreign::{ForeignFd, Origin, is_eventfd, is_memory, is_unix_socket};
+use lasthop_vhost::{Kept, MEMORY_SLOTS_MAX};
 use rustix::net::{Shutdown, shutdown};
 use serde_json::Value;
+use thiserror::Error;
 
 use super::records::EstateRecord;
-use super::store::{Deed, Inherited};
+use super::store::{Deed, Identity, Inherited};
 
 /// Switch processes in a row that may die while they take a session over; then its guest has to connect again.
 const UNANSWERED_MAX: u32 = 2;
@@ -30,11 +32,13 @@ pub(super) const PROOF: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct Estate {
     attachment: u64,
-    connection: OwnedFd,
-    memory: OwnedFd,
+    connection: ForeignFd,
+    memory: ForeignFd,
     /// As told last; `Null` before the front end has said anything.
     session: Value,
-    fds: BTreeMap<u32, OwnedFd>,
+    fds: BTreeMap<u32, ForeignFd>,
+    /// How many of them there may be.
+    fds_max: usize,
     /// How often it changed here.
     changes: u64,
     heir: Heir,
@@ -56,13 +60,14 @@ enum Heir {
 
 impl Estate {
     /// Of a guest's connection that is about to be handed to the switch, for a port of so many queue pairs.
-    pub(super) fn new(attachment: u64, connection: &OwnedFd, queues: u16) -> io::Result<Self> {
+    pub(super) fn new(attachment: u64, connection: &ForeignFd, queues: u16) -> io::Result<Self> {
         Ok(Self {
             attachment,
             connection: connection.try_clone()?,
-            memory: Kept::create(rings(queues))?,
+            memory: Kept::create(rings(queues))?.into(),
             session: Value::Null,
             fds: BTreeMap::new(),
+            fds_max: fds_max(queues),
             changes: 0,
             heir: Heir::None,
             unanswered: 0,
@@ -71,21 +76,28 @@ impl Estate {
     }
 
     /// What another supervisor kept; none if the connection or the memory did not come, and then nobody can go on with it.
-    pub(super) fn of_kept(record: EstateRecord, inherited: &Inherited) -> Option<Self> {
+    pub(super) fn of_kept(
+        record: EstateRecord,
+        inherited: &Inherited,
+        origin: &Origin,
+        queues: u16,
+    ) -> Option<Self> {
         let EstateRecord { attachment, connection, memory, session, fds } = record;
-        let connection = inherited.find(&connection)?;
+        let find = |fd: &Identity| Some(inherited.find(fd)?.of(origin));
+        let connection = find(&connection)?;
         let Some(memory) = inherited.find(&memory) else {
             let _ = shutdown(&connection, Shutdown::Both);
             return None;
         };
         // Whoever takes it over finds that one is missing.
-        let fds = fds.iter().filter_map(|(number, fd)| Some((*number, inherited.find(fd)?))).collect();
+        let fds = fds.iter().filter_map(|(number, fd)| Some((*number, find(fd)?))).collect();
         Some(Self {
             attachment,
             connection,
             memory,
             session,
             fds,
+            fds_max: fds_max(queues),
             changes: 0,
             heir: Heir::None,
             unanswered: 0,
@@ -105,7 +117,7 @@ impl Estate {
         })
     }
 
-    pub(super) fn connection(&self) -> &OwnedFd {
+    pub(super) fn connection(&self) -> &ForeignFd {
         &self.connection
     }
 
@@ -114,15 +126,23 @@ impl Estate {
     }
 
     /// A copy of the memory, for the switch.
-    pub(super) fn memory(&self) -> io::Result<OwnedFd> {
+    pub(super) fn memory(&self) -> io::Result<ForeignFd> {
         self.memory.try_clone()
     }
 
     /// Descriptors that the switch got from the front end. Those that did not arrive are found to be missing by who needs
     /// them.
-    pub(super) fn keep(&mut self, numbers: Vec<u32>, fds: Vec<OwnedFd>) {
+    ///
+    /// # Errors
+    /// What no session has: the process that told of it is not to be trusted.
+    pub(super) fn keep(&mut self, numbers: Vec<u32>, fds: Vec<ForeignFd>) -> Result<(), NotKept> {
+        if !fds.iter().all(|fd| may_be_kept(fd.as_fd())) {
+            return Err(NotKept::Kind);
+        }
         self.changes += 1;
-        self.fds.extend(numbers.into_iter().zip(fds));
+        let origin = self.connection.origin();
+        self.fds.extend(numbers.into_iter().zip(fds.into_iter().map(|fd| fd.of(origin))));
+        if self.fds.len() > self.fds_max { Err(NotKept::TooMany(self.fds_max)) } else { Ok(()) }
     }
 
     /// The session as it is now, and which descriptors belong to it.
@@ -200,9 +220,30 @@ pub(super) struct Edition {
 #[derive(Debug)]
 pub(super) struct Bequest {
     pub(super) session: Value,
-    pub(super) connection: OwnedFd,
-    pub(super) memory: OwnedFd,
-    pub(super) fds: Vec<(u32, OwnedFd)>,
+    pub(super) connection: ForeignFd,
+    pub(super) memory: ForeignFd,
+    pub(super) fds: Vec<(u32, ForeignFd)>,
+}
+
+/// Why descriptors are not kept.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub(super) enum NotKept {
+    #[error("it handed over a descriptor that is neither memory nor an eventfd nor a UNIX socket")]
+    Kind,
+    #[error("it handed over more than {0} descriptors of one session")]
+    TooMany(usize),
+}
+
+/// What sessions have: kinds that can be closed by exec(2), and asked for what they are, without anybody's help. The switch process has
+/// made sure of that; it may be in a stranger's hands.
+fn may_be_kept(fd: BorrowedFd<'_>) -> bool {
+    is_memory(fd) || is_eventfd(fd) || is_unix_socket(fd)
+}
+
+/// Descriptors of a session with so many queue pairs: memory, kicks and calls, the back-end channel, chains in flight. Twice, since new
+/// ones come before it is told which of the old ones are not needed any more.
+fn fds_max(queues: u16) -> usize {
+    2 * (MEMORY_SLOTS_MAX + 2 * usize::from(rings(queues)) + 2)
 }
 
 /// Rings of a port, a control ring included.
@@ -244,10 +285,23 @@ mod tests {
     }
 
     #[test]
+    fn what_no_session_has_is_not_kept() {
+        let (mut estate, guest) = estate();
+        let (_read, write) = std::io::pipe().expect("a pipe");
+        let pipe = ForeignFd::from(std::os::fd::OwnedFd::from(write));
+        assert_eq!(estate.keep(vec![1], vec![pipe]), Err(NotKept::Kind));
+        let fd = || ForeignFd::from(guest.try_clone().expect("a copy"));
+        let many = fds_max(1) as u32;
+        let kept = (0..many).map(|number| estate.keep(vec![number], vec![fd()]));
+        assert!(kept.fold(Ok(()), Result::and).is_ok());
+        assert_eq!(estate.keep(vec![many], vec![fd()]), Err(NotKept::TooMany(many as usize)));
+    }
+
+    #[test]
     fn descriptors_that_do_not_belong_to_it_any_more_are_closed() {
         let (mut estate, guest) = estate();
-        let fd = || OwnedFd::from(guest.try_clone().expect("a copy"));
-        estate.keep(vec![1, 2, 3], vec![fd(), fd(), fd()]);
+        let fd = || ForeignFd::from(guest.try_clone().expect("a copy"));
+        estate.keep(vec![1, 2, 3], vec![fd(), fd(), fd()]).expect("sockets");
         estate.tell(Value::Bool(true), &[2]);
         let bequest = estate.bequeath().expect("copies");
         assert_eq!(bequest.fds.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2]);

@@ -60,7 +60,12 @@ impl Supervisor {
         }
         let told = self.datapaths.clone().unwrap_or_default();
         let memory = self.flows.as_ref().and_then(|flows| flows.memory.try_clone().ok());
-        self.order_with(Order::Restore(told), memory.into_iter().collect(), What::Restored, None);
+        self.order_with(
+            Order::Restore(told),
+            memory.into_iter().map(Into::into).collect(),
+            What::Restored,
+            None,
+        );
     }
 
     /// The switch process is dead, and lived but a moment if it `is_young`.

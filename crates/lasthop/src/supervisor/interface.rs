@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lasthop_foreign::Origin;
+
 use crate::fault::Fault;
 use crate::log::say_of_others;
 use crate::orders::Order;
@@ -74,9 +76,9 @@ impl Supervisor {
     pub(super) fn let_in(&mut self) {
         for _ in 0..PER_TURN_MAX {
             let Some(entrance) = &mut self.entrance else { return };
-            match entrance.socket.accept() {
+            match entrance.socket.accept(&Origin::new("a control client")) {
                 Ok(Some(connection)) => {
-                    self.order_with(Order::Connect, vec![connection.into()], What::Restored, None);
+                    self.order_with(Order::Connect, vec![connection], What::Restored, None);
                 }
                 Ok(None) => return,
                 Err(error) => {

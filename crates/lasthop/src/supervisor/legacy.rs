@@ -7,10 +7,11 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use lasthop_foreign::{ForeignFd, Origin};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -183,7 +184,7 @@ impl Supervisor {
         self.switches.clone_from(&settings.switches);
         self.datapaths.clone_from(&legacy.head.datapaths);
         let flows = legacy.head.flows.and_then(|flows| inherited.find(&flows));
-        self.flows = flows.map(KeptFlows::of_kept);
+        self.flows = flows.map(|flows| KeptFlows::of_kept(flows.into_trusted()));
         let plan = Plan::new(&running, &settings.wanted());
         let pid = legacy.head.pid;
         for (number, record) in legacy.ports {
@@ -214,10 +215,10 @@ impl Supervisor {
         let mut port = Port::go_on(spec, &self.dir, kept)?;
         port.set_access(&before, &port.spec)?;
         if let Some(book) = book.and_then(|book| inherited.find(&book)) {
-            self.accounts.insert(number, Account::of_kept(book, &past, since_ms));
+            self.accounts.insert(number, Account::of_kept(book.into_trusted(), &past, since_ms));
         }
         if let Some(record) = estate {
-            match Estate::of_kept(record, inherited) {
+            match Estate::of_kept(record, inherited, &port.arrears.begin(), port.spec.queues) {
                 Some(estate) => {
                     port.attached(estate.attachment(), Instant::now());
                     port.meet(estate.connection());
@@ -237,7 +238,9 @@ impl Supervisor {
     /// A port is no more, or is to be another one: its guest has to go. Device ports begin anew.
     fn let_go(&mut self, number: u32, record: PortRecord, inherited: &Inherited) {
         self.next_port = self.next_port.max(number);
-        if let Some(estate) = record.estate.and_then(|estate| Estate::of_kept(estate, inherited)) {
+        let (origin, queues) = (Origin::new(&format!("vnic {}", record.spec.name)), record.spec.queues);
+        let estate = record.estate.and_then(|estate| Estate::of_kept(estate, inherited, &origin, queues));
+        if let Some(estate) = estate {
             estate.hang_up();
         }
         let path = record.spec.socket_in(&self.dir);
@@ -266,7 +269,7 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
 }
 
 /// Whether a descriptor is of a process, which is a file of no other kind (pidfd_open(2)).
-fn is_process(fd: &OwnedFd) -> bool {
+fn is_process(fd: &ForeignFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
     let link = link.to_string_lossy();
     // Since Linux 6.9 they have inodes of their own.
@@ -274,7 +277,7 @@ fn is_process(fd: &OwnedFd) -> bool {
 }
 
 /// Makes sure that a process has ended.
-fn await_end(process: &OwnedFd) -> Result<(), Fault> {
+fn await_end(process: &ForeignFd) -> Result<(), Fault> {
     if ends(process, END_PATIENCE) {
         return Ok(());
     }
@@ -286,7 +289,7 @@ fn await_end(process: &OwnedFd) -> Result<(), Fault> {
     Err(Fault::new(Kind::Internal, why))
 }
 
-fn ends(process: &OwnedFd, patience: Duration) -> bool {
+fn ends(process: &ForeignFd, patience: Duration) -> bool {
     let timeout = Timespec::try_from(patience).ok();
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     poll(&mut fds, timeout.as_ref()).is_ok_and(|count| count > 0)
@@ -303,6 +306,7 @@ impl Inherited {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use rustix::process::{Pid, PidfdFlags, pidfd_open};

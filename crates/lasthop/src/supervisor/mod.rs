@@ -130,6 +130,7 @@ pub(crate) fn run(
     // Whatever is made is for its owner alone until its mode is set.
     rustix::process::umask(Mode::from_raw_mode(0o077));
     descriptors::raise_limit();
+    descriptors::start_closing();
     let dir = RunDir::claim(settings.dir.clone())?;
     let legacy = Legacy::read(&inherited)?;
     let control = legacy.as_ref().and_then(|legacy| legacy.control(&inherited, &control_socket(dir.path())));
@@ -305,6 +306,7 @@ impl Supervisor {
         let hurry = self.hurry.as_ref().map(Hurry::until);
         let entrance = self.entrance.as_ref().and_then(Entrance::due);
         let others = others.into_iter().chain([self.plane.due(), self.store.due(), hurry, entrance]);
+        let others = others.chain(self.channels_due());
         others.fold(ports, earlier)
     }
 

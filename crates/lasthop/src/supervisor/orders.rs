@@ -1,8 +1,8 @@
 //! Orders to the switch, and what is done with its answers.
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use lasthop_foreign::ForeignFd;
 use serde_json::Value;
 
 use crate::fault::{Fault, Kind};
@@ -19,6 +19,7 @@ use super::lifecycle::Stage;
 use super::requests::Question;
 use super::source::Source;
 use super::store::Key;
+use super::upgrade::Upgrade;
 
 /// Longest time until a client is told that the switch does not answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(8);
@@ -132,7 +133,7 @@ impl Supervisor {
     }
 
     /// As `order`, with descriptors.
-    pub(super) fn order_with(&mut self, order: Order, fds: Vec<OwnedFd>, what: What, asker: Option<Asker>) {
+    pub(super) fn order_with(&mut self, order: Order, fds: Vec<ForeignFd>, what: What, asker: Option<Asker>) {
         self.next_request += 1;
         let id = self.next_request;
         self.waiting.insert(id, Waiting::new(what, asker));
@@ -140,12 +141,12 @@ impl Supervisor {
     }
 
     /// Hands a connection over. The answer is a report, when it is over.
-    pub(super) fn attach(&mut self, name: String, attachment: u64, fds: Vec<OwnedFd>) {
+    pub(super) fn attach(&mut self, name: String, attachment: u64, fds: Vec<ForeignFd>) {
         self.send(Request { id: 0, order: Order::Attach { name, attachment } }, fds);
     }
 
     /// Hands over descriptors that belong to a session which is to be taken over.
-    pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<OwnedFd>) {
+    pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<ForeignFd>) {
         self.send(Request { id: 0, order: Order::Bring { attachment, numbers } }, fds);
     }
 
@@ -154,11 +155,17 @@ impl Supervisor {
         self.send(Request { id: 0, order }, Vec::new());
     }
 
-    fn send(&mut self, request: Request, fds: Vec<OwnedFd>) {
+    fn send(&mut self, request: Request, fds: Vec<ForeignFd>) {
         if self.lives.is_up() {
             self.pulse.told();
         }
         self.lives.send(&request, fds);
+    }
+
+    /// When channels have to be looked after without an event.
+    pub(super) fn channels_due(&self) -> [Option<Instant>; 4] {
+        let heir = self.upgrade.as_ref().and_then(Upgrade::channel_due);
+        [self.lives.channel_due(), self.driver.lives.channel_due(), self.plane.lives.channel_due(), heir]
     }
 
     /// Watches the channels for room while something waits for it.
@@ -166,6 +173,9 @@ impl Supervisor {
         self.lives.watch(&self.poller, Source::Switch.into());
         self.driver.lives.watch(&self.poller, Source::Driver.into());
         self.plane.lives.watch(&self.poller, Source::Plane.into());
+        if let Some(heir) = self.upgrade.as_mut().and_then(Upgrade::heir) {
+            heir.watch(&self.poller, Source::Heir.into());
+        }
     }
 
     /// Takes what the switch has to say.
@@ -184,7 +194,7 @@ impl Supervisor {
         }
     }
 
-    fn on_report(&mut self, report: Report, fds: Vec<OwnedFd>) {
+    fn on_report(&mut self, report: Report, fds: Vec<ForeignFd>) {
         match report {
             Report::Keep { attachment, numbers } => self.keep_fds(attachment, numbers, fds),
             Report::Kept { attachment, session, numbers } => {

@@ -7,11 +7,13 @@
 //!    └──────────────────────┘ └─────────────────────────────────────────────┘
 //! ```
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use lasthop_foreign::{Arrears, ForeignFd, Held};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 
 use crate::clock::{Pause, earlier};
 use crate::doctor::facts::{ConnectionFacts, Ended};
@@ -39,6 +41,9 @@ const LONG: Duration = Duration::from_secs(10);
 /// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
+/// Pause before it is looked whether descriptors that did not close are closed by now.
+const STUCK_PAUSE: Duration = Duration::from_secs(60);
+
 /// What the switch knows of the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
@@ -55,7 +60,7 @@ enum Life {
 enum Role {
     Listen {
         socket: ListenSocket,
-        held: Option<(OwnedFd, Instant)>,
+        held: Option<(ForeignFd, Instant)>,
         /// No `accept` before this.
         paused_until: Option<Instant>,
         /// To make when a guest hangs up at once.
@@ -106,6 +111,8 @@ pub(super) struct Port {
     last_end: Option<(String, Instant)>,
     /// The process at the other end, as far as the system tells.
     peer_pid: Option<i32>,
+    /// What front ends sent and is not closed yet, in this process.
+    pub(super) arrears: Arrears,
     /// Guests sent away, and when the last one was.
     refused_guests: u64,
     last_refused: Option<Instant>,
@@ -129,7 +136,7 @@ impl Port {
     pub(super) fn go_on(
         spec: VnicSpec,
         dir: &Path,
-        kept: Option<(OwnedFd, (u64, u64))>,
+        kept: Option<(ForeignFd, (u64, u64))>,
     ) -> Result<Self, Fault> {
         let path = spec.socket_in(dir);
         let kept = kept.filter(|_| spec.mode == Mode::Listen);
@@ -158,6 +165,7 @@ impl Port {
     }
 
     fn with_role(spec: VnicSpec, path: PathBuf, role: Role) -> Self {
+        let arrears = Arrears::new(&format!("vnic {}", spec.name));
         Self {
             spec,
             path,
@@ -165,6 +173,7 @@ impl Port {
             is_changing: false,
             is_cut: false,
             placeholder: None,
+            arrears,
             life: Life::Down,
             role,
             refusal: None,
@@ -343,7 +352,7 @@ impl Port {
     }
 
     /// Notes who is at the other end of a connection.
-    pub(super) fn meet(&mut self, fd: &OwnedFd) {
+    pub(super) fn meet(&mut self, fd: &ForeignFd) {
         self.peer_pid = lasthop_engine::peer_process(fd.as_fd());
     }
 
@@ -418,7 +427,7 @@ impl Port {
     }
 
     /// Does what can be done now; a connection that comes out of it is for the switch.
-    pub(super) fn advance(&mut self, now: Instant) -> Option<OwnedFd> {
+    pub(super) fn advance(&mut self, now: Instant) -> Option<ForeignFd> {
         match (self.life, &self.role) {
             (Life::Down, _) => None,
             (_, Role::Listen { .. }) => self.accept(now),
@@ -427,11 +436,15 @@ impl Port {
         }
     }
 
-    fn accept(&mut self, now: Instant) -> Option<OwnedFd> {
+    fn accept(&mut self, now: Instant) -> Option<ForeignFd> {
         let is_idle = self.life == Life::Idle;
+        let in_arrears = self.arrears.held(now).filter(|_| is_idle);
         let Role::Listen { socket, held, paused_until, is_refusal_said, .. } = &mut self.role else {
             return None;
         };
+        if let Some(in_arrears) = in_arrears {
+            hold(&self.spec, in_arrears, paused_until, now);
+        }
         paused_until.take_if(|until| *until <= now);
         if is_idle && paused_until.is_some() {
             return None;
@@ -441,6 +454,7 @@ impl Port {
                 (true, _) => return Some(fd),
                 (false, true) => *held = Some((fd, until)),
                 (false, false) => {
+                    hang_up(&fd);
                     self.refused_guests += 1;
                     self.last_refused = Some(now);
                     say_refused(&self.spec, is_refusal_said);
@@ -450,14 +464,15 @@ impl Port {
         if paused_until.is_some() {
             return None;
         }
-        match socket.accept() {
+        match socket.accept(&self.arrears.begin()) {
             Ok(None) => None,
-            Ok(Some(stream)) if is_idle => Some(stream.into()),
-            Ok(Some(stream)) if held.is_none() => {
-                *held = Some((stream.into(), now + HOLD));
+            Ok(Some(socket)) if is_idle => Some(socket),
+            Ok(Some(socket)) if held.is_none() => {
+                *held = Some((socket, now + HOLD));
                 None
             }
-            Ok(Some(_)) => {
+            Ok(Some(socket)) => {
+                hang_up(&socket);
                 self.refused_guests += 1;
                 self.last_refused = Some(now);
                 say_refused(&self.spec, is_refusal_said);
@@ -474,13 +489,20 @@ impl Port {
         }
     }
 
-    fn connect(&mut self, now: Instant) -> Option<OwnedFd> {
+    fn connect(&mut self, now: Instant) -> Option<ForeignFd> {
+        let in_arrears = self.arrears.held(now);
         let Role::Connect { next, pause, said } = &mut self.role else { return None };
+        if let Some(held) = in_arrears {
+            let mut until = None;
+            hold(&self.spec, held, &mut until, now);
+            *next = until.unwrap_or(now);
+            return None;
+        }
         match connect_to(&self.path) {
             Ok(fd) => {
                 *said = None;
                 pause.reset();
-                Some(fd)
+                Some(ForeignFd::new(fd, &self.arrears.begin()))
             }
             Err(error) => {
                 if *said != Some(error) {
@@ -504,6 +526,23 @@ fn pause_after(length: Duration, pause: &mut Pause) -> Option<Duration> {
         pause.reset();
     }
     (length < SHORT).then(|| pause.take())
+}
+
+/// Ends a connection now: it is closed in its time.
+fn hang_up(socket: &ForeignFd) {
+    let _ = shutdown(socket, Shutdown::Both);
+}
+
+/// Lets nobody in while `held` says so.
+fn hold(spec: &VnicSpec, held: Held, paused_until: &mut Option<Instant>, now: Instant) {
+    let pause = match held {
+        Held::For(left) => left,
+        Held::Stuck(_) => STUCK_PAUSE,
+    };
+    if paused_until.is_none_or(|until| until <= now) {
+        say_of_others!(Warning: "vnic {}: {held}", spec.name);
+    }
+    *paused_until = (*paused_until).max(Some(now + pause));
 }
 
 /// Logs the first refusal since a guest attached; the others are like it.

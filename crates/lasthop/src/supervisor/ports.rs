@@ -92,7 +92,7 @@ impl Supervisor {
         let book = self.book(number);
         let Some(order) = self.note_told(number) else { return };
         let what = What::Added { port: number, is_new };
-        self.order_with(order, book.into_iter().collect(), what, asker);
+        self.order_with(order, book.into_iter().map(Into::into).collect(), what, asker);
     }
 
     /// The order that tells a switch process of a port, which is told now.

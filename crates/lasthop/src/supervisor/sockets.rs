@@ -3,12 +3,13 @@
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
+use lasthop_foreign::{ForeignFd, Origin};
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
 
 use crate::fault::Fault;
@@ -25,7 +26,7 @@ const BACKLOG: i32 = 1024;
 /// A listening socket; its file goes when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ListenSocket {
-    listener: UnixListener,
+    listener: ForeignFd,
     path: PathBuf,
     /// Device and inode, to remove nobody else's file.
     identity: Option<(u64, u64)>,
@@ -37,7 +38,7 @@ impl ListenSocket {
         check_length(path)?;
         clear(path)?;
         let listener = UnixListener::bind(path).map_err(|error| cannot_bind(path, &error))?;
-        Self::begin(listener, path, access)
+        Self::begin(listener.into(), path, access)
     }
 
     /// As `bind`, for connections that keep datagrams apart (SEQPACKET).
@@ -45,21 +46,20 @@ impl ListenSocket {
         check_length(path)?;
         clear(path)?;
         let listener = listen_sequenced(path).map_err(|error| cannot_bind(path, &error.into()))?;
-        // What is accepted there is a socket like any other to who hands it on.
-        Self::begin(listener.into(), path, access)
+        Self::begin(listener, path, access)
     }
 
-    fn begin(listener: UnixListener, path: &Path, access: Access) -> Result<Self, Fault> {
-        let this = Self { listener, path: path.to_path_buf(), identity: identity(path) };
-        this.listener.set_nonblocking(true).map_err(|error| cannot_bind(path, &error))?;
+    fn begin(listener: OwnedFd, path: &Path, access: Access) -> Result<Self, Fault> {
+        let this = Self { listener: foreign(listener), path: path.to_path_buf(), identity: identity(path) };
+        ioctl_fionbio(&this.listener, true).map_err(|error| cannot_bind(path, &error.into()))?;
         access.apply(None, path)?;
         Ok(this)
     }
 
     /// A socket that listens at `path` already, if its file there is the one of that device and inode.
-    pub(super) fn of_kept(socket: OwnedFd, path: &Path, file: (u64, u64)) -> Option<Self> {
-        let this = Self { listener: socket.into(), path: path.to_path_buf(), identity: Some(file) };
-        (identity(path) == this.identity && this.listener.set_nonblocking(true).is_ok()).then_some(this)
+    pub(super) fn of_kept(socket: ForeignFd, path: &Path, file: (u64, u64)) -> Option<Self> {
+        let this = Self { listener: socket, path: path.to_path_buf(), identity: Some(file) };
+        (identity(path) == this.identity && ioctl_fionbio(&this.listener, true).is_ok()).then_some(this)
     }
 
     /// Device and inode of its file, unless that is somebody else's by now.
@@ -72,15 +72,16 @@ impl ListenSocket {
         self.identity = None;
     }
 
-    /// The next connection, if one waits. `WouldBlock` is none.
-    pub(crate) fn accept(&self) -> std::io::Result<Option<UnixStream>> {
-        match self.listener.accept() {
-            Ok((stream, _)) => Ok(Some(stream)),
-            // The other side may have given up already; that is no connection either.
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {
-                Ok(None)
+    /// The next connection, if one waits: what is sent over it is of `origin`.
+    pub(crate) fn accept(&self, origin: &Origin) -> std::io::Result<Option<ForeignFd>> {
+        loop {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(socket) => return Ok(Some(ForeignFd::new(socket, origin))),
+                Err(Errno::INTR) => {}
+                // The other side may have given up already; that is no connection either.
+                Err(Errno::AGAIN | Errno::CONNABORTED) => return Ok(None),
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => Err(error),
         }
     }
 }
@@ -97,6 +98,11 @@ impl Drop for ListenSocket {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// A listening socket. With it go connections that were not accepted, and what was sent over them.
+fn foreign(listener: OwnedFd) -> ForeignFd {
+    ForeignFd::new(listener, &Origin::new("a listening socket"))
 }
 
 fn listen_sequenced(path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -189,8 +195,8 @@ mod tests {
         let socket = ListenSocket::bind(&path, Access::OWNER_ALONE).expect("replaced");
         assert_eq!(path.metadata().expect("there").mode() & 0o777, 0o600);
         assert!(connect_to(&path).is_ok());
-        assert!(socket.accept().expect("no trouble").is_some());
-        assert!(socket.accept().expect("no trouble").is_none());
+        assert!(socket.accept(Origin::own()).expect("no trouble").is_some());
+        assert!(socket.accept(Origin::own()).expect("no trouble").is_none());
         drop(socket);
         assert!(!path.exists());
     }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
+use lasthop_foreign::ForeignFd;
 use serde_json::Value;
 
 use crate::fault::Fault;
@@ -22,19 +22,19 @@ use super::store::Key;
 pub(super) type Editions = BTreeMap<u32, Edition>;
 
 /// Descriptors with their numbers.
-type Part = (Vec<u32>, Vec<OwnedFd>);
+type Part = (Vec<u32>, Vec<ForeignFd>);
 
 /// What of a session comes after its descriptors: connection and memory with it.
 struct Last {
     name: String,
     attachment: u64,
     session: Value,
-    fds: Vec<OwnedFd>,
+    fds: Vec<ForeignFd>,
 }
 
 impl Supervisor {
     /// What the switch gets with the connection of port `number`: the connection, and memory for a successor, if there is any.
-    pub(super) fn provide(&mut self, number: u32, attachment: u64, connection: OwnedFd) -> Vec<OwnedFd> {
+    pub(super) fn provide(&mut self, number: u32, attachment: u64, connection: ForeignFd) -> Vec<ForeignFd> {
         let Some(port) = self.ports.get(&number) else { return vec![connection] };
         let made = Estate::new(attachment, &connection, port.spec.queues);
         match made.and_then(|estate| Ok((estate.memory()?, estate))) {
@@ -62,9 +62,10 @@ impl Supervisor {
     }
 
     /// The switch got descriptors from a guest's front end.
-    pub(super) fn keep_fds(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<OwnedFd>) {
-        if let Some(estate) = self.estate_of(attachment) {
-            estate.keep(numbers, fds);
+    pub(super) fn keep_fds(&mut self, attachment: u64, numbers: Vec<u32>, fds: Vec<ForeignFd>) {
+        let Some(estate) = self.estate_of(attachment) else { return };
+        if let Err(why) = estate.keep(numbers, fds) {
+            self.lives.give_up_on(&why.to_string());
         }
     }
 

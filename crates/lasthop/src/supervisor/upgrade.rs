@@ -170,6 +170,22 @@ impl Upgrade {
         !matches!(self, Self::Asking { .. })
     }
 
+    /// The new process, until it takes over.
+    pub(super) fn heir(&mut self) -> Option<&mut Process<Request, Report>> {
+        match self {
+            Self::Asking { heir, .. } | Self::Resting { heir, .. } => Some(heir),
+            Self::TakingOver { .. } => None,
+        }
+    }
+
+    /// When its channel has to be looked after without an event.
+    pub(super) fn channel_due(&self) -> Option<Instant> {
+        match self {
+            Self::Asking { heir, .. } | Self::Resting { heir, .. } => heir.channel.due(),
+            Self::TakingOver { .. } => None,
+        }
+    }
+
     fn into_parts(self) -> (PathBuf, Asker) {
         match self {
             Self::Asking { program, asker, .. }
@@ -350,7 +366,7 @@ impl Supervisor {
     fn introduce(&mut self, heir: &mut Process<Request, Report>, prepares: bool) -> Introduction {
         let told = self.to_be_told();
         for (id, (order, port)) in (1..).zip(told.orders()) {
-            let book = port.and_then(|port| self.next_book(port));
+            let book = port.and_then(|port| self.next_book(port)).map(Into::into);
             let _ = heir.channel.send(&Request { id, order }, book);
         }
         let (mut known, mut turns_left) = (Editions::new(), 0);

@@ -6,16 +6,17 @@
 //!                             nothing there: sleeps TICK          client slow: out stays full, records fill, frames are lost
 //! ```
 
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lasthop_engine::Capture;
+use lasthop_foreign::{ForeignFd, discard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, send};
 
 use crate::capture::pcapng::{self, Statistics};
 use crate::fault::Fault;
@@ -54,7 +55,7 @@ struct Running {
 
 impl Captures {
     /// Lets `capture` run until it is over or its client is gone.
-    pub(super) fn begin(&mut self, capture: Capture, client: OwnedFd, terms: Terms) -> Result<(), Fault> {
+    pub(super) fn begin(&mut self, capture: Capture, client: ForeignFd, terms: Terms) -> Result<(), Fault> {
         self.0.retain(|running| !running.thread.is_finished());
         let stop = Arc::new(AtomicBool::new(false));
         let stream = Stream::new(capture, client, terms, Arc::clone(&stop));
@@ -89,7 +90,7 @@ enum Client {
 
 struct Stream {
     capture: Capture,
-    client: OwnedFd,
+    client: ForeignFd,
     state: Client,
     stop: Arc<AtomicBool>,
     started_ns: u64,
@@ -104,7 +105,7 @@ struct Stream {
 }
 
 impl Stream {
-    fn new(capture: Capture, client: OwnedFd, mut terms: Terms, stop: Arc<AtomicBool>) -> Self {
+    fn new(capture: Capture, client: ForeignFd, mut terms: Terms, stop: Arc<AtomicBool>) -> Self {
         let mut out = std::mem::take(&mut terms.greeting);
         pcapng::begin(&mut out, &terms.names, terms.snap_len_bytes);
         Self {
@@ -197,10 +198,14 @@ impl Stream {
 
     /// The client has nothing to say but that it wants no more, which is the end of its stream.
     fn hear(&mut self) {
-        let mut ignored = [0; 512];
-        if recv(&self.client, &mut ignored[..], RecvFlags::DONTWAIT).is_ok_and(|(_, count)| count == 0) {
-            self.state = Client::Done;
-        }
+        let (mut ignored, origin) = ([0; 512], self.client.origin());
+        let heard = discard(self.client.as_fd(), &mut ignored, RecvFlags::DONTWAIT, origin);
+        self.state = match heard {
+            Ok((0, _)) => Client::Done,
+            // Nothing takes any.
+            Ok((_, true)) => Client::Gone,
+            _ => self.state,
+        };
     }
 
     /// Nothing more is seen; the client gets what was, and what is known at the end.

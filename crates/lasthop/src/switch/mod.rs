@@ -18,9 +18,11 @@ mod switches;
 mod sys;
 mod wishes;
 
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, IntoRawFd};
 use std::sync::Arc;
 use std::time::Duration;
+
+use lasthop_foreign::{ForeignFd, Origin};
 
 use crate::capture::CaptureSpec;
 use crate::clock::earlier;
@@ -108,6 +110,7 @@ fn begin(settings: &SwitchSettings, channel: &mut Channel<Report, Request>) -> R
         let _ = held.into_raw_fd();
     }
     spent.map_or(Ok(()), Spent::take_away)?;
+    descriptors::start_closing();
     let _ = channel.send(&Report::Sandbox(layers), None);
     Datapath::prepare(settings)
 }
@@ -197,10 +200,11 @@ impl Switch {
     /// Waits for what there is to do. Whoever rests does nothing for others, and is not woken by them: what they sent stays.
     fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
         match self.stage {
-            Stage::Resting => self.channel_poller.wait(None),
+            Stage::Resting => self.channel_poller.wait(self.reports.due()),
             _ => {
                 let calming = self.calming.map(|_| Calming::due());
-                self.poller.wait(earlier(self.interface.due(), calming))
+                let due = earlier(self.interface.due(), self.reports.due());
+                self.poller.wait(earlier(due, calming))
             }
         }
     }
@@ -219,17 +223,18 @@ impl Switch {
 
     /// Waits for room in the channel while reports of this thread may wait for that; sessions see to theirs.
     fn watch_channel(&mut self) -> Result<(), Fault> {
-        let write = self.reports.wants_write();
-        if write != self.is_channel_full {
+        let _ = self.reports.flush(); // if the other side is gone, reading says so
+        let interest = self.reports.interest();
+        if interest.write != self.is_channel_full {
             for poller in [&self.poller, &self.channel_poller] {
-                poller.modify(&self.channel, CHANNEL, Interest { read: true, write })?;
+                poller.modify(&self.channel, CHANNEL, interest)?;
             }
-            self.is_channel_full = write;
+            self.is_channel_full = interest.write;
         }
         Ok(())
     }
 
-    fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<OwnedFd>>) {
+    fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<ForeignFd>>) {
         if !order.is_preparation() {
             self.begin_work();
         }
@@ -247,7 +252,7 @@ impl Switch {
             Order::Touch { for_us } => return self.touch(Duration::from_micros(for_us)),
             Order::GoOn { attachments } => Ok(Answer::WentOn { refused: self.go_on_with(&attachments) }),
             Order::AddPort(port) => {
-                let book = fds.and_then(|mut fds| fds.pop());
+                let book = fds.and_then(|mut fds| fds.pop()).map(ForeignFd::into_trusted);
                 self.datapath.add(&port, book).map(|()| {
                     self.interface.port_arrived(port.vnic.name.as_str());
                     Answer::Done
@@ -318,11 +323,12 @@ impl Switch {
         }
     }
 
-    fn attach(&mut self, name: String, attachment: u64, fds: Option<Vec<OwnedFd>>) {
+    fn attach(&mut self, name: String, attachment: u64, fds: Option<Vec<ForeignFd>>) {
         let made = self.datapath.device(&name).and_then(|device| {
             let mut fds = fds.unwrap_or_default().into_iter();
             let (socket, memory) = (fds.next().ok_or_else(no_descriptor)?, fds.next());
-            let arrival = Arrival { name: name.clone(), attachment, socket, memory };
+            let origin = self.sessions.admit(&name)?;
+            let arrival = Arrival { name: name.clone(), attachment, socket: socket.of(&origin), memory };
             self.sessions.begin(arrival, device)
         });
         if let Err(fault) = made {
@@ -348,9 +354,9 @@ impl Switch {
     }
 
     /// A client of the control interface, or the supervisor's own controller.
-    fn connect(&mut self, fds: Option<Vec<OwnedFd>>, is_own: bool) -> Result<(), Fault> {
+    fn connect(&mut self, fds: Option<Vec<ForeignFd>>, is_own: bool) -> Result<(), Fault> {
         let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
-        self.interface.add(&self.poller, client, is_own, &self.datapath);
+        self.interface.add(&self.poller, client.of(&Origin::new("a control client")), is_own, &self.datapath);
         Ok(())
     }
 
@@ -358,7 +364,7 @@ impl Switch {
         &mut self,
         spec: &CaptureSpec,
         greeting: String,
-        fds: Option<Vec<OwnedFd>>,
+        fds: Option<Vec<ForeignFd>>,
     ) -> Result<(), Fault> {
         let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
         let (capture, names) = self.datapath.capture(spec)?;
@@ -369,6 +375,6 @@ impl Switch {
             duration: spec.duration_s.map(Duration::from_secs),
             greeting: greeting.into_bytes(),
         };
-        self.captures.begin(capture, client, terms)
+        self.captures.begin(capture, client.of(&Origin::new("a capture client")), terms)
     }
 }

@@ -3,12 +3,15 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
+use lasthop_foreign::ForeignFd;
 use lasthop_vhost::News;
 
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, FRAME_FDS_MAX};
 use crate::orders::{Answer, Report, Request, STATE_VERSION};
+use crate::poller::Interest;
 
 /// The sending side of the channel. Each report is whole, and those of one thread arrive in order.
 pub(super) struct Reports {
@@ -31,7 +34,7 @@ pub(super) enum Flushed {
 impl Reports {
     /// Over the socket of a channel that does not send any more.
     pub(super) fn new(socket: BorrowedFd<'_>) -> io::Result<Self> {
-        let channel = Channel::new(socket.try_clone_to_owned()?)?;
+        let channel = Channel::new(socket.try_clone_to_owned()?.into())?;
         Ok(Self { channel: Mutex::new(channel), socket: socket.try_clone_to_owned()? })
     }
 
@@ -72,7 +75,7 @@ impl Reports {
         let all: Vec<u32> = session.fds().collect();
         let mut fds = fds.into_iter().peekable();
         while fds.peek().is_some() {
-            let (numbers, fds): (Vec<u32>, Vec<OwnedFd>) = fds.by_ref().take(FRAME_FDS_MAX).unzip();
+            let (numbers, fds): (Vec<u32>, Vec<ForeignFd>) = fds.by_ref().take(FRAME_FDS_MAX).unzip();
             let _ = channel.send(&Report::Keep { attachment, numbers }, fds);
         }
         let session = serde_json::json!({"version": STATE_VERSION, "session": session});
@@ -89,6 +92,16 @@ impl Reports {
 
     pub(super) fn wants_write(&self) -> bool {
         self.channel().wants_write()
+    }
+
+    /// When to flush without an event.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.channel().due()
+    }
+
+    /// What the main thread waits for.
+    pub(super) fn interest(&self) -> Interest {
+        self.channel().interest()
     }
 }
 

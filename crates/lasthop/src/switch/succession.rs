@@ -1,11 +1,12 @@
 //! Sessions of a switch process that died, and what the next one has to know should this one die.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_engine::PortDevice;
+use lasthop_foreign::ForeignFd;
 use lasthop_vhost::{Device, Kept, KeptSession, Legacy, Successor};
 use serde_json::Value;
 
@@ -106,7 +107,7 @@ impl Switch {
     }
 
     /// Descriptors of a session that will be taken over arrived; without all of them it will not be.
-    pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Option<Vec<OwnedFd>>) {
+    pub(super) fn bring(&mut self, attachment: u64, numbers: Vec<u32>, fds: Option<Vec<ForeignFd>>) {
         let numbered = numbers.into_iter().zip(fds.unwrap_or_default());
         self.brought.entry(attachment).or_default().extend(numbered);
     }
@@ -117,7 +118,7 @@ impl Switch {
         name: String,
         attachment: u64,
         session: Value,
-        fds: Option<Vec<OwnedFd>>,
+        fds: Option<Vec<ForeignFd>>,
     ) -> Result<(), Fault> {
         self.prepare(name, attachment, session, fds)?;
         self.go_on(attachment)
@@ -129,7 +130,7 @@ impl Switch {
         name: String,
         attachment: u64,
         session: Value,
-        fds: Option<Vec<OwnedFd>>,
+        fds: Option<Vec<ForeignFd>>,
     ) -> Result<(), Fault> {
         // The port has room for one guest.
         self.heirs.retain(|_, heir| heir.port != name);
@@ -143,11 +144,13 @@ impl Switch {
         name: &str,
         attachment: u64,
         session: Value,
-        fds: Option<Vec<OwnedFd>>,
+        fds: Option<Vec<ForeignFd>>,
     ) -> Result<Heir, Fault> {
         let mut fds = fds.unwrap_or_default().into_iter();
         let (Some(socket), Some(memory)) = (fds.next(), fds.next()) else { return Err(no_descriptor()) };
-        let fds = self.brought.remove(&attachment).unwrap_or_default();
+        let origin = self.sessions.arrears(name).begin();
+        let (socket, fds) = (socket.of(&origin), self.brought.remove(&attachment).unwrap_or_default());
+        let fds = fds.into_iter().map(|(number, fd)| (number, fd.of(&origin))).collect();
         let device = self.datapath.device(name)?;
         let is_link_up = device.is_link_up();
         let kept = Kept::map(memory.as_fd(), device.offer().rings()).map_err(internal)?;
@@ -211,7 +214,7 @@ fn known(mut told: Value) -> Result<KeptSession, Fault> {
 }
 
 /// Descriptors that arrived for sessions which are to be taken over.
-pub(super) type Brought = BTreeMap<u64, BTreeMap<u32, OwnedFd>>;
+pub(super) type Brought = BTreeMap<u64, BTreeMap<u32, ForeignFd>>;
 
 /// What was got ready for a guest that another process has still.
 pub(super) struct Heir {
@@ -224,8 +227,8 @@ pub(super) struct Heir {
 enum Awaited {
     /// Its front end has said nothing yet.
     First {
-        socket: OwnedFd,
-        memory: OwnedFd,
+        socket: ForeignFd,
+        memory: ForeignFd,
         kept: Kept,
         device: PortDevice,
     },

@@ -2,6 +2,7 @@
 //! docs/hostile-guests.md lists what else is tried.
 
 mod apart;
+mod closing;
 mod descriptors;
 mod memory;
 mod sessions;

@@ -1,7 +1,8 @@
 //! The protocol's state, told to who keeps it, and taken over from a process that died.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+use lasthop_foreign::ForeignFd;
 
 use crate::channel::BackendChannel;
 use crate::features::PROTOCOL_FEATURES;
@@ -118,7 +119,7 @@ impl<D: Device> Protocol<D> {
             self.shared.inflight = Some(Inflight::of_kept(kept, &file, session.offer.rings())?);
         }
         let files = session.regions.iter().map(|region| legacy.take_fd(region.file));
-        let files: Vec<OwnedFd> = files.collect::<Result<_, _>>()?;
+        let files: Vec<ForeignFd> = files.collect::<Result<_, _>>()?;
         let messages: Vec<MemoryRegionMessage> = session.regions.iter().map(|r| r.message()).collect();
         self.regions = session.regions;
         if !messages.is_empty() {
@@ -130,7 +131,7 @@ impl<D: Device> Protocol<D> {
     fn take_over_memory(
         &mut self,
         messages: &[MemoryRegionMessage],
-        files: &[OwnedFd],
+        files: &[ForeignFd],
     ) -> Result<(), Refusal> {
         // It was checked when the front end sent it; a vnic's memory-max that was lowered since is for the next guest.
         let nothing = lasthop_guestmem::MemoryMap::default();

@@ -14,7 +14,7 @@ use crate::host::{Call, ENTRIES, OFFERED, Recorder, USER, addresses, event, memo
 
 /// Serves a session until it ends.
 fn serve(socket: OwnedFd, device: Recorder) -> JoinHandle<SessionEnd> {
-    let mut session = Session::new(socket, device).unwrap();
+    let mut session = Session::new(socket.into(), device).unwrap();
     std::thread::spawn(move || {
         loop {
             let flags = if session.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };

@@ -123,7 +123,7 @@ impl Device for Recorder {
         self.notes().calls.push(Call::Enabled(index, enabled));
     }
 
-    fn set_ring_call(&mut self, index: u16, call: Option<OwnedFd>) {
+    fn set_ring_call(&mut self, index: u16, call: Option<lasthop_vhost::ForeignFd>) {
         assert!(self.notes().running.contains_key(&index));
         self.notes().calls.push(Call::Signal(index, call.is_some()));
     }

@@ -261,7 +261,7 @@ proptest! {
         let mut protocol = Protocol::new(Recorder::new(OFFERED, 1));
         let files = files();
         for (message, chosen) in script {
-            let fds = chosen.iter().map(|index| files[*index].try_clone().unwrap()).collect();
+            let fds = chosen.iter().map(|index| files[*index].try_clone().unwrap().into()).collect();
             match protocol.handle(&message, fds) {
                 Ok(reply) => prop_assert!(reply.is_none_or(|reply| reply.flags == 5)),
                 Err(SessionEnd::Protocol(_) | SessionEnd::Refused(_)) => break,

@@ -170,6 +170,20 @@ fn descriptors_that_are_no_eventfds_are_refused() {
 }
 
 #[test]
+fn the_back_end_channel_is_a_unix_stream() {
+    let mut host = Host::acknowledged();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (datagram, _other) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let (_read, write) = rustix::pipe::pipe().unwrap();
+    for fd in [udp.as_fd(), datagram.as_fd(), write.as_fd(), event().as_fd()] {
+        assert_eq!(host.tell(request::SET_BACKEND_REQ_FD, Vec::new(), &[fd]), Some(1));
+        assert!(host.last_refusal().contains("that is not a UNIX stream socket"));
+    }
+    let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert_eq!(host.tell(request::SET_BACKEND_REQ_FD, Vec::new(), &[stream.as_fd()]), Some(0));
+}
+
+#[test]
 fn rings_wait_to_be_enabled_once_bit_30_is_acknowledged() {
     let mut host = Host::plain();
     host.tell_u64(request::SET_FEATURES, OFFERED | features::PROTOCOL_FEATURES);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use lasthop_vhost::message::request;
-use lasthop_vhost::{Kept, KeptSession, Legacy, Session, Successor, TakeOverError, features};
+use lasthop_vhost::{ForeignFd, Kept, KeptSession, Legacy, Session, Successor, TakeOverError, features};
 
 use crate::host::{Call, Host, OFFERED, Recorder, started};
 
@@ -16,7 +16,7 @@ struct Keeper {
     memory: OwnedFd,
     connection: OwnedFd,
     session: KeptSession,
-    fds: BTreeMap<u32, OwnedFd>,
+    fds: BTreeMap<u32, ForeignFd>,
 }
 
 impl Keeper {
@@ -52,7 +52,7 @@ impl Keeper {
         let kept = Kept::map(self.memory.as_fd(), RINGS).unwrap();
         let heir = Recorder::new(OFFERED, 1);
         let legacy = Legacy { kept, session: self.session, fds: self.fds };
-        host.session = Some(Successor::prepare(self.connection, heir.clone(), legacy)?.go_on()?);
+        host.session = Some(Successor::prepare(self.connection.into(), heir.clone(), legacy)?.go_on()?);
         host.device = heir.clone();
         Ok(heir)
     }
@@ -137,7 +137,7 @@ fn a_successor_that_does_not_get_ready_leaves_the_session_to_others() {
     let kept = Kept::map(keeper.memory.as_fd(), RINGS).unwrap();
     let legacy = Legacy { kept, session: keeper.session, fds: keeper.fds };
     let heir = Recorder::new(OFFERED, 1);
-    let error = Successor::prepare(keeper.connection, heir, legacy).err().unwrap().to_string();
+    let error = Successor::prepare(keeper.connection.into(), heir, legacy).err().unwrap().to_string();
     assert!(error.contains("of it is missing"), "{error}");
     assert_eq!(host.base_of(1), 0, "the front end is served as before");
 }
@@ -152,7 +152,7 @@ fn who_got_ready_and_is_not_needed_leaves_no_trace() {
     let legacy = Legacy { kept, session: keeper.session.clone(), fds };
     let heir = Recorder::new(OFFERED, 1);
     let connection = keeper.connection.try_clone().unwrap();
-    let successor = Successor::prepare(connection, heir.clone(), legacy).unwrap();
+    let successor = Successor::prepare(connection.into(), heir.clone(), legacy).unwrap();
     successor.touch(|| false);
     drop(successor);
     assert!(heir.notes().running.is_empty(), "no ring was begun");
@@ -168,7 +168,7 @@ fn news_between_getting_ready_and_going_on_are_noticed() {
     let kept = Kept::map(keeper.memory.as_fd(), RINGS).unwrap();
     let legacy = Legacy { kept, session: keeper.session.clone(), fds: std::mem::take(&mut keeper.fds) };
     let connection = keeper.connection.try_clone().unwrap();
-    let successor = Successor::prepare(connection, Recorder::new(OFFERED, 1), legacy).unwrap();
+    let successor = Successor::prepare(connection.into(), Recorder::new(OFFERED, 1), legacy).unwrap();
     host.tell_eventfd(request::SET_VRING_CALL, 0);
     drop(host.session().news());
     host.session().rest();

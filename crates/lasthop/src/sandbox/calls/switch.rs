@@ -11,8 +11,11 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     ),
     Call::with(
         call!(SYS_getsockopt),
-        &[&[int(1, libc::SOL_SOCKET), int(2, libc::SO_DOMAIN)]],
-        "whether it is a UNIX socket: User Mode Linux takes its calls by those",
+        &[
+            &[int(1, libc::SOL_SOCKET), int(2, libc::SO_DOMAIN)],
+            &[int(1, libc::SOL_SOCKET), int(2, libc::SO_TYPE)],
+        ],
+        "whether it is a UNIX socket, as User Mode Linux takes its calls by, or a UNIX stream, as the back-end channel is",
     ),
     Call::with(
         call!(SYS_getrusage),
@@ -39,7 +42,6 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
         &[NO_ADDRESS],
         "captures are written to their clients, and answers of the control interface",
     ),
-    Call::any(call!(SYS_recvfrom), "a client says that it wants no more; requests of the control interface"),
     Call::with(
         call!(SYS_ioctl),
         &[&[int(1, libc::FIONBIO as i32)]],

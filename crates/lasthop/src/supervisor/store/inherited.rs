@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
+use lasthop_foreign::{ForeignFd, Origin};
+
 use super::identity::Identity;
 use super::record::Record;
 use super::{HEAD_NAME, PORT_NAMES, PREFIX, sys};
@@ -16,7 +18,7 @@ pub(crate) struct Inherited {
     pub(super) head: Option<(Record, Vec<u8>)>,
     /// By port.
     pub(super) ports: BTreeMap<u32, (Record, Vec<u8>)>,
-    pub(super) fds: BTreeMap<Identity, (String, OwnedFd)>,
+    pub(super) fds: BTreeMap<Identity, (String, ForeignFd)>,
     /// Names of what is of no use.
     pub(super) useless: Vec<String>,
 }
@@ -54,6 +56,7 @@ impl Inherited {
             }
             _ => match Identity::of(&fd) {
                 Ok(identity) => {
+                    let fd = ForeignFd::new(fd, &Origin::new("the service manager"));
                     // Of two that are the same, the one before goes: its name, not that of the one that is used.
                     let before = self.fds.insert(identity, (name.clone(), fd));
                     self.useless.extend(before.map(|(name, _)| name));
@@ -92,12 +95,12 @@ impl Inherited {
     }
 
     /// All descriptors but those of texts.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &OwnedFd> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ForeignFd> {
         self.fds.values().map(|(_, fd)| fd)
     }
 
     /// A copy of a descriptor, if it came.
-    pub(crate) fn find(&self, identity: &Identity) -> Option<OwnedFd> {
+    pub(crate) fn find(&self, identity: &Identity) -> Option<ForeignFd> {
         self.fds.get(identity)?.1.try_clone().ok()
     }
 }

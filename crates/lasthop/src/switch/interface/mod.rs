@@ -21,7 +21,6 @@ mod survival;
 mod unanswered;
 mod waiting;
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +29,7 @@ use lasthop_control::server::{Server, Upcall, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
+use lasthop_foreign::ForeignFd;
 use lasthop_verdict::PortId;
 use serde_json::Value;
 
@@ -123,7 +123,7 @@ impl Interface {
     }
 
     /// A client, whom the supervisor let in, or the controller that is its own.
-    pub(super) fn add(&mut self, poller: &Poller, socket: OwnedFd, is_own: bool, inside: &Datapath) {
+    pub(super) fn add(&mut self, poller: &Poller, socket: ForeignFd, is_own: bool, inside: &Datapath) {
         self.listen(poller, inside);
         match self.connections.add(socket) {
             Ok(client) if is_own => {
@@ -320,7 +320,7 @@ impl Interface {
     pub(super) fn restore(
         &mut self,
         told: Value,
-        file: Option<OwnedFd>,
+        file: Option<ForeignFd>,
         inside: &mut Datapath,
     ) -> Result<(), Fault> {
         let unknown = |why: &dyn std::fmt::Display| {

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use lasthop_engine::PortDevice;
+use lasthop_foreign::{Arrears, ForeignFd, Origin};
 use lasthop_vhost::{Device, Kept, Session};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -44,6 +45,8 @@ pub(super) struct Sessions {
     reports: Arc<Reports>,
     hold: Arc<Hold>,
     watch: Arc<HangWatch>,
+    /// By port: what front ends sent and is not closed yet.
+    arrears: BTreeMap<String, Arrears>,
 }
 
 /// What a connection comes with.
@@ -51,9 +54,9 @@ pub(super) struct Arrival {
     /// Of the port.
     pub(super) name: String,
     pub(super) attachment: u64,
-    pub(super) socket: OwnedFd,
+    pub(super) socket: ForeignFd,
     /// Memory from which a successor may go on.
-    pub(super) memory: Option<OwnedFd>,
+    pub(super) memory: Option<ForeignFd>,
 }
 
 /// A session as the main thread knows it.
@@ -107,8 +110,21 @@ impl Hold {
 
 impl Sessions {
     pub(super) fn new(reports: Arc<Reports>, watch: Arc<HangWatch>) -> Self {
-        let (guests, waiting) = (BTreeMap::new(), Vec::new());
-        Self { guests, waiting, reports, hold: Arc::new(Hold(AtomicU8::new(0))), watch }
+        let (guests, waiting, arrears) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Self { guests, waiting, reports, hold: Arc::new(Hold(AtomicU8::new(0))), watch, arrears }
+    }
+
+    /// The origin of the next connection of a port, unless the port is held.
+    pub(super) fn admit(&mut self, port: &str) -> Result<Origin, Fault> {
+        match self.arrears(port).held(Instant::now()) {
+            Some(held) => Err(Fault::refused(held.to_string())),
+            None => Ok(self.arrears(port).begin()),
+        }
+    }
+
+    /// What front ends of a port sent and is not closed yet.
+    pub(super) fn arrears(&mut self, port: &str) -> &mut Arrears {
+        self.arrears.entry(port.to_owned()).or_insert_with(|| Arrears::new(&format!("vnic {port}")))
     }
 
     /// Begins to serve a connection.
@@ -221,6 +237,7 @@ impl Sessions {
     pub(super) fn end_of_port(&mut self, port: &str) {
         self.end(|guest| guest.port == port, END_PATIENCE);
         self.guests.retain(|_, guest| guest.port != port);
+        self.arrears.remove(port);
     }
 
     /// Hangs up on all guests.

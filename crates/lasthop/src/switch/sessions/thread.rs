@@ -8,13 +8,13 @@
 //! ```
 
 use std::convert::Infallible;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use lasthop_engine::PortDevice;
+use lasthop_foreign::ForeignFd;
 use lasthop_vhost::{Session, SessionEnd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -52,7 +52,7 @@ pub(super) struct SessionThread {
     pub(super) reports: Arc<Reports>,
     pub(super) hold: Arc<Hold>,
     pub(super) turns: Arc<Turns>,
-    socket: Arc<OwnedFd>,
+    socket: Arc<ForeignFd>,
     news: News,
     /// What of the link the front end was told.
     link_told: bool,
@@ -74,7 +74,7 @@ impl SessionThread {
     pub(super) fn new(
         (port, attachment): (String, u64),
         shared: Arc<Shared>,
-        socket: Arc<OwnedFd>,
+        socket: Arc<ForeignFd>,
         Company { reports, hold, turns, over }: Company,
     ) -> Self {
         let link_told = shared.is_link_up.load(Ordering::SeqCst);
@@ -111,12 +111,16 @@ impl SessionThread {
         let pause = self.shared.allowance().pause(Instant::now());
         let is_let = self.is_let();
         let is_served = self.news == News::Told && pause.is_none() && is_let;
+        // The system has room for news in the socket, and does not take them.
+        let refused_until = self.reports.due().filter(|_| self.news == News::Waiting);
         let mut polled = vec![PollFd::new(&self.shared.doorbell, PollFlags::IN)];
         let mut timeout = None;
         if is_served {
             let mut wanted = PollFlags::IN;
             wanted.set(PollFlags::OUT, self.shared.wants_write.load(Ordering::SeqCst));
             polled.push(PollFd::new(&self.socket, wanted));
+        } else if let Some(due) = refused_until {
+            timeout = Some(timespec(due.saturating_duration_since(Instant::now())));
         } else if self.news == News::Waiting {
             polled.push(PollFd::from_borrowed_fd(self.reports.socket(), PollFlags::OUT));
         } else if is_let {
@@ -133,7 +137,7 @@ impl SessionThread {
         }
         let is_room = happened && self.news == News::Waiting;
         let is_hung_up = happened && !is_served && !is_room;
-        Woken { front_end: happened && is_served, is_hung_up, room: is_room }
+        Woken { front_end: happened && is_served, is_hung_up, room: is_room || refused_until.is_some() }
     }
 
     /// Whether it may be served, as far as this depends on whether the switch is to rest.

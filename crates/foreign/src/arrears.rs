@@ -1,0 +1,78 @@
+use std::time::{Duration, Instant};
+
+use crate::Origin;
+
+/// How long no other connection is let in after one whose descriptors took long to close.
+const HOLD: Duration = Duration::from_secs(60);
+/// Connections of one port whose descriptors may be stuck. With as many, no other one is let in until one of them is through: each keeps
+/// a closing thread and up to some 900 descriptors.
+const STUCK_MAX: usize = 4;
+
+/// What earlier connections of one port left to be closed.
+#[derive(Debug)]
+pub struct Arrears {
+    name: String,
+    origins: Vec<Origin>,
+    /// When the last close began that took too long, of connections that are through.
+    slow_since: Option<Instant>,
+}
+
+/// Why no connection is let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Closing took long a short while ago: for so long still.
+    For(Duration),
+    /// Closing does not end, for so many connections.
+    Stuck(usize),
+}
+
+impl Arrears {
+    /// Of a port that had no connection. `name` is for the log: "vnic a".
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), origins: Vec::new(), slow_since: None }
+    }
+
+    /// The origin of the next connection.
+    pub fn begin(&mut self) -> Origin {
+        let now = Instant::now();
+        self.settle(now);
+        let origin = Origin::new(&self.name);
+        self.origins.push(origin.clone());
+        origin
+    }
+
+    /// Why the next connection is not to be let in, if it is not.
+    pub fn held(&mut self, now: Instant) -> Option<Held> {
+        self.settle(now);
+        let stuck = self.origins.iter().filter(|origin| origin.slow_since(now).is_some()).count();
+        if stuck >= STUCK_MAX {
+            return Some(Held::Stuck(stuck));
+        }
+        let left = HOLD.checked_sub(now.saturating_duration_since(self.slow_since?))?;
+        (!left.is_zero()).then_some(Held::For(left))
+    }
+
+    /// Forgets connections that have nothing left to be closed, but for when closing took long.
+    fn settle(&mut self, now: Instant) {
+        for origin in &self.origins {
+            self.slow_since = self.slow_since.max(origin.slow_since(now));
+        }
+        self.origins.retain(|origin| origin.waiting() > 0 || origin.is_in_use());
+    }
+}
+
+impl std::fmt::Display for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::For(left) => {
+                let left = left.as_secs() + 1;
+                write!(f, "descriptors of its front end took long to close; it is held for {left} s")
+            }
+            Self::Stuck(count) => write!(
+                f,
+                "descriptors of {count} of its front ends do not close; it is held until they do, or until the switch process is replaced"
+            ),
+        }
+    }
+}
