@@ -35,8 +35,7 @@ impl Arrears {
 
     /// The origin of the next connection.
     pub fn begin(&mut self) -> Origin {
-        let now = Instant::now();
-        self.settle(now);
+        self.settle();
         let origin = Origin::new(&self.name);
         self.origins.push(origin.clone());
         origin
@@ -44,8 +43,12 @@ impl Arrears {
 
     /// Why the next connection is not to be let in, if it is not.
     pub fn held(&mut self, now: Instant) -> Option<Held> {
-        self.settle(now);
-        let stuck = self.origins.iter().filter(|origin| origin.slow_since(now).is_some()).count();
+        self.settle();
+        let stuck = self
+            .origins
+            .iter()
+            .filter(|origin| origin.slow_since().is_some() && origin.waiting() > 0)
+            .count();
         if stuck >= STUCK_MAX {
             return Some(Held::Stuck(stuck));
         }
@@ -54,9 +57,9 @@ impl Arrears {
     }
 
     /// Forgets connections that have nothing left to be closed, but for when closing took long.
-    fn settle(&mut self, now: Instant) {
+    fn settle(&mut self) {
         for origin in &self.origins {
-            self.slow_since = self.slow_since.max(origin.slow_since(now));
+            self.slow_since = self.slow_since.max(origin.slow_since());
         }
         self.origins.retain(|origin| origin.waiting() > 0 || origin.is_in_use());
     }

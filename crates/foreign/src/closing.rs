@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use crate::Origin;
 use crate::origin::CLOSE_PATIENCE;
@@ -113,8 +112,7 @@ impl Pool {
 
     /// Waits for something to do, and tells of connections whose descriptors take too long.
     fn idle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let now = Instant::now();
-        let slow: Vec<Origin> = state.busy.iter().filter(|busy| busy.is_to_be_told(now)).cloned().collect();
+        let slow: Vec<Origin> = state.busy.iter().filter(|busy| busy.is_to_be_told()).cloned().collect();
         if let Some(report) = state.report.filter(|_| !slow.is_empty()) {
             drop(state);
             slow.iter().for_each(|origin| report(origin.name()));

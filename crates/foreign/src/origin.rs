@@ -40,8 +40,8 @@ struct Queue {
 }
 
 impl Queue {
-    fn slow_since(&self, now: Instant) -> Option<Instant> {
-        let is_slow = |since: &Instant| now.saturating_duration_since(*since) >= CLOSE_PATIENCE;
+    fn slow_since(&self) -> Option<Instant> {
+        let is_slow = |since: &Instant| since.elapsed() >= CLOSE_PATIENCE;
         self.closing_since.filter(is_slow).or(self.slow_since)
     }
 }
@@ -77,18 +77,18 @@ impl Origin {
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         let queue = self.queue();
-        queue.waiting.len() > WAITING_MAX || queue.slow_since(Instant::now()).is_some()
+        queue.waiting.len() > WAITING_MAX || queue.slow_since().is_some()
     }
 
     /// When the last close began that took, or takes, too long.
-    pub(crate) fn slow_since(&self, now: Instant) -> Option<Instant> {
-        self.queue().slow_since(now)
+    pub(crate) fn slow_since(&self) -> Option<Instant> {
+        self.queue().slow_since()
     }
 
     /// Whether one takes too long that was not told of.
-    pub(crate) fn is_to_be_told(&self, now: Instant) -> bool {
+    pub(crate) fn is_to_be_told(&self) -> bool {
         let mut queue = self.queue();
-        queue.slow_since(now).is_some() && !std::mem::replace(&mut queue.is_told, true)
+        queue.slow_since().is_some() && !std::mem::replace(&mut queue.is_told, true)
     }
 
     pub(crate) fn is_told(&self) -> bool {
@@ -137,7 +137,7 @@ impl Origin {
 
     fn closed(&self) {
         let mut queue = self.queue();
-        queue.slow_since = queue.slow_since(Instant::now());
+        queue.slow_since = queue.slow_since();
         queue.closing_since = None;
     }
 
