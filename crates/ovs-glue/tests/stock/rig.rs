@@ -179,7 +179,7 @@ impl Served {
             return false;
         }
         while let Ok(socket) = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
-            connections.add(socket).expect("one of ours");
+            connections.add(socket.into()).expect("one of ours");
         }
         connections.turn(&mut self.datapath).expect("an epoll set");
         true
