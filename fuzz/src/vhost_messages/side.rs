@@ -38,7 +38,9 @@ impl Side {
         cut: usize,
     ) -> Result<Option<Message>, SessionEnd> {
         let (session, front) = match self {
-            Self::Direct(protocol) => return protocol.handle(message, fds.into_iter().map(Into::into).collect()),
+            Self::Direct(protocol) => {
+                return protocol.handle(message, fds.into_iter().map(Into::into).collect());
+            }
             Self::Socket { session, front } => (session, front),
         };
         let bytes = message.encode();
