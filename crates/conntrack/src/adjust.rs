@@ -3,7 +3,7 @@
 use crate::tcp::is_before;
 use crate::tuple::Direction;
 
-/// What was added to one side's sequence numbers: before and behind the last change.
+/// The offsets of one side's sequence numbers, before and behind the last change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Shift {
     position: u32,
@@ -25,7 +25,7 @@ impl SequenceShifts {
         }
     }
 
-    /// What is added to a sequence number of a direction.
+    /// The offset that is added to a sequence number of a direction.
     pub(crate) fn offset(&self, direction: Direction, seq: u32) -> u32 {
         let shift = &self.0[direction.index()];
         if is_before(shift.position, seq) { shift.behind } else { shift.before }

@@ -63,7 +63,7 @@ pub(crate) struct Link {
 pub(crate) enum ListKind {
     /// A slot of the wheel.
     Wheel,
-    /// What a port has that may be evicted.
+    /// A port's connections that may be evicted.
     Evictable,
     /// All of a zone.
     Zone,

@@ -143,7 +143,7 @@ impl Crowds {
         if self.crowds.is_empty() {
             return;
         }
-        // What leaves as its inverse has a port that is taken.
+        // A connection that leaves with the inverse of this tuple would have it for its replies, so this settles the inverse's port.
         let Some(translated) = tuple.inverse() else { return };
         for crowd in &mut self.crowds {
             if crowd.is(&translated, crowd.side) {

@@ -29,7 +29,7 @@ pub struct CtPatch {
 }
 
 impl CtPatch {
-    /// What they become.
+    /// The new bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..usize::from(self.len)).unwrap_or_default()
@@ -62,7 +62,7 @@ impl CtRewrites {
         self.patches.is_empty() && self.splice.is_none()
     }
 
-    /// What changes in its place.
+    /// Changes that leave the frame's length as it is.
     #[must_use]
     pub fn patches(&self) -> &[CtPatch] {
         &self.patches
@@ -144,7 +144,7 @@ impl<'a> Editor<'a> {
     ) -> Result<(), NotInImage> {
         let layers = self.packet.layers;
         let sum = self.transport_sum(&layers);
-        // What is left to be completed covers the inner packet by itself.
+        // A checksum that is left to be completed is computed later, over the changed inner packet.
         let over_all = sum.filter(|sum| sum.kind != SumKind::Partial);
         let (inner_layers, from, to) = inner;
         // Its end is often missing: a checksum behind the packet is padding.
@@ -389,7 +389,7 @@ fn transport_sum_at(layers: &Layers) -> Option<SumField> {
     Some(SumField { at, kind })
 }
 
-/// What a checksum becomes (RFC 1624, equation 3).
+/// The checksum field after `old` was replaced by `new` (RFC 1624, equation 3).
 fn followed(kind: SumKind, field: [u8; 2], old: &[u8], new: &[u8]) -> [u8; 2] {
     let field = u16::from_be_bytes(field);
     let mut sum = Sum::default();

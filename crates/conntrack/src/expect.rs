@@ -35,7 +35,7 @@ fn key(tuple: &CtTuple) -> CtTuple {
 }
 
 impl Expectations {
-    /// What a packet of a new connection was announced by.
+    /// The expectation that a packet of a new connection matches.
     #[inline]
     pub(crate) fn find(&self, tuple: &CtTuple, now_ms: u64) -> Option<Expectation> {
         if self.by_tuple.is_empty() {

@@ -7,7 +7,7 @@ use crate::tuple::{CtTuple, TUPLE_WORDS};
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// What guests do not know.
+/// The secret key of the hash, which guests do not know.
 #[derive(Clone, Debug)]
 pub(crate) struct HashKey([u64; TUPLE_WORDS + 1]);
 

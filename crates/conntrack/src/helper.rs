@@ -51,7 +51,7 @@ pub(crate) struct Announced {
     pub(crate) written: Option<FtpAddress>,
 }
 
-/// What a packet of a connection with this helper announces.
+/// The connection that a packet announces, as this helper reads the packet.
 pub(crate) fn announced(
     helper: CtHelper,
     packet: &PacketImage<'_>,

@@ -42,7 +42,7 @@ fn named(reference: u32) -> Option<(u32, Direction)> {
 }
 
 impl Index {
-    /// For at most so many tuples.
+    /// An index with room for `tuples_max` tuples.
     pub(crate) fn new(tuples_max: usize) -> Self {
         let mut pieces = Vec::with_capacity(tuples_max.div_ceil(PIECE_BUCKETS) + 1);
         pieces.push(piece());

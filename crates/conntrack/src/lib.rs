@@ -11,7 +11,7 @@
 //! zone and for each port ([`CtBounds`]), chains of the index, tries for a port, steps of a sweep. When there is no room, half-open and
 //! closing connections go first, of the port that has most of them. Memory is allocated as the table fills, a slab or a piece of the index at a
 //! time. Nothing is rehashed at once, and what was allocated is kept. A connection takes less than 300 bytes, its part of the index included.
-//! What cannot be done has a name ([`CtRefusal`]), and a counter.
+//! Each reason to refuse a request has a name ([`CtRefusal`]) and a counter.
 //!
 //! **Not checked.** Fragments are invalid here: who wants them tracked has to put them together first. Checksums are verified where the whole
 //! packet is in the image, else the caller has to say ([`ChecksumState`]). SCTP chunks behind the image are not seen, and its CRC is
@@ -21,7 +21,7 @@
 //!
 //! **Threading.** A [`Tracker`] belongs to one thread at a time. Nothing of a connection reaches beyond its zone: tuples, the ports of
 //! its translation, limits and expectations have the zone in them. So zones can be spread over several trackers. That is not
-//! enough for one busy zone on several workers. What helps then is prepared and not built: protocol states are small values
+//! enough for one busy zone on several workers. The remedy is prepared and not built: protocol states are small values
 //! that functions without side effects move on, slabs never move, references are 32-bit numbers, and names have generations. So look-ups
 //! can go without a claim over words that are loaded one by one, as in the flow table. A connection then needs a bit that says that one
 //! worker moves it on; who finds it set may let the packet pass unchecked. Only commits and ends need the claim of a zone's writer.

@@ -22,7 +22,7 @@ const ADDRESSES_TRIED_MAX: u32 = 8;
 const TRIES_FIRST: u32 = 128;
 const TRIES_LAST: u32 = 8;
 
-/// What a new connection gets.
+/// The translation of a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Translation {
     /// The tuple of its replies.
@@ -115,7 +115,7 @@ impl AddressRange {
 }
 
 impl Selection<'_> {
-    /// What a new connection with this tuple gets; none: there is nothing left.
+    /// The translation of a new connection with this tuple; none if no address and port are left.
     pub(crate) fn choose(&mut self, tuple: &CtTuple, nat: &Nat) -> Option<Translation> {
         let translated = match nat.source {
             Some(NatSource::Src) => self.source(tuple, nat)?,
@@ -230,7 +230,7 @@ impl Selection<'_> {
         self.table.crowds.add(tuple, side, range, taken);
     }
 
-    /// What an address is chosen by.
+    /// The number that selects an address from the range.
     fn number(&mut self, tuple: &CtTuple, nat: &Nat, attempt: u32) -> u64 {
         if attempt > 0 {
             return self.random.next();

@@ -1,4 +1,4 @@
-//! What is looked at of a packet: its header image, where its headers are, and what its sender left to be done.
+//! A packet as connection tracking sees it: its header image, the offsets of its headers, and its offload requests.
 
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
 use lasthop_wire::vnet::F_DATA_VALID;
@@ -6,7 +6,7 @@ use lasthop_wire::{HeaderError, Layers, Network, Offload, Sum};
 
 use crate::tuple::{CtTuple, IpBytes};
 
-/// What is known of a packet's transport checksum.
+/// The state of a packet's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ChecksumState {
     /// Nothing: it is verified if the whole packet is in the image, else trusted.
@@ -27,11 +27,11 @@ pub struct PacketImage<'a> {
     pub layers: Layers,
     /// Bytes of the whole frame.
     pub frame_len_bytes: u32,
-    /// What its sender left to be done.
+    /// The offloads that its sender asked for.
     pub offload: Offload,
     /// The port that it came in by.
     pub in_port: u16,
-    /// What is known of its checksum.
+    /// The state of its transport checksum.
     pub checksum: ChecksumState,
 }
 

@@ -9,21 +9,21 @@ use crate::sctp::{Sctp, SctpOutcome};
 use crate::tcp::{Context, Outcome, Segment, Tcp};
 use crate::tuple::{CtTuple, Direction, is_icmp_request};
 
-/// A UDP connection with replies is a stream after so long.
+/// A UDP connection with replies is a stream after this time.
 const UDP_STREAM_MS: u64 = 2000;
 /// A connection that has less left than this, in milliseconds, is not hastened: as in the kernel.
 pub(crate) const HASTENED_MS_MIN: u64 = 120_000;
 /// Bytes of a UDP header.
 const UDP_BYTES: usize = 8;
 
-/// What a packet did to its connection.
+/// The effect of a packet on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advance {
-    /// It belongs to it, which lives for so long from now on; unchanged if none.
+    /// It belongs to it. The connection's timeout is set to this, in ms; none leaves it unchanged.
     Accepted(Option<u64>),
     /// It belongs to it, and ends it.
     Last,
-    /// It does not. The connection should live for at most so long from now on, if it has [`HASTENED_MS_MIN`] left.
+    /// It does not. The connection's timeout is cut to this, in ms, if it has [`HASTENED_MS_MIN`] left.
     Invalid(Option<u64>),
     /// It begins another one in its place.
     Reopened,

@@ -1,4 +1,4 @@
-//! What is asked of connection tracking for a packet, and what it answers.
+//! Requests to connection tracking about a packet, and its answers.
 
 use lasthop_flow::{Masked, Nat};
 
@@ -25,7 +25,7 @@ pub enum CtCommit {
 pub struct CtRequest {
     /// Zone.
     pub zone: u16,
-    /// Whether the connection is remembered. What follows counts for remembered ones only.
+    /// Whether the connection is committed. The fields below apply to committed connections only.
     pub commit: CtCommit,
     /// Mark.
     pub mark: Masked<u32>,
@@ -39,8 +39,8 @@ pub struct CtRequest {
     pub policy: u8,
 }
 
-/// What a packet carries of connection tracking from action to action: `ct_state` and the others. The default is that of a packet that
-/// was not tracked, and what `ct_clear` makes.
+/// The connection tracking fields that a packet carries from action to action: `ct_state` and the others. The default is that of an
+/// untracked packet, also after `ct_clear`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CtMetadata {
     /// `lasthop_flow::ct_state` bits.
@@ -55,14 +55,14 @@ pub struct CtMetadata {
     pub original: Option<CtTuple>,
 }
 
-/// What becomes of a packet.
+/// The answer for a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CtVerdict {
-    /// What it carries from now on.
+    /// The fields that the packet carries from now on.
     pub metadata: CtMetadata,
     /// How its headers change.
     pub rewrites: CtRewrites,
-    /// Why it should be dropped: it asked for what could not be done. A datapath may let it pass, untranslated.
+    /// The reason to drop it: its request could not be met. A datapath may let it pass, untranslated.
     pub refused: Option<CtRefusal>,
     /// Its connection, if it is remembered.
     pub connection: Option<CtId>,

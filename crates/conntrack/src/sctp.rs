@@ -80,7 +80,7 @@ pub(crate) struct Sctp {
     doubted: Option<Direction>,
 }
 
-/// What a packet did.
+/// The effect of a packet on its association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SctpOutcome {
     /// It lives for the timeout of its state from now on. `is_assured`: the handshake is done.

@@ -15,7 +15,7 @@ pub(crate) struct Slabs {
 }
 
 impl Slabs {
-    /// For at most so many connections; only the list of slabs takes memory yet.
+    /// Slabs for at most `connections_max` connections. Only the list of slabs takes memory yet.
     pub(crate) fn new(connections_max: u32) -> Self {
         let slabs = (connections_max as usize).div_ceil(SLAB_CONNECTIONS);
         Self { slabs: Vec::with_capacity(slabs), vacant: 0, len: 0 }

@@ -40,7 +40,7 @@ pub enum CtRefusal {
     NatExhausted,
     /// Another connection has one of its tuples.
     TupleTaken,
-    /// What translation has to change is not in the header image.
+    /// The header image lacks bytes that translation has to change.
     NotInImage,
 }
 
@@ -69,7 +69,7 @@ impl std::fmt::Display for CtRefusal {
     }
 }
 
-/// What became of connections, since the beginning.
+/// Counters of the table's connections, since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CtCounters {
     /// Committed.

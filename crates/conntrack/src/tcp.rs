@@ -33,7 +33,7 @@ const SIMULTANEOUS_OPEN: u8 = 0x40;
 /// An acknowledgement may be the answer to a SYN that was let through (RFC 5961) (`last_flags`).
 const CHALLENGE_ACK: u8 = 0x80;
 
-/// What was seen of one side: sequence numbers without what NAT added to them.
+/// The state of one side. Its sequence numbers are without NAT's offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Side {
     /// Behind the last byte that it sent.
@@ -42,7 +42,7 @@ struct Side {
     max_end: u32,
     /// The largest window that it announced; 0: nothing was seen of it.
     max_window: u32,
-    /// What it acknowledged.
+    /// The highest number that it acknowledged.
     max_ack: u32,
     scale: u8,
     flags: u8,
@@ -64,7 +64,7 @@ pub(crate) struct Tcp {
     state: TcpState,
 }
 
-/// What of a connection counts for its next segment.
+/// The facts about a connection that its next segment is judged by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) policy: &'a TcpPolicy,
@@ -73,11 +73,11 @@ pub(crate) struct Context<'a> {
     pub(crate) is_replied: bool,
     /// See [`Outcome::Accepted`].
     pub(crate) is_assured: bool,
-    /// What NAT added to the other side's sequence numbers where this segment acknowledges them.
+    /// NAT's offset of the other side's sequence numbers where this segment acknowledges them.
     pub(crate) ack_offset: u32,
 }
 
-/// What a segment did to its connection.
+/// The effect of a segment on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It belongs to it, which lives for this timeout from now on. `is_assured`: it has proved to be a connection.
@@ -268,7 +268,7 @@ impl Tcp {
         Some((next, true))
     }
 
-    /// What an RST does.
+    /// The next state after an RST; none if it is invalid.
     fn reset(&self, segment: &Segment, context: &Context<'_>) -> Option<(TcpState, bool)> {
         if self.state.is_closing() {
             return Some((TcpState::Close, false));
@@ -349,7 +349,7 @@ impl Tcp {
 }
 
 impl Side {
-    /// What a SYN offers; nothing changes where there are no options at all.
+    /// Takes the options of a SYN. A SYN without any options changes nothing.
     fn take_options(&mut self, segment: &Segment) {
         if !segment.has_options {
             return;

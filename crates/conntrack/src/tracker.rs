@@ -51,7 +51,7 @@ pub struct Tracker {
     random: Random,
 }
 
-/// What a packet is to the table.
+/// A packet's relation to the table.
 #[derive(Clone, Copy, Debug)]
 enum Seen {
     /// It cannot be tracked.
@@ -114,7 +114,7 @@ impl Tracker {
                 let look = Look { index, direction, is_first: is_first_look, is_translated };
                 let mut verdict = self.known(packet, look, request, now_ms);
                 if is_tracked {
-                    // What was said of it stays: a packet that began its connection is still new after the commit.
+                    // The packet keeps its `ct_state`: if it began its connection, it is still new after the commit.
                     let nat_bits = verdict.metadata.state & (SRC_NAT | DST_NAT);
                     verdict.metadata.state = before.state | nat_bits;
                 }
@@ -199,7 +199,7 @@ impl Tracker {
         with_state(CtVerdict { rewrites: editor.finish(), ..verdict }, nat_bits)
     }
 
-    /// What a packet is that this zone has not seen yet. Its connection moves on.
+    /// Classifies a packet that this zone has not seen yet, and updates its connection's state.
     fn classify(&mut self, packet: &PacketImage<'_>, zone: u16, now_ms: u64) -> Seen {
         let tuple = packet.tuple(zone).filter(|_| !packet.layers.is_fragment && is_well_formed(packet));
         let Some(tuple) = tuple else { return Seen::Invalid };
@@ -283,7 +283,7 @@ impl Tracker {
         advance
     }
 
-    /// What a packet is that this zone has seen: its connection, found by its tuple as it is by now.
+    /// Classifies a packet that this zone has seen: its connection is found by the packet's present tuple.
     fn seen_before(&mut self, packet: &PacketImage<'_>, before: &CtMetadata, now_ms: u64) -> Seen {
         if before.state & INVALID != 0 {
             return Seen::Invalid;
@@ -309,7 +309,7 @@ impl Tracker {
         }
     }
 
-    /// What a packet of a connection carries.
+    /// The fields that a packet of a connection carries.
     fn metadata(&self, connection: &Connection, direction: Direction) -> CtMetadata {
         let state = match direction {
             Direction::Reply => ESTABLISHED | REPLY,
@@ -381,7 +381,7 @@ fn nat_bits_of(connection: &Connection, direction: Direction) -> u32 {
         | if connection.has(connection::DST_NAT) { of_destination } else { 0 }
 }
 
-/// What becomes of a packet that cannot be tracked.
+/// The answer for a packet that cannot be tracked.
 fn invalid(zone: u16) -> CtVerdict {
     let metadata = CtMetadata { state: TRACKED | INVALID, zone, ..CtMetadata::default() };
     CtVerdict { metadata, ..CtVerdict::default() }

@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What a segment announces.
+/// The data connection that a segment announces.
 pub(super) fn announced(
     packet: &PacketImage<'_>,
     tuple: &CtTuple,

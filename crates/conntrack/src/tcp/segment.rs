@@ -18,7 +18,7 @@ pub(crate) const SACK_BLOCKS_MAX: usize = 4;
 /// Largest shift of a window (RFC 7323, 2.3).
 const SCALE_MAX: u8 = 14;
 
-/// What a segment says.
+/// The fields of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) seq: u32,

@@ -54,7 +54,7 @@ impl TcpState {
     }
 }
 
-/// What a segment's flags make of it.
+/// The kind of a segment, by its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentKind {
     Syn,
@@ -125,7 +125,7 @@ pub(super) fn transition(direction: Direction, kind: SegmentKind, state: TcpStat
     match (kind, direction, state) {
         (SegmentKind::None, ..) | (SegmentKind::Rst, _, None) => Invalid,
         (SegmentKind::Rst, ..) => To(Close),
-        // A SYN begins, begins again, or comes from somebody who knows of another state than we do.
+        // A SYN begins a connection, begins one again, or comes from a host whose state of it differs from ours.
         (SegmentKind::Syn, Original, None | SynSent | TimeWait | Close) => To(SynSent),
         (SegmentKind::Syn, Original, SynSent2) => To(SynSent2),
         (SegmentKind::Syn, Original, _) => Ignore,

@@ -89,7 +89,7 @@ impl Tcp {
     }
 }
 
-/// What the first segments of a side say of it. True: nothing is left to be checked.
+/// Takes a side's state from its first segments. True: the segment needs no further check.
 fn begin(
     sender: &mut Side,
     receiver: &mut Side,

@@ -27,7 +27,7 @@ impl Tracker {
         let (own, other) = (*connection.tuple(direction), *connection.tuple(direction.inverse()));
         let Some(helper) = connection.helper else { return Ok(()) };
         let Some(found) = announced(helper, packet, &own, direction) else { return Ok(()) };
-        // Somebody else's address would open him to anybody.
+        // A host may announce its own address only: another host's address would be opened to strangers.
         if found.address.is_some_and(|address| address != own.src) {
             return Ok(());
         }

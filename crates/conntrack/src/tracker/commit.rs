@@ -45,7 +45,7 @@ impl Tracker {
         }
     }
 
-    /// What a packet carries whose connection is not in the table.
+    /// The fields of a packet whose connection is not in the table.
     fn metadata_of_new(&self, tuple: &CtTuple, expected: Option<&Expectation>) -> CtMetadata {
         let zone = tuple.zone;
         let Some(master) = expected.and_then(|expected| self.table.named(expected.master)) else {
@@ -112,7 +112,7 @@ impl Tracker {
         found.ok_or(CtRefusal::NatExhausted)
     }
 
-    /// What an expected connection becomes if it is translated as its master is.
+    /// The tuple of an expected connection after its master's translation.
     fn as_its_master(&self, tuple: &CtTuple, expected: &Expectation) -> Option<CtTuple> {
         let master = self.table.named(expected.master)?;
         let reply = master.tuple(expected.direction.inverse());

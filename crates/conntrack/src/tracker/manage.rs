@@ -1,4 +1,4 @@
-//! What is asked of the table beside packets: dumps, flushes, limits, policies, time.
+//! Requests to the table that are not about packets: dumps, flushes, limits, policies, time.
 
 use super::{POLICIES_MAX, Tracker};
 use crate::connection::{self, CtId, Progress};
@@ -86,7 +86,7 @@ impl Tracker {
         self.table.bytes()
     }
 
-    /// What became of connections.
+    /// The table's counters.
     #[must_use]
     pub fn counters(&self) -> CtCounters {
         self.table.counters

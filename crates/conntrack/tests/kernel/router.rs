@@ -17,7 +17,7 @@ pub(crate) struct Router {
     from: BufReader<ChildStdout>,
 }
 
-/// What the router's kernel says of a packet.
+/// The verdict of the router's kernel on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Routed {
     /// As `ct_state` would say it.
@@ -85,7 +85,7 @@ impl Router {
         Some(Routed { state, frame })
     }
 
-    /// What /proc/net/nf_conntrack says of the connection of a client's port: words.
+    /// The line of /proc/net/nf_conntrack about the connection of a client's port, as words.
     pub(crate) fn entry(&mut self, port: u16) -> Option<Vec<String>> {
         let answer = self.ask("entry", &port.to_string());
         (answer != "-").then(|| answer.split_whitespace().map(str::to_owned).collect())

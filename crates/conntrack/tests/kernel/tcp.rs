@@ -151,7 +151,7 @@ fn segments_get_the_same_states_and_leave_the_same_connections() {
             let verdict = tracker.track(&image, &CtMetadata::default(), &request, now_ms());
             let wanted_kept = kept_by_kernel(router.entry(port));
             let found = tracker.next_record(0, now_ms()).map(|found| found.1);
-            // What a reset ended at once lives on for a moment, for the packet's sake.
+            // We keep a connection for a moment after a reset that ends it at once, for the sake of that packet.
             let found = kept(found.filter(|found| found.left_ms > 1000));
             so_far.push(format!(
                 "{side:?} flags {:#x} seq {} ack {} window {} options {:?}, {} bytes: {:#x} {found:?}, {wanted:x?} {wanted_kept:?}",

@@ -14,7 +14,7 @@ use crate::router::{Router, Side};
 /// Packets of a test.
 const PACKETS: u32 = 600;
 
-/// What a translation looks like from both sides.
+/// A translation, with the addresses that each side sees.
 struct Scene {
     rules: &'static str,
     source: NatSource,
@@ -93,7 +93,7 @@ fn compare(scene: &Scene) {
             PacketImage::parse(&frame, frame.len() as u32, Offload::default(), 1).expect("an IP packet");
         let verdict = tracker.track(&image, &CtMetadata::default(), &request(scene, side), 1);
         let out = verdict.rewrites.applied(&frame);
-        // Nobody here has the address that an untranslated one goes to.
+        // An untranslated packet may go to an address that no host here has.
         let Some(routed) = router.pass(side, &frame) else { continue };
         let state = verdict.metadata.state & 0x3f;
         assert_eq!(state, routed.state, "packet {number}, {side:?}: {frame:x?}");

@@ -16,11 +16,11 @@ struct Control {
     request: CtRequest,
     client: SocketAddr,
     server: SocketAddr,
-    /// What the server sees of the client, and the client of the server.
+    /// The client's address as the server sees it, and the server's as the client sees it.
     seen: (SocketAddr, SocketAddr),
     client_seq: u32,
     server_seq: u32,
-    /// What each has got of the other's.
+    /// The next sequence number that each side expects of the other.
     client_got: u32,
     server_got: u32,
 }

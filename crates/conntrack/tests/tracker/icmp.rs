@@ -50,7 +50,7 @@ fn an_error_is_related_to_the_connection_of_the_packet_inside() {
         // About a reply, it goes in the original direction.
         let back = udp(at(server), at(client), b"answer");
         assert_eq!(bench.state(&unreachable(router, &back, 200), &commit()), RELATED);
-        // To somebody else than the sender of the packet inside.
+        // The error goes to another host than the sender of the packet inside.
         let mut other = error.clone();
         let at = if client.starts_with('[') { 14 + 39 } else { 14 + 19 };
         other[at] ^= 4;
@@ -74,7 +74,7 @@ fn an_error_is_translated_inside_and_outside() {
             assert_eq!(state, RELATED | ct_state::REPLY | DNAT);
             let (src, dst, _, l4) = parts(&error[14..]);
             assert_eq!((src, dst), (router.parse().expect("an address"), at(client).ip()));
-            // What the client gets back is what it sent.
+            // The error quotes the packet as the client sent it.
             assert_eq!(l4[8..], question[14..][..l4.len() - 8]);
         }
     }

@@ -132,7 +132,7 @@ fn a_dump_has_each_connection_once() {
     while let Some((next, record)) = bench.tracker.next_record(place, bench.now_ms) {
         ports.push(record.tuples[0].src_port);
         place = next;
-        // What comes meanwhile does not disturb.
+        // Packets that arrive during the dump do not disturb it.
         bench.state(&udp(at(&format!("10.0.0.3:{place}")), at("10.0.0.2:53"), b"?"), &CtRequest::default());
     }
     ports.sort_unstable();
