@@ -49,7 +49,7 @@ impl Flow {
     }
 }
 
-/// What all packets of a flow have in common: no two flows have the same.
+/// The fields that all packets of a flow share. They identify the flow.
 type Likeness = (Frame, Looked);
 
 /// All of one switch.

@@ -18,7 +18,7 @@ const COMMANDS_MAX: usize = 16;
 /// rings of the port may change.
 const PAUSE_NS: u64 = 10_000_000;
 
-/// What was done at a time.
+/// The result of one serving of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Served {
     /// Commands that were answered.

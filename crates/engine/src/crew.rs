@@ -64,7 +64,7 @@ impl Crew {
         })
     }
 
-    /// Who changes which port: whoever starts, stops or removes anything of one asks here first.
+    /// Which thread changes which port. A thread asks here before it starts, stops or removes anything of a port.
     pub(crate) fn quiesce(&self) -> &Quiesce {
         &self.quiesce
     }
@@ -200,7 +200,7 @@ impl Crew {
         Err(EngineError::RingBusy(port, index))
     }
 
-    /// Somebody is at a ring for long. Who does not come back from there is named by the error.
+    /// Waits for all workers, since one of them holds a ring for long. The error names a worker that does not come back.
     fn await_all(&self, port: PortId) -> Result<(), EngineError> {
         *lock(&self.waits).entry(port).or_default() += 1;
         self.call_all(|_| ()).map(drop)

@@ -10,7 +10,7 @@ use crate::crew::Crew;
 use crate::features;
 use crate::port::{PortConfig, PortRecord, PortTable};
 
-/// What a wait of a worker for others counts as: it takes 10 ms, a change half of one.
+/// The number of changes that a worker's wait for others counts as: a wait takes 10 ms, a change 0.5 ms.
 const WAIT_CHANGES: u64 = 20;
 
 /// The switch's end of one attached guest: what its vhost-user session asks for, done by the workers.
@@ -98,7 +98,7 @@ impl PortDevice {
             self.crew.start_ring(port, index, ring, (kick, call), enabled)
         };
         if is_taken_over && matches!(started, Ok(Ok(()))) {
-            // What was published last, the guest may not have been told of.
+            // The previous process may have published entries without signalling the guest.
             self.crew.ring_bell_later(port, index);
         }
         started

@@ -1,7 +1,7 @@
-//! What guests' memory costs the switch, by port.
+//! The costs of guests' memory to the switch, by port.
 //!
-//! Whoever touches a page of shared memory first has it on his account: a front end that leaves its memory sparse and names
-//! buffers all over it has the switch allocate it, page tables included. And an access waits for as long as the front end
+//! The kernel charges a page of shared memory to the process that touches it first. A front end may leave its memory sparse and name
+//! buffers all over it: then the switch allocates it, page tables included. And an access waits for as long as the front end
 //! punches holes around it. So some visits are metered (`lasthop_fabric::Meter`): one in 64, each for all of those, and all of them
 //! for a second after a round that took long. Page faults are charged to the port in whose memory they were. Now and then its
 //! files are asked how much of them has memory: what they grew by, as far as the switch had faults there, counts as its doing.
@@ -34,7 +34,7 @@ const STALL_NS: u64 = 10_000_000;
 const STALLS_MAX: u32 = 5;
 const STALLS_TIME: Duration = Duration::from_secs(10);
 
-/// What is known of all ports.
+/// The accounts of all ports.
 #[derive(Debug)]
 pub(crate) struct MemoryCosts {
     /// Page faults by port that were not looked after yet.
@@ -45,7 +45,7 @@ pub(crate) struct MemoryCosts {
 #[derive(Debug)]
 struct Account {
     map: Weak<MemoryMap>,
-    /// What the switch has filled, as of when.
+    /// Memory that the switch has filled, as of `at`.
     filled_bytes: u64,
     at: Instant,
     stalls: u32,
@@ -125,7 +125,7 @@ impl MemoryCosts {
 pub(crate) struct MemoryMeter {
     crew: Arc<Crew>,
     started: Instant,
-    /// What the thread had used when the last lap ended, and when that was.
+    /// The thread's usage at the end of the last lap, and the time of that.
     used: ThreadUsage,
     at_ns: u64,
 }
@@ -147,7 +147,7 @@ impl Meter for MemoryMeter {
         if costs.charge(port, faults.saturating_mul(weight)) {
             self.crew.watchdog().audit(port);
         }
-        // Who lost its core does not wait for anything, and what had been swapped out is the host's affair.
+        // A thread that lost its core does not wait for memory, and a front end is not to blame for pages that were swapped out.
         let has_waited = used.waits > before.waits && used.major_faults == before.major_faults;
         if has_waited && at_ns - since_ns >= STALL_NS && costs.stall(port) {
             self.crew.quarantine(port, Offence::MemoryStalls);
@@ -163,13 +163,13 @@ pub(crate) struct Sampling {
     all_until_ns: u64,
 }
 
-/// One visit in so many is metered.
+/// One visit of this many is metered.
 const VISITS_SHARE: u32 = 64;
-/// And one in so many deliveries of what waited for receive buffers, since those may be of much more than a visit.
+/// One delivery of this many is metered, of packets that waited for receive buffers: it may be larger than a visit.
 const DRAINS_SHARE: u32 = 8;
 /// A round that takes longer, in ns, may have waited for somebody's memory.
 const SLOW_ROUND_NS: u64 = STALL_NS;
-/// So long all visits are metered after one, in ns.
+/// All visits are metered for this time after a slow round, in ns.
 const ALL_NS: u64 = 1_000_000_000;
 
 impl Sampling {
@@ -177,13 +177,13 @@ impl Sampling {
         Self { random: seed as u32 | 1, all_until_ns: 0 }
     }
 
-    /// What the next visit stands for; 0: it is not metered. No guest can tell beforehand.
+    /// The weight of the next visit; 0: it is not metered. No guest can tell beforehand.
     #[inline]
     pub(crate) fn of_visit(&mut self, now_ns: u64) -> u64 {
         self.weight(now_ns, VISITS_SHARE)
     }
 
-    /// The same of the next delivery of what waited for receive buffers.
+    /// The weight of the next delivery of packets that waited for receive buffers.
     pub(crate) fn of_drain(&mut self, now_ns: u64) -> u64 {
         self.weight(now_ns, DRAINS_SHARE)
     }
@@ -201,7 +201,7 @@ impl Sampling {
         }
     }
 
-    /// A round took so long, and there were packets.
+    /// A round with packets took this time.
     #[inline]
     pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64) {
         if round_ns >= SLOW_ROUND_NS {

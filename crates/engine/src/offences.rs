@@ -7,7 +7,7 @@ use lasthop_verdict::PortId;
 const FREE: u32 = 3;
 /// How long a port is held. Each time costs the others some 100 ms, so what is left of it is one part in 600.
 const HOLD: Duration = Duration::from_secs(60);
-/// Without an offence for so long a port is as one without any.
+/// After this time without an offence, a port is treated as one without any.
 const FORGIVEN: Duration = Duration::from_secs(600);
 
 /// How a front end held a worker up.
@@ -43,7 +43,7 @@ impl Offence {
         }
     }
 
-    /// What its front end did.
+    /// The deed of its front end, in words.
     pub(crate) fn deed(self) -> &'static str {
         match self {
             Self::CallBlocks => "made call eventfds blocking and filled them",
@@ -72,7 +72,7 @@ pub(crate) struct Offences(HashMap<PortId, Offender>);
 struct Offender {
     count: u32,
     last: Instant,
-    /// What it did last.
+    /// Its last offence.
     offence: Offence,
 }
 

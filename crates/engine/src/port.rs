@@ -129,7 +129,7 @@ impl PortTable {
         Some(PortId(index as u16)) // below PORTS_MAX
     }
 
-    /// The port is about to go. Whoever looks for it does not find it any more.
+    /// The port is about to be removed. Look-ups do not find it any more.
     pub(crate) fn leave(&mut self, port: PortId) {
         self.get_mut(port).into_iter().for_each(|record| record.is_leaving = true);
     }

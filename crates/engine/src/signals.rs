@@ -1,4 +1,4 @@
-//! What a worker tells guests and other workers, and what it does when that takes long.
+//! Signals of a worker to guests and other workers, and its measures against those that take long.
 
 use lasthop_fabric::bounds::{NS_COST, PACKET_COST, VISIT_COST};
 use lasthop_fabric::{RingId, Signal};

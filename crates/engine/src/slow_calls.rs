@@ -16,7 +16,7 @@ pub(crate) const SLOW_NS: u64 = 250_000;
 const SPENT_NS_MAX: u64 = 25_000_000;
 /// One write counts for that at most, in ns: interrupts and a hypervisor that takes the CPU away make one look slow, hardly three.
 const WRITE_NS_MAX: u64 = 10_000_000;
-/// What was spent is forgiven at one part in so many of the time that passes.
+/// Spent time is forgiven at one part of this many of the time that passes.
 const FORGIVEN_SHARE: u64 = 100;
 /// Measured writes in a row that are not slow, after which a port that owes nothing is no suspect any more.
 const QUICK_WRITES: u32 = 64;
@@ -33,7 +33,7 @@ struct Suspect {
     quick_writes: u32,
 }
 
-/// What a measured write was.
+/// The judgement on a measured write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     /// Quick.

@@ -55,7 +55,7 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// What the kernel counts of a thread's waits.
+/// The kernel's counters of a thread's page faults and waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThreadUsage {
     /// Page faults that needed nothing from a disk.

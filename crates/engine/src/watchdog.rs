@@ -1,4 +1,4 @@
-//! Who has workers interrupted that are stuck in a write to a guest's call descriptor, and looks at guests' memory for them.
+//! A thread that interrupts workers that are stuck in a write to a guest's call descriptor, and audits guests' memory for them.
 //!
 //! Descriptors are made non-blocking when they arrive, but their front end shares that flag and may take it back at any
 //! time; there is no write to an eventfd that would not wait then. So a worker counts when it begins a write and when it

@@ -56,7 +56,7 @@ pub(crate) struct Worker {
     pub(crate) late_control_ns: u64,
     /// Ports whose calls took long.
     pub(crate) slow_calls: SlowCalls,
-    /// What ports cost beside their visits, to be charged at the end of the round.
+    /// Costs of ports beside their visits, to be charged at the end of the round.
     pub(crate) debts: Vec<(PortId, u64)>,
     polled: PolledRings,
     sampling: Sampling,
@@ -231,7 +231,7 @@ impl Worker {
         visited
     }
 
-    /// What waits for receive buffers is about to be delivered.
+    /// Sets whether the coming delivery of packets that wait for receive buffers is metered.
     fn meter_drain(&mut self, now: u64) {
         let weight = self.sampling.of_drain(now);
         self.fabric.set_metered(weight);
@@ -608,7 +608,7 @@ impl Worker {
         self.fabric.withdraw();
     }
 
-    /// What was taken back here will be taken from its rings once more.
+    /// Packets that are taken back here will be taken from their rings once more.
     pub(crate) fn postpone(&mut self) {
         self.fabric.postpone();
         self.books.write(now_ns(self.started), &self.fabric);

@@ -1,4 +1,4 @@
-//! Whose memory takes how long: guests' front ends can make any access to it wait, or cost pages.
+//! Costs of access to guests' memory, by port. A front end can make any access to its memory wait, or cost pages.
 
 use lasthop_verdict::PortId;
 
@@ -6,7 +6,7 @@ use crate::{Fabric, RingId};
 
 /// Told whenever a fabric that is metered has been at one port's memory.
 pub trait Meter: Send {
-    /// What was done since the last call was done in the memory of `port`; `None`: in nobody's. It stands for `weight` times as
+    /// The work since the last call was done in the memory of `port`; `None`: in no port's. It stands for `weight` times as
     /// much.
     fn lap(&mut self, port: Option<PortId>, weight: u64);
 }

@@ -262,7 +262,7 @@ impl Receivers {
         self.get(port).is_some() && self.board.receiving(port) == 0
     }
 
-    /// What is for `port`, which is down, is lost, unless it was flooded.
+    /// Drops packets for `port`, which is down. Flooded ones do not count as lost.
     #[cold]
     fn refuse_down(&mut self, port: PortId, copies: &[Copy<'_>], tools: &mut Tools<'_>) {
         let reason = self.board.link(port).or(DropReason::PortDown);

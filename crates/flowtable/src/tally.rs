@@ -1,13 +1,13 @@
-//! What is told of a flow's statistics, given what workers have counted since it is in its slot.
+//! The statistics of a flow, from the workers' counters since the flow is in its slot.
 
 use lasthop_flow::FlowStats;
 
 /// Where a flow's counters begin.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
-    /// What workers had counted when counters were cleared.
+    /// The workers' counters at the time of the last clear.
     before: FlowStats,
-    /// What had been counted elsewhere before the flow was installed.
+    /// The flow's counters from before it was installed here.
     brought: FlowStats,
 }
 
@@ -17,12 +17,12 @@ impl Tally {
         Self { brought, ..Self::default() }
     }
 
-    /// Of a flow whose counters begin at zero, now that workers have counted this.
+    /// Of a flow whose counters begin at zero, where the workers' counters stand at `before`.
     pub(crate) fn cleared(before: FlowStats) -> Self {
         Self { before, ..Self::default() }
     }
 
-    /// What is told, now that workers have counted this.
+    /// The flow's statistics, where the workers' counters stand at `now`.
     pub(crate) fn told(&self, now: FlowStats) -> FlowStats {
         let Self { before, brought } = self;
         let is_new = now.packets > before.packets;

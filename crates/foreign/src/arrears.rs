@@ -8,7 +8,7 @@ const HOLD: Duration = Duration::from_secs(60);
 /// a closing thread and up to some 900 descriptors.
 const STUCK_MAX: usize = 4;
 
-/// What earlier connections of one port left to be closed.
+/// Descriptors of one port's earlier connections that are still to be closed.
 #[derive(Debug)]
 pub struct Arrears {
     name: String,
@@ -20,9 +20,9 @@ pub struct Arrears {
 /// Why no connection is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// Closing took long a short while ago: for so long still.
+    /// Closing took long a short while ago. The port is held for this time still.
     For(Duration),
-    /// Closing does not end, for so many connections.
+    /// The number of connections whose descriptors do not close.
     Stuck(usize),
 }
 

@@ -33,7 +33,7 @@ struct Pool {
 struct State {
     /// Each with something to close, and once.
     queue: VecDeque<Origin>,
-    /// Whose descriptors are being closed.
+    /// Connections whose descriptors are being closed.
     busy: Vec<Origin>,
     threads: usize,
     /// An idle thread will look whether those that are busy take too long.

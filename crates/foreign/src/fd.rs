@@ -35,7 +35,7 @@ impl ForeignFd {
     /// Another descriptor of the same file.
     ///
     /// # Errors
-    /// Whatever fcntl(2) refuses.
+    /// The error of fcntl(2).
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self::new(self.as_fd().try_clone_to_owned()?, &self.origin))
     }

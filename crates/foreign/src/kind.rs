@@ -1,4 +1,4 @@
-//! What a descriptor is, found out without asking a file system, which may be the sender's own and may not answer.
+//! The kind of a descriptor. No file system is asked for it, since the sender may serve that itself and not answer.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;

@@ -14,8 +14,8 @@ pub const WAITING_MAX: usize = 512;
 /// Descriptors closed before another connection's have their turn.
 const CLOSED_PER_TURN: usize = 64;
 
-/// One connection, as the origin of descriptors. They are closed one after the other, so whoever sends one that takes long delays
-/// the closing of its own alone.
+/// One connection, as the origin of descriptors. They are closed one after the other, so a descriptor that takes long delays only
+/// others of its own connection.
 #[derive(Clone, Debug)]
 pub struct Origin(Arc<Shared>);
 
@@ -53,7 +53,7 @@ impl Origin {
         Self(Arc::new(Shared { name: name.to_owned(), queue: Mutex::default() }))
     }
 
-    /// What this process makes itself.
+    /// The origin of descriptors that this process makes itself.
     #[must_use]
     pub fn own() -> &'static Self {
         static OWN: OnceLock<Origin> = OnceLock::new();
@@ -73,7 +73,7 @@ impl Origin {
         queue.waiting.len() + usize::from(queue.closing_since.is_some())
     }
 
-    /// Whether closing takes so long, or so much is to be closed, that the connection is to end.
+    /// Whether the connection is to end, since closing takes too long or too many descriptors are to be closed.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
         let queue = self.queue();

@@ -22,7 +22,7 @@ const LIMIT_MIN: u64 = 4 * SPARE_NUMBERS;
 /// The first number that is spare.
 static SPARE_FROM: AtomicI32 = AtomicI32::new(RawFd::MAX);
 
-/// What one receive brought.
+/// The result of one receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Bytes; 0 when the other side closed. With `MSG_TRUNC`, as many as the datagram has.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// four levels); a quarter of that is left for its own memory and for gaps.
 pub const MAPPED_BYTES_MAX: u64 = 96 << 40;
 
-/// What is mapped now, in bytes.
+/// Bytes that are mapped now.
 static MAPPED_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The address space of one mapping, until it is dropped.

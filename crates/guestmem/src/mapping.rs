@@ -259,8 +259,8 @@ fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
     unsafe { mmap_anonymous(std::ptr::null_mut(), mapped_bytes, protection, flags) }
 }
 
-/// Bytes that are unmapped at a time: whole pages of any size. While the kernel takes pages out, some 20 ms for so many small ones, no
-/// other thread of the process can map or unmap anything.
+/// Bytes that are unmapped at a time: whole pages of any size. The kernel takes some 20 ms to unmap 1 GiB of small pages, and no
+/// other thread of the process can map or unmap anything meanwhile.
 #[cfg(not(miri))]
 const UNMAPPED_BYTES: usize = 1 << 30;
 

@@ -49,7 +49,7 @@ impl Words {
         }
     }
 
-    /// One word; 0 if there is none. What is read of the row later is at least as new.
+    /// One word; 0 if there is none. Later reads of the row return values that are at least as new.
     #[must_use]
     pub fn read(&self, index: usize) -> u64 {
         if index < self.count { self.word(index, |word| word.load(Ordering::Acquire)) } else { 0 }

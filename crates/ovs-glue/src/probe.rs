@@ -16,7 +16,7 @@ const IFLA_IFNAME: u16 = 3;
 const TYPE: std::ops::Range<usize> = 4..6;
 /// The message's header, and `struct ifinfomsg`.
 const ATTRS_AT: usize = 16 + 16;
-/// What OVS calls its tunnel devices (lib/netdev-vport.c), with a port behind some.
+/// The names of OVS's tunnel devices (lib/netdev-vport.c), some followed by a port number.
 const NAMES: [&[u8]; 9] = [
     b"genev_sys",
     b"vxlan_sys",
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(changed[TYPE], NO_TYPE.to_ne_bytes());
     }
 
-    /// What OVS is to hear, from the kernel that runs here.
+    /// The kernel that runs here gives the answer that OVS is to get.
     #[test]
     fn the_kernel_knows_no_such_request() {
         use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, socket};

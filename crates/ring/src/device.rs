@@ -293,7 +293,7 @@ impl DeviceRing {
         self.memory.prefetch_descriptor(index);
     }
 
-    /// Reads what the next `count` used entries will be written to: whoever writes there need not wait for its pages.
+    /// Reads the memory of the next `count` used entries, so that a later write need not wait for its pages.
     pub fn touch_used(&self, count: u16) {
         let ends = [self.next_used, self.next_used.wrapping_add(count)];
         let entries = ends.map(|position| self.memory.used_entry(position));

@@ -13,7 +13,7 @@ pub enum SessionEnd {
     /// The front end broke the protocol: nothing that it sends can be trusted to be a message any more.
     #[error("the front end broke the vhost-user protocol: {0}")]
     Protocol(#[from] ProtocolError),
-    /// What it sent cannot be closed without waiting for long, so it is to send no more of it.
+    /// Descriptors that it sent take long to close, so it is to send no more of them.
     #[error(
         "file descriptors that the front end sent take long to close: sockets that linger, or files that it serves itself"
     )]

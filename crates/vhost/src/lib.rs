@@ -61,7 +61,7 @@ pub use state::{Protocol, Refusals, SessionView};
 pub const MEMORY_SLOTS_MAX: usize = lasthop_guestmem::REGIONS_MAX;
 /// Bytes of all of a front end's memory regions, unless its device says otherwise: more than all but the largest guests have.
 pub const MEMORY_BYTES_MAX_DEFAULT: u64 = 1 << 40;
-/// Messages served in one turn: then whoever serves the session may look what they took.
+/// Messages served in one turn. After each turn, the thread that serves the session may charge its time.
 pub const MESSAGES_PER_TURN: usize = 16;
 /// Bytes of replies that may wait for room in the socket; it has room for thousands itself.
 pub const OUTPUT_BYTES_MAX: usize = 16 * 1024;

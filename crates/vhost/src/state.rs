@@ -475,9 +475,9 @@ impl<D: Device> Drop for Protocol<D> {
 }
 
 /// The one eventfd of a message, made non-blocking: no front end may make the switch wait. For calls also a UNIX socket, since User Mode
-/// Linux takes them through a pair of those; nothing else will do, since writes have to come back. Whoever reads from a pipe, or from a
-/// socket of the network, into memory whose pages somebody holds back keeps a lock meanwhile, and no signal gets a writer out of the
-/// wait for that.
+/// Linux takes them through a pair of those; nothing else will do, since writes have to come back. A process may read from a pipe or a
+/// network socket into memory whose pages are held back. It keeps a lock meanwhile, and no signal gets a writer out of the wait
+/// for that lock.
 fn eventfd(message: &Message, mut fds: Vec<ForeignFd>) -> Result<ForeignFd, Refusal> {
     let name = || request::name(message.request);
     let got = fds.len();

@@ -16,7 +16,7 @@ const WATCHES: usize = 64_000;
 /// Watches of one file in one epoll instance: each by a descriptor of its own.
 const DESCRIPTORS: usize = 200;
 
-/// What makes writes to an eventfd slow, as long as it lives.
+/// Watches that make writes to an eventfd slow, as long as they live.
 struct Watches {
     _copies: Vec<OwnedFd>,
     _epolls: Vec<OwnedFd>,
@@ -49,7 +49,7 @@ fn a_guest_whose_calls_take_the_kernel_long_is_stopped_and_then_held() {
         eventually("the port is stopped by name", || {
             send(&mut third, &frame(BAD, THIRD, number, 64));
             third.reclaim(0).unwrap();
-            // Who takes what came and asks for it is signalled again.
+            // The guest is signalled again once it has taken all frames and asked for a signal.
             while bad.recv(0, &mut received).unwrap().is_some() {}
             bad.wait(Some(Duration::ZERO)).unwrap();
             number += 1;

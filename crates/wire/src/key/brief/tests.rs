@@ -19,7 +19,7 @@ fn key_of(head: &[u8]) -> Key {
     key
 }
 
-/// What is told of a packet that has a brief: the key that it stands for, the one that what a mask leaves of it stands for, TCP flags.
+/// A packet's brief, as it is tested: its key, the key of the masked brief, and TCP flags.
 type Told = (Key, Key, u16);
 
 fn told4(head: &[u8], mask: &Key) -> Option<Told> {
@@ -105,7 +105,7 @@ fn check(packet: &[u8], mask: &Key, told: Option<Told>) -> Result<(), TestCaseEr
     let key = key_of(packet);
     prop_assert_eq!(whole, key);
     prop_assert_eq!(u64::from(flags), key.get(field::TCP_FLAGS));
-    // What is left of it has all of the key that the mask looks at.
+    // The masked brief keeps all bits of the key that the mask has.
     prop_assert_eq!(masked.masked(mask), key.masked(mask));
     Ok(())
 }
