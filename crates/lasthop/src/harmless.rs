@@ -19,7 +19,7 @@ fn without(text: &str, is_left_out: impl Fn(char) -> bool) -> Cow<'_, str> {
     if text.contains(&is_left_out) { text.replace(is_left_out, REPLACEMENT).into() } else { text.into() }
 }
 
-/// Not more than so many bytes of it; three dots say that there was more.
+/// The text, cut to `bytes_max` bytes. Three dots stand for the rest.
 pub(crate) fn shortened(text: &str, bytes_max: usize) -> Cow<'_, str> {
     if text.len() <= bytes_max {
         return text.into();

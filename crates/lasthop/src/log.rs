@@ -23,7 +23,7 @@ pub(crate) enum Level {
     Error,
     /// Something is refused, or not as it should be; others go on.
     Warning,
-    /// What happens as a rule.
+    /// A usual event.
     Info,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn begin() {
     is_journal();
 }
 
-/// Writes `lasthop: …` as one line, whatever is in it. A failure to write it is nobody's business.
+/// Writes `lasthop: …` as one line, with any text. Failures to write are ignored.
 pub(crate) fn line(level: Level, text: Arguments<'_>) {
     let text = text.to_string();
     write(level, &harmless(&shortened(&text, LINE_BYTES_MAX)));

@@ -1,4 +1,4 @@
-//! What proc(5) tells of processes.
+//! Facts about processes from proc(5).
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ pub(crate) fn is_stopped(pid: impl Display) -> bool {
     matches!(state(pid), Some('T' | 't'))
 }
 
-/// What a process does that does not answer: "it is stopped (T)".
+/// The state of a process that does not answer, in words: "it is stopped (T)".
 pub(crate) fn state_text(pid: impl Display) -> String {
     let Some(state) = state(pid) else { return "it is no more".to_owned() };
     let what = match state {

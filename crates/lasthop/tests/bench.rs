@@ -66,7 +66,7 @@ fn many_guests_large_frames_and_a_set_rate() {
     assert_eq!(samples.len(), 2 * work.len());
     assert!(frames_of(&samples, |_| true) > 0, "{samples:?}");
     for sample in samples.iter().filter(|sample| sample["workload"] == "offered=2000,size=64,ring=256") {
-        // Who gets no CPU for a third of a second loses frames.
+        // A process that gets no CPU for a third of a second loses frames.
         assert!(count(sample, "received_frames") <= count(sample, "sent_frames"), "{sample}");
     }
 }

@@ -129,14 +129,15 @@ fn a_guest_that_leaves_during_the_gap_is_gone() {
     assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60));
 }
 
-/// What supervisor and switch process have open, if that is the same a moment later.
+/// The files that supervisor and switch process have open, if they are the same a moment later.
 fn settled(switch: &Switch, process: u32) -> Option<(BTreeMap<u32, String>, BTreeMap<u32, String>)> {
     let now = (kept_open(switch.pid()), kept_open(process));
     std::thread::sleep(Duration::from_millis(50));
     (now == (kept_open(switch.pid()), kept_open(process))).then_some(now)
 }
 
-/// What a process has open, but for what it is just looking through: guests wait no more when a process's threads are slowed down again.
+/// The files that a process has open, but for those below /proc. The supervisor lists threads there to slow them down again, while
+/// guests do not wait any more.
 fn kept_open(pid: u32) -> BTreeMap<u32, String> {
     open_files(pid).into_iter().filter(|(_, file)| !file.starts_with("/proc/")).collect()
 }
@@ -473,7 +474,7 @@ fn an_upgrade_waits_for_no_front_end() {
     half.set_read_timeout(Some(WAIT)).expect("a socket");
     let request = GET_FEATURES.map(u32::to_ne_bytes).concat();
     half.write_all(&[&request[..], &request[..8]].concat()).expect("written");
-    // What came with the first message was read when that is answered.
+    // The bytes behind the first message have been read once that message is answered.
     half.read_exact(&mut [0; 20]).expect("an answer");
     let process = switch.switch_pid();
     switch.ask(&["upgrade"]).ok();

@@ -65,7 +65,7 @@ impl Paste {
     }
 }
 
-/// What the text is called, the text, and what to know about it.
+/// The name of the text, the text, and a hint about it.
 fn pasted(vnic: &VnicReport, paste: &Paste) -> Result<(&'static str, String, Option<String>), Fault> {
     let tcg = paste.tcg;
     Ok(match paste {

@@ -65,7 +65,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// What all patterns mean, in their order, each once.
+/// The names that the patterns match, in the patterns' order, each name once.
 fn choose_all(patterns: &[Pattern], names: &[String]) -> Result<Vec<String>, Fault> {
     let mut chosen: Vec<String> = Vec::new();
     for pattern in patterns {

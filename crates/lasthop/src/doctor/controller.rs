@@ -42,7 +42,7 @@ pub(super) fn controller(facts: &ControllerFacts) -> Verdict {
     Verdict::ok(text)
 }
 
-/// Whoever decides about packets of switches that wait for somebody from outside.
+/// Judges the outside controller of switches with `controller = "external"`.
 pub(super) fn external(facts: &ExternalFacts) -> Verdict {
     let ExternalFacts { is_secure, is_asked, .. } = facts;
     let nobody = "no controller is connected to datapath.sock";

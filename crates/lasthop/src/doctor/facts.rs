@@ -58,7 +58,7 @@ pub(crate) struct ControllerFacts {
     pub(crate) last_end: Option<Ended>,
     /// It told what it knows when it was asked, in time.
     pub(crate) has_answered: bool,
-    /// What happened, of all its switches together.
+    /// Counters of events, of all its switches together.
     pub(crate) counters: BTreeMap<String, u64>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct ExternalFacts {
     pub(crate) switches: Vec<String>,
     /// One of them drops what it cannot ask about.
     pub(crate) is_secure: bool,
-    /// Somebody takes packets of no flow.
+    /// A client takes packets that match no flow.
     pub(crate) is_asked: bool,
 }
 

@@ -37,7 +37,7 @@ use processes::Process;
 /// Between two looks: a guest that sends or receives at all does it several times meanwhile, and nobody minds the wait.
 const PAUSE: Duration = Duration::from_millis(400);
 
-/// What is examined.
+/// The scope of an examination.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Scope<'a> {
     /// The switch and everything at it.

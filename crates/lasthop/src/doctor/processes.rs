@@ -18,7 +18,7 @@ pub(crate) struct Process {
     pub(crate) pid: i32,
     pub(crate) name: String,
     pub(crate) arguments: Vec<String>,
-    /// Whose it is.
+    /// The user that it runs as.
     pub(crate) user: Credentials,
     /// XDG_RUNTIME_DIR, where it may be seen.
     pub(crate) runtime_dir: Option<String>,
@@ -27,7 +27,7 @@ pub(crate) struct Process {
 /// Words that command lines of vhost-user front ends have: QEMU, Cloud Hypervisor, DPDK, User Mode Linux.
 const FRONT_END_WORDS: &[&str] = &["vhost-user", "vhost_user", "virtio_user", "virtio_uml"];
 
-/// What a kernel in user mode is told its socket by.
+/// The argument that tells a kernel in user mode its socket.
 const UML_DEVICE: &str = "virtio_uml.device=";
 
 impl Process {
@@ -169,7 +169,7 @@ impl Process {
     }
 }
 
-/// What another user chose.
+/// Text that another user chose, made harmless.
 fn of_others(text: &str) -> String {
     harmless(text).into_owned()
 }

@@ -102,7 +102,7 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
         self.shortage.due().filter(|_| self.wants_write())
     }
 
-    /// What to wait for: room only while that is what is missing.
+    /// The events to wait for. Room is one of them only while messages wait for nothing else.
     pub(crate) fn interest(&self) -> Interest {
         Interest { read: true, write: self.wants_write() && self.shortage.due().is_none() }
     }

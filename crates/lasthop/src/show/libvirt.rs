@@ -11,7 +11,7 @@ use crate::permissions::Credentials;
 /// Whom libvirt runs QEMU as: on Debian and its relatives, and on Fedora and its relatives.
 const USERS: &[&str] = &["libvirt-qemu", "qemu"];
 
-/// What libvirt has no words for: without KVM, QEMU 7.2 crashes when its guest turns on MSI-X.
+/// An option of QEMU that libvirt has no element for. Without KVM, QEMU 7.2 crashes when its guest turns on MSI-X.
 const TCG: &str = "<!-- in <domain xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>; net0 is its first interface -->
 <qemu:override>
   <qemu:device alias='net0'>
@@ -22,7 +22,7 @@ const TCG: &str = "<!-- in <domain xmlns:qemu='http://libvirt.org/schemas/domain
 </qemu:override>
 ";
 
-/// What to know about the elements: who may not connect yet, and what else the guest needs.
+/// A hint about the elements: a user that may not connect yet, and further needs of the guest.
 pub(crate) fn libvirt_hint(vnic: &VnicReport, tcg: bool) -> Option<String> {
     let closed = Credentials::of_one(USERS).filter(|_| vnic.mode == Mode::Listen).and_then(|(name, user)| {
         let closed = user.closed_at(&vnic.socket)?;
@@ -46,7 +46,7 @@ fn access_hint(vnic: &VnicReport, name: &str, user: &Credentials, closed: &Path)
     )
 }
 
-/// What goes into `<domain>` and what goes into its `<devices>`; with `tcg` for a guest without KVM.
+/// Elements for `<domain>`, and those for its `<devices>`; with `tcg` for a guest without KVM.
 pub(crate) fn libvirt(vnic: &VnicReport, tcg: bool) -> String {
     let path = escape(&vnic.socket.to_string_lossy());
     let source = match vnic.mode {

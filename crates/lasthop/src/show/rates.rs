@@ -11,7 +11,7 @@ const INTERNAL: &str = "internal";
 /// Lines around those of vnics: headings, all, those that are left out, and the one that the cursor is in.
 const FRAME_LINES: usize = 4;
 
-/// What comes first.
+/// The order of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Sort {
     /// By name

@@ -2,7 +2,7 @@
 
 use crate::output::screen;
 
-/// What stands between columns, and where there is little room.
+/// The separator between columns, and the one where there is little room.
 const WIDE: &str = "  ";
 const NARROW: &str = " ";
 /// Words that have shorter ones.
@@ -42,8 +42,8 @@ impl Table {
         self.fitted(screen().map(|screen| screen.columns))
     }
 
-    /// All lines, in so many columns if there is a limit. What does not fit is given single separators first, then words and numbers
-    /// that are shorter, and in the end names without their middle.
+    /// All lines, within a limit of columns if there is one. A table that does not fit gets narrow separators first, then shorter words
+    /// and numbers, and in the end names without their middle.
     fn fitted(&self, columns: Option<usize>) -> String {
         let Some(columns) = columns.filter(|columns| self.width(WIDE) > *columns) else {
             return self.lines(WIDE);
@@ -113,7 +113,7 @@ impl Table {
     }
 }
 
-/// A text of so many characters at most, with the beginning and the end of a longer one.
+/// A text of at most `width` characters. A longer one keeps its beginning and its end.
 fn cut(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= width {

@@ -16,7 +16,7 @@ use crate::report::{self, PortReport, WorkerReport};
 use super::Supervisor;
 use super::store::Key;
 
-/// What threads of workers are called, with their numbers behind it.
+/// The name of a worker's thread, without the number behind it.
 const THREAD_NAME: &str = "worker";
 
 /// The switch's own port, which has no account: what the control plane got stands with those that it came from.
@@ -38,12 +38,12 @@ impl Account {
         Ok(Self { book: blank()?, next: None, past: Booked::default(), since_ms: time_ms() })
     }
 
-    /// What another supervisor kept.
+    /// An account that another supervisor kept.
     pub(super) fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>, since_ms: Option<u64>) -> Self {
         let since_ms = since_ms.unwrap_or_else(time_ms);
         let mut account = Self { book, next: None, past: Booked::default(), since_ms };
         past.iter().for_each(|(name, count)| account.past.add(name, *count));
-        // Whoever counted there is dead.
+        // The process that counted there is dead.
         if let Ok(booked) = account.close_book() {
             account.past.merge(&booked);
         }
@@ -200,7 +200,7 @@ fn balance(mut ports: Vec<&mut PortCounters>) {
     busiest.tx_packets += forwarded.saturating_sub(delivered);
 }
 
-/// What a process that is dead did, in a line.
+/// The counters of a dead process, in one line.
 pub(super) fn obituary(counters: &PortCounters) -> String {
     let mut drops = counters.rx_drops;
     drops.merge(&counters.tx_drops);

@@ -75,7 +75,7 @@ impl Estate {
         })
     }
 
-    /// What another supervisor kept; none if the connection or the memory did not come, and then nobody can go on with it.
+    /// An estate that another supervisor kept. None if the connection or the memory did not come: it cannot be taken over then.
     pub(super) fn of_kept(
         record: EstateRecord,
         inherited: &Inherited,
@@ -89,7 +89,7 @@ impl Estate {
             let _ = shutdown(&connection, Shutdown::Both);
             return None;
         };
-        // Whoever takes it over finds that one is missing.
+        // The process that takes the session over finds that one is missing.
         let fds = fds.iter().filter_map(|(number, fd)| Some((*number, find(fd)?))).collect();
         Some(Self {
             attachment,
@@ -105,7 +105,7 @@ impl Estate {
         })
     }
 
-    /// What another supervisor has to know to go on with it.
+    /// The record by which another supervisor can continue with it.
     pub(super) fn record<'a>(&'a self, deed: &mut Deed<'a>) -> io::Result<EstateRecord> {
         let fds = self.fds.iter().map(|(number, fd)| Ok((*number, deed.name(fd)?)));
         Ok(EstateRecord {
@@ -134,7 +134,7 @@ impl Estate {
     /// them.
     ///
     /// # Errors
-    /// What no session has: the process that told of it is not to be trusted.
+    /// Descriptors that no session has. The process that sent them is not to be trusted.
     pub(super) fn keep(&mut self, numbers: Vec<u32>, fds: Vec<ForeignFd>) -> Result<(), NotKept> {
         if !fds.iter().all(|fd| may_be_kept(fd.as_fd())) {
             return Err(NotKept::Kind);
@@ -182,7 +182,7 @@ impl Estate {
         self.heir = Heir::Since(Instant::now());
     }
 
-    /// Which session it is, and how it is: whoever knows it so knows it as it is now.
+    /// Which session it is, and its version: a process that knows this version knows the session as it is now.
     pub(super) fn edition(&self) -> Edition {
         Edition { attachment: self.attachment, changes: self.changes }
     }
@@ -234,14 +234,14 @@ pub(super) enum NotKept {
     TooMany(usize),
 }
 
-/// What sessions have: kinds that can be closed by exec(2), and asked for what they are, without anybody's help. The switch process has
-/// made sure of that; it may be in a stranger's hands.
+/// Whether sessions have descriptors of this kind. They can be closed by exec(2) and examined without waiting for another process. The
+/// switch process has checked that too, but a stranger may control it.
 fn may_be_kept(fd: BorrowedFd<'_>) -> bool {
     is_memory(fd) || is_eventfd(fd) || is_unix_socket(fd)
 }
 
-/// Descriptors of a session with so many queue pairs: memory, kicks and calls, the back-end channel, chains in flight. Twice, since new
-/// ones come before it is told which of the old ones are not needed any more.
+/// Most descriptors of a session with `queues` queue pairs: memory, kicks and calls, the back-end channel, chains in flight. Twice,
+/// since new ones come before it is told which of the old ones are not needed any more.
 fn fds_max(queues: u16) -> usize {
     2 * (MEMORY_SLOTS_MAX + 2 * usize::from(rings(queues)) + 2)
 }

@@ -32,7 +32,7 @@ impl KeptFlows {
         Ok(Self { memory, young: 0 })
     }
 
-    /// What another supervisor kept.
+    /// Flows that another supervisor kept.
     pub(super) fn of_kept(memory: OwnedFd) -> Self {
         Self { memory, young: 0 }
     }
@@ -78,7 +78,7 @@ impl Supervisor {
         }
     }
 
-    /// What is in the memory is not so any more.
+    /// Drops the memory of flows, so that the next process begins without them.
     pub(super) fn forget_flows(&mut self) {
         self.flows = None;
         self.store.is_late(Key::Head);

@@ -93,7 +93,7 @@ use upgrade::Upgrade;
 pub(crate) use store::Inherited;
 pub(crate) use upgrade::upgraded_text;
 
-/// What `lasthop run` was told.
+/// The settings of `lasthop run`.
 #[derive(Debug)]
 pub(crate) struct RunSettings {
     pub(crate) dir: PathBuf,
@@ -174,14 +174,14 @@ struct Supervisor {
     upgrade: Option<Upgrade>,
     /// While guests wait for a switch process.
     hurry: Option<Hurry>,
-    /// What users entered into the forwarding table.
+    /// Entries of users in the forwarding table.
     static_entries: Vec<StaticEntry>,
     next_attachment: u64,
     control: Option<Control>,
     entrance: Option<Entrance>,
-    /// What a switch process told of datapaths last.
+    /// The last report of a switch process about datapaths.
     datapaths: Option<Value>,
-    /// What switch processes leave of flows.
+    /// The memory in which switch processes leave flows.
     flows: Option<KeptFlows>,
     control_group: Option<String>,
     datapath_devices: Option<DevicePatterns>,
@@ -193,9 +193,9 @@ struct Supervisor {
     /// Something has changed that decides whose link depends on uplinks.
     tracking_is_late: bool,
     stage: Stage,
-    /// What the next supervisor gets.
+    /// The store for the next supervisor.
     store: Store,
-    /// What file and flags named.
+    /// Switches and ports that file and flags named.
     told: Told,
 }
 

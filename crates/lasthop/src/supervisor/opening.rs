@@ -8,7 +8,7 @@ use lasthop_verdict::Mac;
 use crate::mac;
 use crate::port::{Backend, Host, PortSpec};
 
-/// What such an address begins with: administered locally (IEEE 802-2014, 8.4).
+/// The first bytes of a made-up address: administered locally (IEEE 802-2014, 8.4).
 const LOCAL: [u8; 3] = [0x02, 0x6c, 0x68];
 
 /// What was opened for a port.

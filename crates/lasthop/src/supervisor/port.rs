@@ -111,7 +111,7 @@ pub(super) struct Port {
     last_end: Option<(String, Instant)>,
     /// The process at the other end, as far as the system tells.
     peer_pid: Option<i32>,
-    /// What front ends sent and is not closed yet, in this process.
+    /// Descriptors of front ends that this process has not closed yet.
     pub(super) arrears: Arrears,
     /// Guests sent away, and when the last one was.
     refused_guests: u64,

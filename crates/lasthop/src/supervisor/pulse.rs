@@ -27,7 +27,7 @@ const NAMED_LOOKS: u32 = 3;
 /// some 0.1 s. Looks are counted and not the time, so that a machine that stood still ends nobody.
 const ENDED_LOOKS: u32 = 10;
 
-/// What is known of its life.
+/// The watch over the switch process.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     /// The next look, while it owes a sign of life.
@@ -66,7 +66,7 @@ impl Supervisor {
         let Some(pid) = self.lives.pid() else { return self.pulse = Pulse::default() };
         self.pulse.next = Some(now + LOOK_PAUSE);
         if !matches!(self.stage, Stage::Serving) || self.upgrade.is_some() {
-            // Whoever begins, ends or hands over takes a time of his own, and has another limit.
+            // A process that begins, ends or hands over may take longer, and has another limit.
             self.pulse.looks = 0;
             return;
         }
@@ -92,7 +92,7 @@ impl Supervisor {
         self.pulse.is_deaf().then(|| deaf(self.lives.pid().unwrap_or_default()))
     }
 
-    /// Whoever waits for it is told what is known without it.
+    /// Answers clients that wait for the switch process, with the facts that are known without it.
     fn answer_without_switch(&mut self) {
         let questions: Vec<(Question, Asker)> = self.take_questions();
         for (question, asker) in questions {

@@ -1,4 +1,4 @@
-//! What the next supervisor has to know, should this one end, as it stands in the service manager's store.
+//! Records for the next supervisor, should this one end, as they stand in the service manager's store.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ pub(super) const RECORD_VERSION: u64 = 1;
 /// How long the manager may take to make room for the last news: without them guests have to connect again.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What there is one of.
+/// The record of everything that exists once.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct HeadRecord {
     pub(super) version: u64,
@@ -37,10 +37,10 @@ pub(super) struct HeadRecord {
     /// Those beside the default one.
     pub(super) switches: Vec<SwitchSpec>,
     pub(super) fdb: Vec<StaticEntry>,
-    /// What a switch process told of datapaths last.
+    /// The last report of a switch process about datapaths.
     #[serde(default)]
     pub(super) datapaths: Option<Value>,
-    /// What switch processes leave of flows.
+    /// The memory in which switch processes leave flows.
     #[serde(default)]
     pub(super) flows: Option<Identity>,
     pub(super) told: Told,
@@ -53,7 +53,7 @@ pub(super) struct Listening {
     pub(super) file: (u64, u64),
 }
 
-/// What file and flags named; the rest was added by hand.
+/// Switches and ports that file and flags named; the rest was added by hand.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Told {
     pub(super) switches: Vec<SwitchName>,

@@ -106,7 +106,7 @@ impl Deadline {
     }
 }
 
-/// What the new process was told before guests wait for it, and the ports that it will not have, which the old one does not have
+/// The facts that the new process gets before guests wait for it, and the ports that it will not have. The old one does not have those
 /// either.
 #[derive(Debug)]
 pub(super) struct Introduction {
@@ -118,7 +118,7 @@ pub(super) struct Introduction {
     turns_left: u32,
 }
 
-/// What a new process is told. It is out of date if anything of it changes.
+/// The facts that a new process is told. They are out of date if any of them changes.
 #[derive(Debug, PartialEq)]
 struct Told {
     switches: Vec<SwitchSpec>,
@@ -126,7 +126,7 @@ struct Told {
     entries: Vec<StaticEntry>,
 }
 
-/// What an order of an introduction is about.
+/// The subject of an order of an introduction.
 enum About {
     Switch,
     Port(u32),
@@ -134,7 +134,7 @@ enum About {
 }
 
 impl Told {
-    /// What the order with this number, from 1, is about; none of them has another number.
+    /// The subject of the order with this number, from 1. None if no order has this number.
     fn about(&self, number: u64) -> Option<About> {
         let place = usize::try_from(number).ok()?.checked_sub(1)?;
         let switches = self.switches.iter().filter(|spec| !spec.name.is_default()).count();
@@ -262,7 +262,7 @@ impl Supervisor {
             match report {
                 Report::Reply { result: Ok(Answer::Knows { version, prepares, keeps_flows }), .. } => {
                     if !keeps_flows {
-                        // What it changes of them would not be known.
+                        // It does not record its changes to flows.
                         self.forget_flows();
                     }
                     self.heir_knows(version, prepares);
@@ -322,7 +322,7 @@ impl Supervisor {
         self.order(Order::Rest, What::Rested, None);
     }
 
-    /// What the new process has given up, which it says but once.
+    /// Notes the privileges that the new process has given up, which it tells only once.
     fn heir_is_sandboxed(&mut self, layers: Vec<Layer>) {
         if let Some(Upgrade::Asking { heir, .. } | Upgrade::Resting { heir, .. }) = &mut self.upgrade {
             heir.sandbox = Some(layers);

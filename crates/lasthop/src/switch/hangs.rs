@@ -1,4 +1,4 @@
-//! Who names in the log what hangs: a turn of the main thread, or of a session's thread, that takes longer than a second.
+//! A watch that names hanging turns in the log: those of the main thread or a session's thread that take longer than a second.
 //!
 //! ```text
 //!   a turn      begins: since when, at what ... ends                 wakes the watch if it sleeps
@@ -17,7 +17,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// A turn that takes longer is named: others' turns take some milliseconds.
 const LONG: Duration = Duration::from_secs(1);
 
-/// What a thread is at.
+/// The work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Work {

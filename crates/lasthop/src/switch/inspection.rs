@@ -12,7 +12,7 @@ use crate::vnic::describe_features;
 use super::datapath::Datapath;
 use super::sessions::Sessions;
 
-/// What is known of all guests, or of the one of port `name`; and whether a client from outside takes packets of no flow.
+/// The facts about all guests, or about that of port `name`; and whether a client from outside takes packets that match no flow.
 pub(super) fn inspect(
     datapath: &Datapath,
     sessions: &Sessions,
@@ -37,7 +37,7 @@ pub(super) fn inspect(
     })
 }
 
-/// A session as it was for a moment. It has none of the guest's memory: whoever has it last unmaps it.
+/// A snapshot of a session. It has no reference to the guest's memory, since dropping the last one unmaps the memory.
 struct Seen {
     view: SessionView,
     memory: MemoryFacts,

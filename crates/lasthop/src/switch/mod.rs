@@ -182,7 +182,7 @@ impl Switch {
         Ok(())
     }
 
-    /// What comes after all that happened.
+    /// Ends a turn, after all its events were handled.
     fn finish_turn(&mut self, turns: &Turns) {
         if self.stage == Stage::Serving {
             let _turn = turns.begin(Work::Clients);

@@ -1,4 +1,4 @@
-//! What is said to the supervisor: by the main thread, and by the threads of sessions.
+//! Reports to the supervisor, from the main thread and from the threads of sessions.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,10 +20,10 @@ pub(super) struct Reports {
     socket: OwnedFd,
 }
 
-/// What became of reports.
+/// The fate of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flushed {
-    /// The supervisor has them, whatever becomes of this process.
+    /// The supervisor has them, even if this process dies.
     All,
     /// Some wait for room in the socket.
     Waiting,
@@ -99,7 +99,7 @@ impl Reports {
         self.channel().due()
     }
 
-    /// What the main thread waits for.
+    /// The events that the main thread waits for.
     pub(super) fn interest(&self) -> Interest {
         self.channel().interest()
     }

@@ -19,21 +19,21 @@ use super::hangs::Work;
 use super::sessions::{self, Arrival};
 use super::{Stage, Switch, no_descriptor};
 
-/// How long packets that can neither be postponed nor taken once more may take to come to their end when the switch is to rest; what
-/// waits for a slow receiver then is lost, and counted.
+/// How long packets that can neither be postponed nor taken once more may take to come to their end when the switch is to rest. Packets
+/// that wait for a slow receiver then are lost, and counted.
 const REST_PATIENCE: Duration = Duration::from_millis(10);
 
-/// How long sessions that are in the middle of something may take to come to rest. Whoever is then still is left behind, as by a death
-/// of this process: its guest has to connect again. Packets pass meanwhile, and a front end that is merely slow, as on a machine whose
-/// CPUs are all taken, is not to lose its session.
+/// How long sessions that are in the middle of something may take to come to rest. A session that takes longer is left behind, as by a
+/// death of this process: its guest has to connect again. Packets pass meanwhile, and a front end that is merely slow, as on a machine
+/// whose CPUs are all taken, is not to lose its session.
 const CALM_PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is looked whether they have.
 const CALM_PAUSE: Duration = Duration::from_millis(2);
 
-/// The switch is to rest, and sessions are in the middle of something. All else goes on meanwhile.
+/// The switch is to rest, and sessions are in the middle of something. All else works meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calming {
-    /// What asked for it.
+    /// The order that asked for it.
     id: u64,
     until: Instant,
 }
@@ -81,7 +81,7 @@ impl Switch {
         let turns = Arc::clone(&self.turns);
         let _turn = turns.begin(Work::Leaving);
         self.captures = Captures::default();
-        // Who rests already has been told to, and another process may be at work.
+        // A process that rests already was told to, and another process may be at work.
         if self.stage != Stage::Resting {
             self.sessions.set_stage(sessions::Stage::Calming);
             let until = Instant::now() + CALM_PATIENCE;
@@ -216,7 +216,7 @@ fn known(mut told: Value) -> Result<KeptSession, Fault> {
 /// Descriptors that arrived for sessions which are to be taken over.
 pub(super) type Brought = BTreeMap<u64, BTreeMap<u32, ForeignFd>>;
 
-/// What was got ready for a guest that another process has still.
+/// A session that is prepared for a guest that another process still has.
 pub(super) struct Heir {
     port: String,
     is_link_up: bool,

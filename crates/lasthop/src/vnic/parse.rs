@@ -120,7 +120,7 @@ fn unknown(key: &str) -> Fault {
 /// Settings of the whole, with which it is started.
 const OF_THE_WHOLE: &[&str] = &["workers", "cpus", "hysteresis-us", "upcalls", "sandbox", "control-group"];
 
-/// What is said of a key that is a setting of the whole, not of a vnic or switch.
+/// The error about a key that is a setting of the whole, not of a vnic or switch.
 pub(crate) fn of_the_whole(key: &str) -> Option<Fault> {
     OF_THE_WHOLE.contains(&key).then(|| {
         Fault::params(format!(

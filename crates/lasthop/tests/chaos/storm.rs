@@ -57,7 +57,7 @@ pub(crate) struct Storm {
     switch: Switch,
     switch_pid: u32,
     places: Vec<Place>,
-    /// What the switch process had open before the first guest.
+    /// The files that the switch process had open before the first guest.
     open_alone: BTreeMap<u32, String>,
     first: Option<Holding>,
     /// When the present switch process started.

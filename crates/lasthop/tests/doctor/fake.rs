@@ -47,7 +47,7 @@ impl Fake {
         self.share_filled(0);
     }
 
-    /// Hands over memory of which so many bytes are in use.
+    /// Hands over memory of which `filled_bytes` are in use.
     pub(crate) fn share_filled(&mut self, filled_bytes: u64) {
         let size = MEMORY_BYTES.max(filled_bytes);
         let file = memfd("fake", size).expect("a memfd");

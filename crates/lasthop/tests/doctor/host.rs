@@ -84,7 +84,7 @@ fn a_switch_without_vnics_is_told() {
     assert_eq!(diagnosed(&switch, &["no vnics", "vnic add"]).code, Some(1));
 }
 
-/// What monitoring gets: exit status and first line.
+/// The answer that monitoring gets: exit status and first line.
 fn health(switch: &Switch) -> (Option<i32>, String) {
     let answer = switch.ask(&["doctor", "--switch"]);
     (answer.code, answer.out.lines().next().unwrap_or_default().to_owned())

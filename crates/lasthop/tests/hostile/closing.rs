@@ -14,7 +14,7 @@ use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region};
 use crate::support::victims::Victims;
 use crate::support::{eventually, is_alive, signal};
 
-/// Longer than any test takes: whoever waits for a close is found out.
+/// Longer than any test takes, so that a thread that waits for a close makes the test fail.
 const LINGER: Duration = Duration::from_secs(3600);
 
 fn lingering() -> LingeringSocket {
@@ -40,7 +40,7 @@ fn send_lingering(victims: &Victims, rogue: &Rogue, number: u32, body: &[u8]) ->
     })
 }
 
-/// What a front end is known by in the log once a close takes long.
+/// Awaits the line of the log that names a vnic whose descriptor takes long to close.
 fn named(victims: &Victims, vnic: &str) {
     eventually("the vnic's name in the log", || {
         let line = format!("vnic {vnic}: a descriptor that it sent takes long to close");
@@ -88,7 +88,7 @@ fn descriptors_that_do_not_close_are_named_and_their_vnic_is_held() {
     let rogue = Rogue::connect(&victims.switch, "bad");
     let peer = send_lingering(&victims, &rogue, request::GET_FEATURES, &[]);
     named(&victims, "bad");
-    // Whatever it says next is its last word.
+    // Its next message ends the session.
     let _ = rogue.send(request::GET_FEATURES, &[], &[]);
     rogue.await_end();
     let again = Rogue::connect(&victims.switch, "bad");
@@ -130,7 +130,7 @@ fn a_socket_that_lingers_within_a_call_socket_holds_up_neither_process() {
         eventually("its end", || (!is_alive(pid)).then_some(()));
         drop(rogue);
     }));
-    // What was counted in the last milliseconds of the one that was killed is not known.
+    // The counters of the killed process's last milliseconds are lost, so they are not checked.
     victims.talk(10);
     victims.talk_anew(10);
     victims.operate();

@@ -80,7 +80,7 @@ fn rings_that_lie_in_each_other_harm_nobody() {
         let (mut rogue, mut desk) = (Rogue::connect(&victims.switch, &format!("bad{number}")), Desk::new(1));
         rogue.negotiate();
         rogue.share(&desk, &[]);
-        // What is there is taken for all of that.
+        // The switch reads the same bytes as each of the structures that lie there.
         for index in 0..RING_ENTRIES {
             let next = Descriptor { addr: GUEST_ADDR, len: 64, flags: DESC_NEXT, next: index };
             desk.ring(0).set_raw_descriptor(index, next);

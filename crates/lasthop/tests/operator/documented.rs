@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::support::namespaces::{Namespace, may};
 use crate::support::{Switch, copy_of_lasthop};
 
-/// What cannot be run, by words of its line, and why.
+/// Commands that cannot be run, by words of their line, with the reason.
 const NOT_RUN: &[(&str, &str)] = &[
     ("--watch", "it never ends; operator/watch.rs"),
     ("lasthop capture", "it waits for packets; capture.rs"),

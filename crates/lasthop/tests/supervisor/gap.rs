@@ -1,4 +1,4 @@
-//! What guests do while there is no supervisor.
+//! Guests while there is no supervisor.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -93,7 +93,7 @@ fn a_message_half_read_ends_its_session_alone() {
         let mut half = service.switch.connect("half.sock");
         let request = [1, 1, 0_u32].map(u32::to_ne_bytes).concat(); // GET_FEATURES
         half.write_all(&[&request[..], &request[..5]].concat()).expect("written");
-        // What came with the first message was read when that is answered.
+        // The bytes behind the first message have been read once that message is answered.
         half.read_exact(&mut [0; 20]).expect("an answer");
         service.settle();
         let said = "vnic half: its guest could not be taken over and has to connect again: it was in the middle of a message";

@@ -224,7 +224,7 @@ pub(crate) fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// What the descriptors of a process stand for, by number; nothing of one that is gone.
+/// The files behind a process's descriptors, by number; none if the process is gone.
 pub(crate) fn open_files(pid: u32) -> BTreeMap<u32, String> {
     let directory = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let of_entry = |entry: std::fs::DirEntry| {

@@ -228,7 +228,7 @@ pub(crate) fn region(guest_addr: u64, size: u64) -> MemoryRegionMessage {
     MemoryRegionMessage { guest_addr, size, user_addr: USER_ADDR + guest_addr, offset: 0 }
 }
 
-/// A memfd of so many bytes, none of which is there yet.
+/// A memfd of `size` bytes, none of which is allocated yet.
 pub(crate) fn sparse_memory(size: u64) -> OwnedFd {
     memfd("rogue", size).expect("a memfd")
 }

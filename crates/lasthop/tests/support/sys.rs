@@ -3,7 +3,7 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// What a system call gave, if it did; many hosts refuse some.
+/// The descriptor that a system call returned, if it succeeded. Many hosts refuse some calls.
 fn owned(fd: libc::c_long) -> Option<OwnedFd> {
     // SAFETY: a descriptor that the kernel has just made belongs to nothing else.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) })

@@ -153,7 +153,7 @@ fn exchange(from: &mut Guest, to: &mut Guest, sent: &[u8]) -> Duration {
     let start = Instant::now();
     send(from, sent);
     let mut received = Vec::new();
-    // What others flood comes here, too.
+    // Frames that others flood arrive here, too.
     while received != sent {
         while to.recv(0, &mut received).expect("a sound ring").is_none() {
             assert!(to.wait(Some(WAIT)).expect("connected"), "no frame came");

@@ -14,7 +14,7 @@ use super::{Case, Neighbour};
 /// A vnic that no other one can talk to, as they are set up.
 pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
     let own = &case.now.vnic;
-    // Whoever controls the switch decides.
+    // An outside controller decides about the switch's packets.
     if case.facts.is_for_outside(own.switch.as_str()) {
         return None;
     }
@@ -65,7 +65,7 @@ fn anew(vnic: &VnicReport, change: impl FnOnce(&mut VnicSpec)) -> String {
     format!("lasthop vnic del {name} && lasthop vnic add {} (its guest attaches again)", command_text(&spec))
 }
 
-/// What a vnic was asked for as.
+/// The specification of a vnic, from its report.
 fn spec_of(vnic: &VnicReport) -> Result<VnicSpec, Fault> {
     let dir = vnic.socket.parent().filter(|dir| control_socket(dir).exists());
     let spec = VnicSpec {

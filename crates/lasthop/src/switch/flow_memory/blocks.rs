@@ -27,7 +27,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// A block of so many words, and the chunk that was cut for it, with its class. None if there is no room.
+    /// A block of at least `words` words, and the chunk that was cut for it, with its class. None if there is no room.
     pub(super) fn take(&mut self, words: usize) -> Option<(u32, Option<(usize, usize)>)> {
         let class = (words.max(BLOCK_WORDS_MIN).next_power_of_two() / BLOCK_WORDS_MIN).ilog2() as usize;
         if let Some(at) = self.free.get_mut(class)?.pop() {
@@ -42,7 +42,7 @@ impl Blocks {
         Some((at, Some((chunk, class))))
     }
 
-    /// Nobody has the block at `at` any more.
+    /// The block at `at` is free again.
     pub(super) fn give_back(&mut self, class: usize, at: u32) {
         if let Some(free) = self.free.get_mut(class) {
             free.push(at);

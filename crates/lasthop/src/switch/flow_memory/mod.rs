@@ -9,7 +9,7 @@
 //!
 //! The supervisor has the file, too, and hands it to the next switch process. A record is written while its state is 0, and its state is
 //! stored last; so a process that is killed at any store leaves records that are whole. Where a record is replaced, `moved` names
-//! both, so that one of them counts. Whoever reads it takes it for what a stranger wrote: what is out of bounds is free, and flows are
+//! both, so that one of them counts. A reader does not trust the file: a record that is out of bounds is free, and flows are
 //! checked as a client's are.
 
 mod blocks;
@@ -60,7 +60,7 @@ pub(super) struct FlowMemory {
 }
 
 impl FlowMemory {
-    /// What `file` has of another process's flows. None if it cannot be mapped.
+    /// The flows of another process that `file` holds. None if it cannot be mapped.
     pub(super) fn of(file: impl AsFd) -> Option<(Self, Vec<Found>)> {
         let mapping = Mapping::of_file(file.as_fd(), 0, FLOW_MEMORY_BYTES).ok()?;
         let mut memory = Self { words: Words::new(&Arc::new(mapping), 0, WORDS)?, blocks: Blocks::default() };
@@ -152,7 +152,7 @@ impl FlowMemory {
         self.words.publish(place.0 as usize, u64::from(datapath.cast_unsigned()) << 32 | len as u64);
     }
 
-    /// Somebody was killed while one record replaced another: the new one counts if it was there already.
+    /// A process may have been killed while one record replaced another: the new one counts if it was there already.
     fn settle_move(&self) {
         let moved = self.words.read(MOVED_AT);
         let (new, old) = ((moved >> 32) as usize, moved as u32 as usize);

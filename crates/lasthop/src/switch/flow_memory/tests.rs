@@ -13,7 +13,7 @@ fn stats(packets: u64) -> FlowStats {
     FlowStats { packets, bytes: packets * 60, used_ms: packets, tcp_flags: 2 }
 }
 
-/// What the next process finds: messages by datapath, with their packets.
+/// The flows that the next process finds: messages by datapath, with their packets.
 fn found(file: &OwnedFd) -> BTreeMap<(i32, Vec<u8>), u64> {
     let (memory, found) = FlowMemory::of(file).expect("it can be mapped");
     let read = |one: Found| {

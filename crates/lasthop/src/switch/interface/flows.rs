@@ -123,8 +123,8 @@ impl Places {
         }
     }
 
-    /// Shows flows from `cursor` on until `visit` breaks; where to go on. What was told of their statistics is what the flows of a successor
-    /// begin with, so that nobody sees counters go back.
+    /// Shows flows from `cursor` on until `visit` breaks; returns the next cursor. The flows of a successor begin with the statistics
+    /// that are shown here, so that no client sees counters go back.
     pub(super) fn visit(
         &self,
         id: DatapathId,

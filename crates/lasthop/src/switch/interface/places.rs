@@ -31,7 +31,7 @@ pub(super) struct Place {
     /// By number.
     pub(super) members: BTreeMap<u32, Member>,
     pub(super) meters: BTreeMap<u32, Meter>,
-    /// What its flow table is called in upcalls.
+    /// The name of its flow table in upcalls.
     pub(super) origin: u16,
     pub(super) executed: Executed,
     /// By slot of the flow table: where the flow is in memory that outlives this process.
@@ -52,7 +52,7 @@ pub(super) struct Places {
     pub(super) can_ask: bool,
     /// Rises when a meter is set or taken out.
     pub(super) meter_changes: u64,
-    /// What a successor finds of flows; none if there is no such memory.
+    /// The memory in which a successor finds flows; none if there is no such memory.
     pub(super) flow_memory: Option<FlowMemory>,
     /// Flows that found no room there were told of.
     pub(super) is_memory_full: bool,

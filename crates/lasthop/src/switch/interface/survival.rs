@@ -30,7 +30,7 @@ impl Returning {
         self.0.is_empty()
     }
 
-    /// Installs the next ones again, so many at most. Those that cannot be had are forgotten: their packets are asked about.
+    /// Installs the next flows again, at most `flows`. Flows that cannot be installed are forgotten: their packets cause upcalls.
     pub(super) fn bring_back(&mut self, places: &mut Places, flows: usize) {
         let now_ms = now_ms();
         for _ in 0..flows {
@@ -45,7 +45,7 @@ impl Returning {
 }
 
 impl Places {
-    /// Writes a flow down as it is now. One for which there is no room has to be asked about again after this process's end.
+    /// Records a flow as it is now. A flow for which there is no room causes an upcall again after this process's end.
     pub(super) fn keep(&mut self, id: DatapathId, slot: Option<usize>) {
         let (Some(place), Some(memory)) = self.with_memory(id) else { return };
         let Some((slot, (flow, stats))) = slot.and_then(|slot| Some((slot, place.module.table().at(slot)?)))
@@ -77,7 +77,7 @@ impl Places {
         }
     }
 
-    /// Installs a flow that another process had. What it wrote is checked as a client's request is.
+    /// Installs a flow of another process. Its record is checked as a client's request is.
     fn bring_back(&mut self, found: Found, now_ms: u64) -> Result<(), Refusal> {
         let Found { place: record, datapath, .. } = found;
         let (Some(place), Some(memory)) = self.with_memory(DatapathId(datapath)) else {

@@ -2,21 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-/// What a change of a ring is charged: each worker is interrupted two or three times for it, wherever it is.
+/// The charge for a change of a ring: it interrupts each worker two or three times, at any point of its work.
 const CHANGE: Duration = Duration::from_micros(500);
-/// What may be taken at once: a front end starts, resets and starts again 32 rings some twenty times in a row, or gets many pieces of
-/// memory one by one, as fast as it can.
+/// The time that may be taken at once: a front end starts, resets and starts again 32 rings some twenty times in a row, or gets many
+/// pieces of memory one by one, as fast as it can.
 const BURST: Duration = Duration::from_secs(2);
-/// In the long run it may take this part of the time, one of so many: 200 changes a second, or 32 rings stopped and started three times.
+/// In the long run it may take one part of this many of the time: 200 changes a second, or 32 rings stopped and started three times.
 const SHARE: u32 = 10;
 
-/// What it may have taken beyond that, as far as it is told to wait: 20 s, however long a single turn was.
+/// The most excess that it has to make good by waiting: 20 s of waiting, even if a single turn took longer.
 const EXCESS_MAX: Duration = Duration::from_secs(2);
 
-/// What the front end of one vnic has taken lately.
+/// The time that the front end of one vnic has taken lately.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowance {
-    /// Of what it took, what it has not made good by waiting.
+    /// The time that it took and has not made good by waiting.
     taken: Duration,
     as_of: Instant,
 }

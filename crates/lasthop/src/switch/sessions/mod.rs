@@ -49,7 +49,7 @@ pub(super) struct Sessions {
     arrears: BTreeMap<String, Arrears>,
 }
 
-/// What a connection comes with.
+/// A new connection, with its port and memory.
 pub(super) struct Arrival {
     /// Of the port.
     pub(super) name: String,
@@ -70,9 +70,9 @@ struct Guest {
     over: Receiver<Infallible>,
 }
 
-/// What a session's thread and the main thread share.
+/// State that a session's thread and the main thread share.
 struct Shared {
-    /// Whoever serves it has it; the main thread only if it is free. None: it is over.
+    /// The thread that serves the session holds the lock; the main thread takes it only if it is free. None: the session is over.
     session: Mutex<Option<Session<PortDevice>>>,
     /// Rung when the main thread wants something.
     doorbell: OwnedFd,
@@ -122,7 +122,7 @@ impl Sessions {
         }
     }
 
-    /// What front ends of a port sent and is not closed yet.
+    /// Descriptors of a port's front ends that are not closed yet.
     pub(super) fn arrears(&mut self, port: &str) -> &mut Arrears {
         self.arrears.entry(port.to_owned()).or_insert_with(|| Arrears::new(&format!("vnic {port}")))
     }
@@ -173,7 +173,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// What the front end of a port may still take: it does not get more by connecting again. Sessions that are over are forgotten.
+    /// The allowance that the front end of a port still has: connecting again does not add to it. Forgets sessions that are over.
     fn take_allowance(&mut self, port: &str) -> Allowance {
         let before = self.guests.values().rev().find(|guest| guest.port == port);
         let allowance =

@@ -36,12 +36,12 @@ struct Woken {
     room: bool,
 }
 
-/// What the news of a session are waiting for.
+/// The state of a session's news to the supervisor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum News {
     Told,
     Waiting,
-    /// Nobody hears them any more.
+    /// There is no supervisor to hear them any more.
     Lost,
 }
 
@@ -54,15 +54,15 @@ pub(super) struct SessionThread {
     pub(super) turns: Arc<Turns>,
     socket: Arc<ForeignFd>,
     news: News,
-    /// What of the link the front end was told.
+    /// The state of the link that the front end was told last.
     link_told: bool,
-    /// What was refused last, as reported.
+    /// The last refusal, as reported.
     refused: Option<String>,
-    /// Dropped when nothing is left of the session: whoever has the other end knows then.
+    /// Dropped when nothing is left of the session, which disconnects the other end.
     over: Sender<Infallible>,
 }
 
-/// What a thread is made of besides.
+/// The further parts of a thread.
 pub(super) struct Company {
     pub(super) reports: Arc<Reports>,
     pub(super) hold: Arc<Hold>,
@@ -242,7 +242,7 @@ impl Drop for Bomb {
     }
 }
 
-/// What this thread had of a CPU so far. Time for which it waits is not charged: others have the CPU meanwhile.
+/// The CPU time of this thread so far. Time for which it waits is not charged: others have the CPU meanwhile.
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
