@@ -151,11 +151,15 @@ impl Workload {
         !matches!(self.kind, Kind::Idle { .. } | Kind::RoundTrip { sleeping: true, .. })
     }
 
-    /// Time before it begins, in which the back end may tidy up what others left: flows that were not used while it stood still
-    /// are taken out once it goes on.
+    /// Time before it begins, in which the back end may finish earlier work: flows that were not used while it stood still are
+    /// evicted once it runs again, and threads that watch the start of guests fall asleep.
     #[must_use]
     pub(crate) fn calm(&self) -> Duration {
-        if matches!(self.kind, Kind::First { .. }) { Duration::from_secs(1) } else { Duration::ZERO }
+        match self.kind {
+            Kind::First { .. } => Duration::from_secs(1),
+            Kind::Idle { .. } => Duration::from_secs(2),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Whether a back end that sleeps when there is nothing to do would sleep in between.
