@@ -104,6 +104,13 @@ struct Connection {
     is_queued: bool,
 }
 
+impl Drop for Connection {
+    /// The client learns of the end at once: the socket is closed behind the descriptors that it sent, which may take long.
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+}
+
 /// The server and its clients' sockets.
 #[derive(Debug)]
 pub struct Connections {
@@ -307,8 +314,6 @@ impl Connections {
         self.server.disconnected(id);
         if let Some(connection) = self.connections.remove(&id) {
             let _ = epoll::delete(&self.epoll, &connection.socket);
-            // It is closed behind what it sent, which may take long.
-            let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
         }
     }
 
