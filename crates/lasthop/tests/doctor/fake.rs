@@ -44,16 +44,9 @@ impl Fake {
 
     /// Hands over fresh memory.
     pub(crate) fn share(&mut self) {
-        self.share_filled(0);
-    }
-
-    /// Hands over memory of which `filled_bytes` are in use.
-    pub(crate) fn share_filled(&mut self, filled_bytes: u64) {
-        let size = MEMORY_BYTES.max(filled_bytes);
-        let file = memfd("fake", size).expect("a memfd");
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, filled_bytes.max(1))
-            .expect("filled");
-        let region = MemoryRegionMessage { guest_addr: 0, size, user_addr: USER_ADDR, offset: 0 };
+        let file = memfd("fake", MEMORY_BYTES).expect("a memfd");
+        let region =
+            MemoryRegionMessage { guest_addr: 0, size: MEMORY_BYTES, user_addr: USER_ADDR, offset: 0 };
         self.front.set_mem_table(&[region], &[file.as_fd()]).expect("memory");
     }
 

@@ -7,7 +7,7 @@ use lasthop_vhost::MemoryRegionMessage;
 
 use crate::fake::{Fake, STATUS_RUNNING};
 use crate::support::Switch;
-use crate::{ONE, blames, diagnosed, guest, has_all};
+use crate::{ONE, blames, guest, has_all};
 
 #[test]
 fn memory_without_a_file_is_not_shared() {
@@ -25,17 +25,6 @@ fn a_guest_that_writes_elsewhere_does_not_share_its_memory() {
     fake.start_rings();
     fake.kick();
     blames(&switch, &["vm1 memory", "most likely not shared", "share=on"]);
-}
-
-#[test]
-fn a_driver_that_starts_in_memory_that_is_in_use_is_not_accused() {
-    let switch = Switch::start(&["--vnic", "vm1"]);
-    let mut fake = Fake::negotiated(&switch, "vm1");
-    fake.share_filled(8 << 20);
-    fake.start_rings();
-    fake.kick();
-    let answer = diagnosed(&switch, &["vm1 rings", "no receive buffers"]);
-    assert!(!answer.out.contains("share=on"), "{}", answer.out);
 }
 
 #[test]
