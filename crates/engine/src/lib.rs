@@ -86,7 +86,7 @@ use worker::Worker;
 
 /// How long a control call waits for the worker: far more than a visit takes, also on a machine whose CPUs are all taken, and less than
 /// who waits for the call.
-pub const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// How often it is looked whether all packets have come to their end.
 const REST_LOOK: Duration = Duration::from_micros(100);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::Meter;
-use lasthop_guestmem::MemoryMap;
+use lasthop_guestmem::{Filled, MemoryMap};
 use lasthop_verdict::{PORTS_MAX, PortId};
 
 use crate::crew::Crew;
@@ -21,6 +21,8 @@ use crate::offences::Offence;
 use crate::sys::ThreadUsage;
 use crate::worker::now_ns;
 
+/// Bytes of a small page.
+const PAGE_BYTES: u64 = 4096;
 /// Page faults in a port's memory after which its files are asked: those of 16 MiB in small pages.
 const AUDIT_FAULTS: u64 = 4096;
 /// Bytes that the switch may have filled of a port's memory, beside half of what there is: more than the receive buffers of a
@@ -57,15 +59,24 @@ impl Account {
         Self { map: Weak::new(), filled_bytes: 0, at: now, stalls: 0, stalled_since: now }
     }
 
-    /// Enters `faults` since the last time; whether it is too much.
-    fn audit(&mut self, faults: u64, now: Instant) -> bool {
+    /// Enters `faults` since the last time, and how the files changed meanwhile; whether it is too much.
+    fn audit(&mut self, faults: u64, filled: Filled, now: Instant) -> bool {
         let forgiven = now.saturating_duration_since(self.at).as_secs_f64() / FORGIVEN.as_secs_f64();
         let forgiven_bytes = (FILLED_BYTES_MAX as f64 * forgiven) as u64;
         (self.filled_bytes, self.at) = (self.filled_bytes.saturating_sub(forgiven_bytes), now);
-        let Some(map) = self.map.upgrade() else { return false };
-        let filled = map.measure();
-        self.filled_bytes += filled.grown_bytes.min(faults.saturating_mul(map.page_bytes_max()));
-        self.filled_bytes > FILLED_BYTES_MAX + filled.bytes / 2
+        // Memory that the guest gave back, as by a balloon, is on no account any more.
+        self.filled_bytes = self.filled_bytes.saturating_sub(filled.shrunk_bytes);
+        let added_bytes = filled.grown_bytes.min(faults.saturating_mul(PAGE_BYTES));
+        self.filled_bytes += added_bytes;
+        added_bytes > 0 && self.filled_bytes > FILLED_BYTES_MAX + filled.bytes / 2
+    }
+
+    /// The guest has this memory from now on. Another guest does not pay for all that was filled of the last one's.
+    fn set_memory(&mut self, map: &Arc<MemoryMap>) {
+        if self.map.strong_count() == 0 {
+            self.filled_bytes = self.filled_bytes.min(FILLED_BYTES_MAX);
+        }
+        self.map = Arc::downgrade(map);
     }
 
     /// Enters a stall; whether that is one too many.
@@ -95,7 +106,7 @@ impl MemoryCosts {
 
     /// The guest of `port` has this memory from now on.
     pub(crate) fn set_memory(&self, port: PortId, map: &Arc<MemoryMap>) {
-        self.accounts().entry(port).or_insert_with(|| Account::new(Instant::now())).map = Arc::downgrade(map);
+        self.accounts().entry(port).or_insert_with(|| Account::new(Instant::now())).set_memory(map);
     }
 
     /// The port is removed.
@@ -113,7 +124,12 @@ impl MemoryCosts {
     /// Asks the files of `port` how much of them has memory; whether the switch has filled too much of that.
     pub(crate) fn audit(&self, port: PortId) -> bool {
         let faults = self.faults.get(port.index()).map_or(0, |faults| faults.swap(0, Ordering::Relaxed));
-        self.accounts().get_mut(&port).is_some_and(|account| account.audit(faults, Instant::now()))
+        // Measured without the lock: workers take it, and the map may be the last one of its memory, to be unmapped here.
+        let map = self.accounts().get(&port).and_then(|account| account.map.upgrade());
+        // Huge pages come out of a pool that the administrator has set aside for guests.
+        let Some(map) = map.filter(|map| map.page_bytes_max() == PAGE_BYTES) else { return false };
+        let filled = map.measure();
+        self.accounts().get_mut(&port).is_some_and(|account| account.audit(faults, filled, Instant::now()))
     }
 
     fn stall(&self, port: PortId) -> bool {
@@ -238,14 +254,14 @@ mod tests {
         let mut account = Account { map: Arc::downgrade(&map), ..Account::new(Instant::now()) };
         let now = Instant::now();
         touch(&map, 0, 4 * MIB);
-        assert!(!account.audit(1024, now));
+        assert!(!account.audit(1024, map.measure(), now));
         assert_eq!(account.filled_bytes, 4 * MIB);
         rustix::io::pwrite(&file, &vec![1; 8 << 20], 512 * MIB).unwrap();
         touch(&map, 512 * MIB, 8 * MIB);
-        assert!(!account.audit(0, now), "the switch had no part in it");
+        assert!(!account.audit(0, map.measure(), now), "the switch had no part in it");
         assert_eq!(account.filled_bytes, 4 * MIB);
         touch(&map, 512 * MIB, 8 * MIB);
-        assert!(!account.audit(2048, now), "nothing grew");
+        assert!(!account.audit(2048, map.measure(), now), "nothing grew");
         assert_eq!(account.filled_bytes, 4 * MIB);
     }
 
@@ -256,11 +272,14 @@ mod tests {
         let mut account = Account { map: Arc::downgrade(&map), ..Account::new(now) };
         account.filled_bytes = FILLED_BYTES_MAX - MIB;
         touch(&map, 0, MIB);
-        assert!(!account.audit(256, now));
+        assert!(!account.audit(256, map.measure(), now));
         touch(&map, MIB, 4 * MIB);
-        assert!(account.audit(1024, now));
-        assert!(!account.audit(0, now + FORGIVEN / 2));
+        assert!(account.audit(1024, map.measure(), now));
+        assert!(!account.audit(0, map.measure(), now + FORGIVEN / 2));
         assert_eq!(account.filled_bytes, FILLED_BYTES_MAX / 2 + 4 * MIB);
+        let shrunk = Filled { shrunk_bytes: 4 * MIB, ..Filled::default() };
+        assert!(!account.audit(1024, shrunk, now + FORGIVEN / 2));
+        assert_eq!(account.filled_bytes, FILLED_BYTES_MAX / 2, "a balloon");
     }
 
     #[test]

@@ -103,7 +103,10 @@ impl Pool {
             drop(state);
             let is_left = origin.close_some();
             state = self.lock();
-            state.busy.retain(|other| !other.is(&origin));
+            // Once: what was queued meanwhile may have another thread already.
+            if let Some(at) = state.busy.iter().position(|other| other.is(&origin)) {
+                state.busy.swap_remove(at);
+            }
             if is_left {
                 state.queue.push_back(origin);
             }

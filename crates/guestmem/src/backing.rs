@@ -49,8 +49,10 @@ pub struct Backing {
 pub struct Filled {
     /// Bytes that have memory.
     pub bytes: u64,
-    /// Bytes that have it since this was asked last, less those that have none any more.
+    /// By how many they grew since this was asked last, and by how many they shrank: one of them is 0 for each file.
     pub grown_bytes: u64,
+    /// As `grown_bytes`.
+    pub shrunk_bytes: u64,
 }
 
 impl Backing {

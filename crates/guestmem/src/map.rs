@@ -129,6 +129,7 @@ impl MemoryMap {
                 let filled = mapping.measure();
                 sum.bytes = sum.bytes.saturating_add(filled.bytes);
                 sum.grown_bytes = sum.grown_bytes.saturating_add(filled.grown_bytes);
+                sum.shrunk_bytes = sum.shrunk_bytes.saturating_add(filled.shrunk_bytes);
             }
         }
         sum

@@ -142,9 +142,10 @@ impl Mapping {
         mapping._address_space = Some(address_space);
         mapping.backing = Backing::of(fd);
         mapping.filled_bytes = AtomicU64::new(mapping.backing.map_or(0, |backing| backing.filled_bytes));
-        mapping.file = Some(rustix::io::fcntl_dupfd_cloexec(fd, 0)?);
         mapping.page_bytes = page;
+        // Before anything else can fail: the drop ends the watch.
         mapping.guard_slot = Some(slot.ok_or(MappingError::TooManyMappings)?);
+        mapping.file = Some(rustix::io::fcntl_dupfd_cloexec(fd, 0)?);
         Ok(mapping)
     }
 
@@ -219,7 +220,9 @@ impl Mapping {
             return Filled::default();
         };
         let before_bytes = self.filled_bytes.swap(bytes, Ordering::Relaxed);
-        Filled { bytes, grown_bytes: bytes.saturating_sub(before_bytes) }
+        let (grown_bytes, shrunk_bytes) =
+            (bytes.saturating_sub(before_bytes), before_bytes.saturating_sub(bytes));
+        Filled { bytes, grown_bytes, shrunk_bytes }
     }
 
     /// Bytes of a page of the file.
