@@ -190,6 +190,13 @@ pub(crate) enum Report {
     Failed { why: String },
 }
 
+impl Report {
+    /// Whether it shows that the main thread is at work: sessions have threads of their own.
+    pub(crate) fn is_of_main_thread(&self) -> bool {
+        !matches!(self, Self::Keep { .. } | Self::Kept { .. } | Self::Detached { .. } | Self::Refused { .. })
+    }
+}
+
 /// What an order brought.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {

@@ -38,6 +38,9 @@ pub(crate) struct SwitchFacts {
     /// Times that it had to be started again.
     pub(crate) restarts: u64,
     pub(crate) last_end: Option<Ended>,
+    /// Why the switch process cannot be asked, if it does not answer.
+    #[serde(default)]
+    pub(crate) deaf: Option<String>,
     pub(crate) module: String,
     pub(crate) workers: usize,
     pub(crate) cpus: Option<String>,

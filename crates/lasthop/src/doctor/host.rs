@@ -62,6 +62,12 @@ fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
             Some(ErrorKind::NotFound) => format!("its control socket {} was removed", path.display()),
             _ => fault.message.clone(),
         };
+        if procfs::is_stopped(process.pid) {
+            return Verdict::broken(
+                format!("the switch in {shown} cannot be asked: {why}"),
+                format!("let it go on: kill -CONT {}", process.pid),
+            );
+        }
         return Verdict::broken(
             format!("the switch in {shown} (process {}) cannot be asked: {why}", process.pid),
             format!(
@@ -137,6 +143,14 @@ fn process(switch: &SwitchFacts) -> Verdict {
         remedy: "see the log of lasthop run; if a guest causes it, `lasthop vnic del` that one, and report it as a bug",
     };
     let Some((pid, up_ms)) = switch.switch_pid.zip(switch.up_ms) else { return restarts.down() };
+    if let Some(why) = &switch.deaf {
+        return Verdict::broken(
+            why,
+            format!(
+                "let it go on if it was stopped (kill -CONT {pid}); one that hangs is ended and started again by itself"
+            ),
+        );
+    }
     if switch.restarts > 0 && up_ms < YOUNG_MS {
         return restarts.young("crashed");
     }
@@ -239,6 +253,8 @@ mod tests {
             ..SwitchFacts::default()
         };
         assert_eq!(process(&sound).state, State::Ok);
+        let deaf = SwitchFacts { deaf: Some("it is stopped".into()), ..sound.clone() };
+        assert_eq!(process(&deaf).state, State::NotOk);
         let last_end = Some(Ended { why: "was killed by signal 11".into(), ago_ms: 2000 });
         let crashed = SwitchFacts { restarts: 3, up_ms: Some(2000), last_end, ..sound.clone() };
         let verdict = process(&crashed);

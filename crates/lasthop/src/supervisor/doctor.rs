@@ -67,7 +67,9 @@ impl Supervisor {
         let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
         moves.extend(told.moves.iter().cloned());
         moves.sort_by_key(|moved| Reverse(moved.count));
-        let (switch, controller) = (self.switch_facts(), self.controller_facts(told));
+        // Without the switch process the controller was not asked either.
+        let controller = self.deafness().is_none().then(|| self.controller_facts(told)).flatten();
+        let switch = self.switch_facts();
         to_json(&Facts { switch, controller, external, vnics, ports, fdb, moves })
     }
 
@@ -90,6 +92,7 @@ impl Supervisor {
             up_ms: self.lives.up().map(|up| up.as_millis() as u64),
             restarts: self.lives.restarts(),
             last_end: self.lives.last_end(),
+            deaf: self.deafness().map(|fault| fault.message),
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),

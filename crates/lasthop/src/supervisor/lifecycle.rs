@@ -99,6 +99,7 @@ impl Supervisor {
     pub(super) fn started(&mut self) {
         let pid = self.lives.current().map_or(0, |switch| switch.pid());
         self.hurry = None;
+        self.switch_has_begun();
         if matches!(self.stage, Stage::Starting) {
             self.stage = Stage::Serving;
             say!("switch is running with {}, in {}", self.sizes_text(), self.dir.display());

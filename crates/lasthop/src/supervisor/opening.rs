@@ -64,17 +64,20 @@ pub(super) fn requested(spec: &PortSpec) -> Result<Opening, String> {
     Ok(opening)
 }
 
-/// The address of a tap that was given none: the same after each start, and another one on each host, as udev does it.
-fn mac_of(name: &str) -> Mac {
-    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
-    mac::made_from(LOCAL, &[&machine, name.as_bytes()].concat())
+/// The address of a tap that was given none: the same after each start, and another one on each host, as udev does it. None where
+/// the host has no name of its own (machine-id(5)): the kernel chooses an address.
+fn mac_of(name: &str) -> Option<Mac> {
+    let machine = std::fs::read("/etc/machine-id").ok()?;
+    let machine = machine.trim_ascii();
+    let is_named = machine.len() == 32 && machine.iter().all(u8::is_ascii_hexdigit);
+    is_named.then(|| mac::made_from(LOCAL, &[machine, b"\n", name.as_bytes()].concat()))
 }
 
 fn tap(name: &str, spec: &PortSpec) -> Result<Opening, OpenError> {
     let options = TapOptions {
         queues: spec.queues,
         mtu_bytes: spec.mtu.map(u32::from),
-        mac: Some(spec.mac.unwrap_or_else(|| mac_of(name)).0),
+        mac: spec.mac.or_else(|| mac_of(name)).map(|mac| mac.0),
         up: true,
     };
     let device = open::tap(name, options)?;

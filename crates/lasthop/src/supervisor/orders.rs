@@ -184,7 +184,7 @@ impl Supervisor {
         if !reports.is_empty() {
             self.take_over_goes_on();
         }
-        if !reports.is_empty() {
+        if reports.iter().any(|(report, _)| report.is_of_main_thread()) {
             self.switch_lives();
         }
         reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));

@@ -27,12 +27,17 @@ const NAMED_LOOKS: u32 = 3;
 /// some 0.1 s. Looks are counted and not the time, so that a machine that stood still ends nobody.
 const ENDED_LOOKS: u32 = 10;
 
+/// The same of one that has not begun to serve: on a machine whose CPUs are all taken, a program needs seconds to start.
+const BEGUN_LOOKS: u32 = 30;
+
 /// The watch over the switch process.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     /// The next look, while it owes a sign of life.
     next: Option<Instant>,
     looks: u32,
+    /// The last one that has begun to serve, by its number.
+    begun: u64,
 }
 
 impl Pulse {
@@ -53,7 +58,8 @@ impl Pulse {
 impl Supervisor {
     /// The switch process has said something, or is another one.
     pub(super) fn switch_lives(&mut self) {
-        if std::mem::take(&mut self.pulse).is_deaf() && self.lives.is_up() {
+        let pulse = Pulse { begun: self.pulse.begun, ..Pulse::default() };
+        if std::mem::replace(&mut self.pulse, pulse).is_deaf() && self.lives.is_up() {
             say!("the switch process (process {}) answers again", self.lives.pid().unwrap_or_default());
         }
     }
@@ -63,28 +69,39 @@ impl Supervisor {
         if self.pulse.next.is_none_or(|next| next > now) {
             return;
         }
-        let Some(pid) = self.lives.pid() else { return self.pulse = Pulse::default() };
+        let Some(pid) = self.lives.pid() else {
+            self.pulse.next = None;
+            return;
+        };
         self.pulse.next = Some(now + LOOK_PAUSE);
         if !matches!(self.stage, Stage::Serving) || self.upgrade.is_some() {
             // A process that begins, ends or hands over may take longer, and has another limit.
             self.pulse.looks = 0;
             return;
         }
+        if self.pulse.is_deaf() && procfs::is_stopped(pid) {
+            // It gets its full time once it is let go on.
+            return;
+        }
         self.pulse.looks += 1;
+        let ended_looks = if self.pulse.begun == self.lives.starts() { ENDED_LOOKS } else { BEGUN_LOOKS };
         match self.pulse.looks {
             1 => self.order(Order::Know, What::Restored, None),
             NAMED_LOOKS => {
                 say!(Error: "{}", deaf(pid));
                 self.answer_without_switch();
             }
-            looks if looks >= ENDED_LOOKS && !procfs::is_stopped(pid) => {
-                if looks == ENDED_LOOKS {
-                    say!(Error: "{}; ending it", deaf(pid));
-                }
-                self.lives.current().into_iter().for_each(super::child::Process::kill);
+            looks if looks == ended_looks => {
+                say!(Error: "{}; ending it", deaf(pid));
+                self.lives.give_up_on("it did not answer");
             }
             _ => {}
         }
+    }
+
+    /// The switch process serves from now on.
+    pub(super) fn switch_has_begun(&mut self) {
+        self.pulse.begun = self.lives.starts();
     }
 
     /// Why nobody can ask it, if it does not answer.

@@ -261,11 +261,7 @@ impl Supervisor {
         for (report, _) in reports {
             match report {
                 Report::Reply { result: Ok(Answer::Knows { version, prepares, keeps_flows }), .. } => {
-                    if !keeps_flows {
-                        // It does not record its changes to flows.
-                        self.forget_flows();
-                    }
-                    self.heir_knows(version, prepares);
+                    self.heir_knows(version, prepares, keeps_flows);
                 }
                 Report::Reply { id, result: Err(fault) } => self.heir_refuses(id, fault),
                 Report::Failed { why } => self.refuse_upgrade(&why),
@@ -280,7 +276,7 @@ impl Supervisor {
         }
     }
 
-    fn heir_knows(&mut self, version: u64, prepares: bool) {
+    fn heir_knows(&mut self, version: u64, prepares: bool, keeps_flows: bool) {
         if !matches!(self.upgrade, Some(Upgrade::Asking { .. })) {
             // It was asked nothing more.
             return;
@@ -290,6 +286,10 @@ impl Supervisor {
                 "it knows version {version} of what is kept of guests, and this switch has version {STATE_VERSION}"
             );
             return self.refuse_upgrade(&why);
+        }
+        if !keeps_flows {
+            // It does not record its changes to flows.
+            self.forget_flows();
         }
         let Some(Upgrade::Asking { mut heir, program, asker, deadline, born, introduction }) =
             self.upgrade.take()

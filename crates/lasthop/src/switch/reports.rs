@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lasthop_foreign::ForeignFd;
 use lasthop_vhost::News;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, FRAME_FDS_MAX};
@@ -95,6 +96,17 @@ impl Reports {
     }
 
     /// When to flush without an event.
+    /// Sends all that waits, unless the supervisor is gone.
+    pub(super) fn flush_all(&self) {
+        while self.flush() == Flushed::Waiting {
+            let until = self.due().map(|due| due.saturating_duration_since(Instant::now()));
+            // The system has room in the socket, and refuses: only time helps.
+            let mut wanted = PollFd::new(&self.socket, PollFlags::OUT);
+            let fds = if until.is_some() { &mut [] } else { std::slice::from_mut(&mut wanted) };
+            let _ = poll(fds, until.map(timespec).as_ref());
+        }
+    }
+
     pub(super) fn due(&self) -> Option<Instant> {
         self.channel().due()
     }
@@ -111,4 +123,9 @@ fn flushed(channel: &Channel<Report, Request>, sent: &io::Result<()>) -> Flushed
         Ok(()) if channel.wants_write() => Flushed::Waiting,
         Ok(()) => Flushed::All,
     }
+}
+
+/// As poll(2) has it.
+pub(super) fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }

@@ -118,13 +118,14 @@ fn unknown(key: &str) -> Fault {
 }
 
 /// Settings of the whole, with which it is started.
-const OF_THE_WHOLE: &[&str] = &["workers", "cpus", "hysteresis-us", "upcalls", "sandbox", "control-group"];
+const OF_THE_WHOLE: &[&str] =
+    &["workers", "cpus", "hysteresis-us", "upcalls", "sandbox", "control-group", "datapath-devices"];
 
 /// The error about a key that is a setting of the whole, not of a vnic or switch.
 pub(crate) fn of_the_whole(key: &str) -> Option<Fault> {
     OF_THE_WHOLE.contains(&key).then(|| {
         Fault::params(format!(
-            "{key} is a setting of the whole, which takes a restart: lasthop run --{key}, or {key} at the top of the file"
+            "{key} is a setting of the whole program, not of a vnic or switch, and takes a restart: lasthop run --{key}, or {key} at the top of the file"
         ))
     })
 }

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 use lasthop_engine::PortDevice;
 use lasthop_foreign::ForeignFd;
 use lasthop_vhost::{Session, SessionEnd};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::orders::Report;
 
 use super::super::hangs::{Turns, Work};
-use super::super::reports::{Flushed, Reports};
+use super::super::reports::{Flushed, Reports, timespec};
 use super::{Hold, Shared, Stage};
 
 /// Why a thread woke up.
@@ -105,6 +105,8 @@ impl SessionThread {
         why.into_iter().for_each(|why| {
             reports.report(&Report::Detached { name: name.clone(), attachment, why });
         });
+        // No other thread may wait for room for it.
+        reports.flush_all();
     }
 
     fn wait(&self) -> Woken {
@@ -246,8 +248,4 @@ impl Drop for Bomb {
 fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
-fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }
