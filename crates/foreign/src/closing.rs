@@ -101,13 +101,11 @@ impl Pool {
                 self.woken.notify_one();
             }
             drop(state);
-            let is_left = origin.close_some();
+            origin.close_some();
             state = self.lock();
-            // Once: what was queued meanwhile may have another thread already.
-            if let Some(at) = state.busy.iter().position(|other| other.is(&origin)) {
-                state.busy.swap_remove(at);
-            }
-            if is_left {
+            state.busy.retain(|other| !other.is(&origin));
+            // Under the pool's lock: no other thread takes it up in between.
+            if origin.stays_queued() {
                 state.queue.push_back(origin);
             }
         }

@@ -114,23 +114,27 @@ impl Origin {
         }
     }
 
-    /// Closes some of what waits; whether any is left.
-    pub(crate) fn close_some(&self) -> bool {
+    /// Closes some of the descriptors that wait.
+    pub(crate) fn close_some(&self) {
         for _ in 0..CLOSED_PER_TURN {
-            let Some(fd) = self.next() else { return false };
+            let Some(fd) = self.next() else { return };
             drop(fd);
             self.closed();
         }
-        true
+    }
+
+    /// Whether descriptors are left. Otherwise it is not queued any more.
+    pub(crate) fn stays_queued(&self) -> bool {
+        let mut queue = self.queue();
+        queue.is_queued = !queue.waiting.is_empty();
+        queue.is_queued
     }
 
     fn next(&self) -> Option<OwnedFd> {
         let mut queue = self.queue();
         let fd = queue.waiting.pop_front();
-        match &fd {
-            Some(fd) if !is_memory(fd.as_fd()) => queue.closing_since = Some(Instant::now()),
-            Some(_) => {}
-            None => queue.is_queued = false,
+        if fd.as_ref().is_some_and(|fd| !is_memory(fd.as_fd())) {
+            queue.closing_since = Some(Instant::now());
         }
         fd
     }

@@ -50,7 +50,7 @@ fn is_closed(other: &mut UnixStream) -> bool {
 }
 
 #[test]
-fn whoever_drops_a_descriptor_that_lingers_does_not_wait() {
+fn dropping_a_descriptor_that_lingers_does_not_wait() {
     let (origin, (socket, other)) = (Origin::new("vnic a"), lingering());
     drop(ForeignFd::new(socket, &origin));
     eventually("the close has begun", || origin.waiting() == 1);
