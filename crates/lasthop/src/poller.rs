@@ -91,6 +91,10 @@ fn happening(event: &Event) -> Happening {
 
 fn timespec_until(deadline: Instant) -> Timespec {
     let wait = deadline.saturating_duration_since(Instant::now());
-    let wait = if wait.is_zero() { wait } else { wait.max(WAIT_MIN) };
-    Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: i64::from(wait.subsec_nanos()) }
+    timespec(if wait.is_zero() { wait } else { wait.max(WAIT_MIN) })
+}
+
+/// As poll(2) and its like have it.
+pub(crate) fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }

@@ -8,13 +8,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use lasthop_control::client::Client;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::divert;
 use super::programs::{Programs, find};
 use crate::fault::Fault;
 use crate::log::say;
+use crate::poller::timespec;
 use crate::rundir::{datapath_socket, option};
 use crate::signals::Signals;
 
@@ -267,8 +268,7 @@ fn end_after(child: &mut Child, patience: Duration) {
 
 /// Whether a signal came within some time.
 fn comes_within(signals: &mut Signals, time: Duration) -> Result<bool, Fault> {
-    let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
-    match poll(&mut [PollFd::new(&*signals, PollFlags::IN)], Some(&time)) {
+    match poll(&mut [PollFd::new(&*signals, PollFlags::IN)], Some(&timespec(time))) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(signals.came()),
         Err(error) => Err(Fault::internal("wait for signals", error)),
     }

@@ -67,9 +67,9 @@ impl Supervisor {
         let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
         moves.extend(told.moves.iter().cloned());
         moves.sort_by_key(|moved| Reverse(moved.count));
-        // Without the switch process the controller was not asked either.
-        let controller = self.deafness().is_none().then(|| self.controller_facts(told)).flatten();
         let switch = self.switch_facts();
+        // Without the switch process the controller was not asked either.
+        let controller = switch.deaf.is_none().then(|| self.controller_facts(told)).flatten();
         to_json(&Facts { switch, controller, external, vnics, ports, fdb, moves })
     }
 

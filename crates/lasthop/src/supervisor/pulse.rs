@@ -26,9 +26,8 @@ const NAMED_LOOKS: u32 = 3;
 /// Looks without a word after which it is ended: attached guests have had no new flows and no answers for as long, and a start takes
 /// some 0.1 s. Looks are counted and not the time, so that a machine that stood still ends nobody.
 const ENDED_LOOKS: u32 = 10;
-
 /// The same of one that has not begun to serve: on a machine whose CPUs are all taken, a program needs seconds to start.
-const BEGUN_LOOKS: u32 = 30;
+const START_LOOKS: u32 = 30;
 
 /// The watch over the switch process.
 #[derive(Debug, Default)]
@@ -84,7 +83,7 @@ impl Supervisor {
             return;
         }
         self.pulse.looks += 1;
-        let ended_looks = if self.pulse.begun == self.lives.starts() { ENDED_LOOKS } else { BEGUN_LOOKS };
+        let ended_looks = if self.pulse.begun == self.lives.starts() { ENDED_LOOKS } else { START_LOOKS };
         match self.pulse.looks {
             1 => self.order(Order::Know, What::Restored, None),
             NAMED_LOOKS => {

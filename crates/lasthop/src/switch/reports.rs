@@ -3,16 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lasthop_foreign::ForeignFd;
 use lasthop_vhost::News;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, FRAME_FDS_MAX};
 use crate::orders::{Answer, Report, Request, STATE_VERSION};
-use crate::poller::Interest;
+use crate::poller::{Interest, timespec};
 
 /// The sending side of the channel. Each report is whole, and those of one thread arrive in order.
 pub(super) struct Reports {
@@ -95,7 +95,6 @@ impl Reports {
         self.channel().wants_write()
     }
 
-    /// When to flush without an event.
     /// Sends all that waits, unless the supervisor is gone.
     pub(super) fn flush_all(&self) {
         while self.flush() == Flushed::Waiting {
@@ -107,6 +106,7 @@ impl Reports {
         }
     }
 
+    /// When to flush without an event.
     pub(super) fn due(&self) -> Option<Instant> {
         self.channel().due()
     }
@@ -123,9 +123,4 @@ fn flushed(channel: &Channel<Report, Request>, sent: &io::Result<()>) -> Flushed
         Ok(()) if channel.wants_write() => Flushed::Waiting,
         Ok(()) => Flushed::All,
     }
-}
-
-/// As poll(2) has it.
-pub(super) fn timespec(time: Duration) -> Timespec {
-    Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) }
 }

@@ -20,9 +20,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::orders::Report;
+use crate::poller::timespec;
 
 use super::super::hangs::{Turns, Work};
-use super::super::reports::{Flushed, Reports, timespec};
+use super::super::reports::{Flushed, Reports};
 use super::{Hold, Shared, Stage};
 
 /// Why a thread woke up.
