@@ -4,7 +4,6 @@ use arrayvec::ArrayVec;
 use lasthop_exchange::Claim;
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason};
 
-use crate::Signal;
 use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_PACKETS_MAX};
 use crate::counters::{Delivered, Drops};
 use crate::deliver::{Delivery, Scratch};
@@ -16,6 +15,7 @@ use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::reservation::Refusal;
 use crate::sender::Senders;
 use crate::side_table::SegmentBuffer;
+use crate::{RingId, Signal};
 
 /// What a worker counts for a receiver.
 #[derive(Debug, Default)]
@@ -412,10 +412,14 @@ impl<'a, 't> Service<'a, 't> {
         self.tools.senders.settle_waiting(packet, attempt);
     }
 
-    /// Sends all that waits or was left back to its homes, to be taken from its rings once more.
+    /// Sends all that waits or was left back to its homes, to be taken from its rings once more. Packets for a ring that is being
+    /// stopped are dropped instead: later packets of their flow already go to another queue, and may not be overtaken by them.
     pub(crate) fn withdraw(&mut self) {
+        let RingId { port, queue } = self.place.id;
+        let is_wanted = self.tools.senders.board.link(port).is_wanted(usize::from(queue), false);
         while let Some(waiting) = self.claim.pop().or_else(|| self.claim.take_left()) {
             let outcome = match waiting.next_segment {
+                _ if !is_wanted => Outcome::Drop(DropReason::PortDown),
                 0 => Outcome::Wait,
                 _ => Outcome::Drop(DropReason::Restart),
             };

@@ -129,6 +129,25 @@ fn a_ring_is_not_stopped_while_somebody_copies_into_it() {
 }
 
 #[test]
+fn packets_for_a_ring_that_is_being_stopped_are_not_postponed() {
+    let (mut crew, mut receiver, mut senders) = fan_in(2, &[1, 0], 2);
+    collide(&mut crew, &receiver, &mut senders[0]);
+    arrived(&mut receiver);
+    senders.iter_mut().zip([1, 2]).for_each(|(sender, count)| send(sender, count));
+    crew[1].begin_visit(senders[0].tx_ring(), 0);
+    crew[0].visit(senders[1].tx_ring(), 0);
+    assert_eq!(counters(&crew, PortId(3)).waiting, 1, "both buffers are taken");
+    assert_eq!(crew[0].stop_step(RECEIVER, 0), Stopping::Busy);
+    crew[1].copy_visit();
+    crew[1].finish_visit();
+    crew[0].withdraw();
+    crew.iter_mut().for_each(Fabric::postpone);
+    assert_eq!(counters(&crew, PortId(3)).rx_drops.of(DropReason::PortDown), 1, "as once it has stopped");
+    assert_eq!((counters(&crew, PortId(3)).waiting, senders[1].reclaim()), (0, 2));
+    assert_eq!(crew[0].stop_step(RECEIVER, 0), Stopping::Done(Some(3)));
+}
+
+#[test]
 fn a_sender_that_stops_gets_back_what_others_hold() {
     let (mut crew, mut receiver, mut senders) = fan_in(2, &[1], 64);
     send(&mut senders[0], 3);
