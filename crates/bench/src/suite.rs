@@ -9,7 +9,7 @@ use crate::Workload;
 pub enum Suite {
     /// A first impression, in a minute.
     Quick,
-    /// What docs/performance.md shows.
+    /// What docs/results/performance.md shows.
     Standard,
     /// Every size with every ring, touched and not.
     Full,

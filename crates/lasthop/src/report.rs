@@ -1,4 +1,4 @@
-//! What the control interface reports, as JSON has it (docs/control-api.md).
+//! What the control interface reports, as JSON has it (docs/user/control-api.md).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -168,12 +168,12 @@ fn a_layer_that_cannot_be_had_is_left_out_or_ends_the_start() {
     eventually("the end", || auto.try_wait().expect("our child"));
 }
 
-/// What is listed below these headings in docs/sandbox.md, which has the lists as they are (`sandbox/tests/documented.rs`):
+/// What is listed below these headings in docs/design/sandbox.md, which has the lists as they are (`sandbox/tests/documented.rs`):
 /// the calls that a process needs on any machine.
 fn needed(headings: &[&str]) -> BTreeSet<String> {
     let mut heading = "";
     let mut needed = BTreeSet::new();
-    for line in include_str!("../../../docs/sandbox.md").lines() {
+    for line in include_str!("../../../docs/design/sandbox.md").lines() {
         if line.starts_with('#') {
             heading = line;
         } else if line.starts_with("| `") && !line.ends_with("| kept |") && headings.contains(&heading) {

@@ -144,7 +144,7 @@ fn against_xdp(
     let Interface { name, mtu_bytes, .. } = interface;
     let UplinkOptions { queues, host, .. } = options;
     if !zero_copy {
-        // Measured: docs/uplinks.md.
+        // Measured: docs/user/uplinks.md.
         Some(format!(
             "the driver of {name} has no zero copy for XDP sockets, and packet sockets pass TCP's segments of 64 KiB whole"
         ))

@@ -1,5 +1,5 @@
 //! Guests that lie, flood and leave, one attack at a time, next to two guests that talk and lose nothing.
-//! docs/hostile-guests.md lists them.
+//! docs/design/hostile-guests.md lists them.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Captures: what all of `lasthop capture`, the supervisor and the switch process know of them (docs/capture.md).
+//! Captures: what all of `lasthop capture`, the supervisor and the switch process know of them (docs/user/capture.md).
 
 pub(crate) mod blocks;
 pub(crate) mod pcapng;

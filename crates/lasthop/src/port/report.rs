@@ -1,4 +1,4 @@
-//! A device port as it is set up and how it is, as JSON has it (docs/control-api.md).
+//! A device port as it is set up and how it is, as JSON has it (docs/user/control-api.md).
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ const NAMESPACE: &str = " namespace";
 /// What came of putting a layer on: details of it, or why it is not there.
 pub(super) type Made = Result<String, String>;
 
-/// One layer of a process's sandbox, as JSON has it (docs/control-api.md).
+/// One layer of a process's sandbox, as JSON has it (docs/user/control-api.md).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Layer {
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! The methods of the control interface (docs/control-api.md).
+//! The methods of the control interface (docs/user/control-api.md).
 
 use std::rc::Rc;
 

@@ -2,7 +2,7 @@
 //! removed and added, while every frame that arrives is checked byte by byte and all counters are compared.
 //!
 //! Environment: `CHAOS_SECONDS` (45), `CHAOS_SEED` (printed; the same seed gives the same actions), `CHAOS_GUESTS` (5),
-//! `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown). docs/reliability.md tells what is checked.
+//! `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown). docs/results/reliability.md tells what is checked.
 
 #![deny(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program of its own, not a test of the harness")]

@@ -1,4 +1,4 @@
-//! Deliberate mistakes (docs/troubleshooting.md): the first three lines of `lasthop doctor`, or of the error, name the cause.
+//! Deliberate mistakes (docs/user/troubleshooting.md): the first three lines of `lasthop doctor`, or of the error, name the cause.
 
 mod fake;
 mod guests;

@@ -1,5 +1,5 @@
 //! Front ends that do not behave, at the built binary, next to two guests that talk and lose nothing.
-//! docs/hostile-guests.md lists what else is tried.
+//! docs/design/hostile-guests.md lists what else is tried.
 
 mod apart;
 mod closing;

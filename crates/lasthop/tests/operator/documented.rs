@@ -27,6 +27,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// The pages of a folder of documents.
+fn pages(folder: &str) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(root().join("docs").join(folder)).expect("a folder of documents");
+    let files = files.map(|entry| entry.expect("a file").path());
+    files.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
+}
+
 /// The commands of a text's indented blocks.
 fn commands(text: &str) -> Vec<&str> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
@@ -88,11 +95,8 @@ fn what_is_documented_works_as_pasted() {
     }
     let (host, outside) = (Namespace::new(), Namespace::new());
     host.wire("eth1", &outside, "eth0");
-    let docs =
-        std::fs::read_dir(root().join("docs")).expect("docs").map(|entry| entry.expect("a file").path());
-    let pages = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
     let mut not_run = BTreeSet::new();
-    for page in pages.chain([root().join("README.md")]) {
+    for page in ["user", "design", "results"].into_iter().flat_map(pages).chain([root().join("README.md")]) {
         let text = std::fs::read_to_string(&page).expect("a text");
         if !commands(&text).is_empty() {
             assert_eq!(try_document(&text, &host, &mut not_run), Vec::<String>::new(), "{}", page.display());

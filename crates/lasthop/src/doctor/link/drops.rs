@@ -52,7 +52,7 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     (
         "chain_too_long",
         "the guest sends frames in too many pieces",
-        "see docs/control-api.md; turn off scatter-gather: ethtool -K eth0 sg off",
+        "see docs/user/control-api.md; turn off scatter-gather: ethtool -K eth0 sg off",
     ),
     (
         "bad_gso",

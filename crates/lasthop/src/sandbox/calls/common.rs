@@ -28,7 +28,7 @@ const fn futex(operation: i32) -> Term {
 pub(super) const OWN: Term = Term { argument: 0, is: Value::OwnProcess };
 
 pub(in crate::sandbox) const CALLS: &[Call] = &[
-    // Waiting and being woken: the packet path's own, so with any arguments, which costs least (docs/sandbox.md).
+    // Waiting and being woken: the packet path's own, so with any arguments, which costs least (docs/design/sandbox.md).
     Call::any(call!(SYS_epoll_pwait), "event loops wait"),
     Call::any(call!(SYS_write), "eventfds: calls out, workers woken; and lines of the log"),
     Call::any(call!(SYS_sched_yield), "a worker that looks for more offers its CPU").kept(),

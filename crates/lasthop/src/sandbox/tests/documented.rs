@@ -1,8 +1,8 @@
-//! docs/sandbox.md has the lists as they are.
+//! docs/design/sandbox.md has the lists as they are.
 
 use crate::sandbox::calls::{Call, Refusal, common, controller, driver, switch};
 
-const DOCUMENT: &str = include_str!("../../../../../docs/sandbox.md");
+const DOCUMENT: &str = include_str!("../../../../../docs/design/sandbox.md");
 
 /// A row of the document: the call, whether with certain arguments only, why, whether tests meet it.
 fn row(call: &Call) -> String {
@@ -31,6 +31,6 @@ fn the_document_has_each_call_with_its_reason() {
         ("### The controller process", rows(controller::CALLS.iter())),
         ("### Refused", rows(common::REFUSALS.iter().map(|Refusal(call)| call))),
     ] {
-        assert!(table(heading) == rows, "below {heading} docs/sandbox.md should have:\n{rows}");
+        assert!(table(heading) == rows, "below {heading} docs/design/sandbox.md should have:\n{rows}");
     }
 }

@@ -228,7 +228,7 @@ impl Interface for Adapter<'_> {
             (_, VportKind::Netdev | VportKind::Internal) => Some(self.fetch(id, name)?),
             _ => {
                 say_of_others!(
-                    "port {name} is refused: tunnels are not supported yet (docs/open-vswitch.md)"
+                    "port {name} is refused: tunnels are not supported yet (docs/user/open-vswitch.md)"
                 );
                 return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there"));
             }
