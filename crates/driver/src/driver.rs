@@ -40,7 +40,7 @@ pub struct DriverSettings {
     /// I/O threads; queues are spread over them.
     pub threads: usize,
     /// How long a queue without frames is looked at before its thread sleeps, in us, at most; how long it is depends on what
-    /// that has been worth lately ([`lasthop_ring::Patience`]). As the switch's own: the answer to what was delivered comes
+    /// that has been worth lately ([`lasthop_ring::AdaptivePoll`]). As the switch's own: the answer to what was delivered comes
     /// within it, or late.
     pub hysteresis_us: u32,
 }

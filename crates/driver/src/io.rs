@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lasthop_ring::{Courtesy, Patience};
+use lasthop_ring::{AdaptivePoll, CoreYield};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -86,11 +86,11 @@ pub(crate) struct Io {
     errands: Receiver<Errand>,
     reporter: Reporter,
     stats: ThreadStats,
-    patience: Patience,
+    adaptive_poll: AdaptivePoll,
     started: Instant,
     polled_ns: u64,
     worked_ns: u64,
-    courtesy: Courtesy,
+    core_yield: CoreYield,
     is_stopping: bool,
 }
 
@@ -109,11 +109,11 @@ impl Io {
             errands,
             reporter,
             stats: ThreadStats::default(),
-            patience: Patience::new(u64::from(settings.hysteresis_us) * 1000),
+            adaptive_poll: AdaptivePoll::new(u64::from(settings.hysteresis_us) * 1000),
             started: Instant::now(),
             polled_ns: 0,
             worked_ns: 0,
-            courtesy: Courtesy::default(),
+            core_yield: CoreYield::default(),
             is_stopping: false,
         })
     }
@@ -140,7 +140,7 @@ impl Io {
                 self.stats.polls += 1;
                 self.take_events(false);
                 if worked {
-                    self.leave_idle(now, self.patience.ns());
+                    self.leave_idle(now, self.adaptive_poll.ns());
                 }
             }
             if !worked {
@@ -171,7 +171,7 @@ impl Io {
                     self.stats.batches += 1;
                     lane.worked_ns = now;
                     worked = true;
-                    enter(&mut self.patience, *number, moved, now);
+                    enter(&mut self.adaptive_poll, *number, moved, now);
                 }
                 Err(error) => {
                     self.reporter.report(fall(lane, &error, &self.watch));
@@ -185,7 +185,7 @@ impl Io {
     /// Lanes without frames for as long as looking has been paying are left alone; when somebody else wants the core
     /// meanwhile, all without frames are.
     fn wind_down(&mut self, now: u64) {
-        self.leave_idle(now, self.patience.ns());
+        self.leave_idle(now, self.adaptive_poll.ns());
         if self.lanes.iter().any(|(_, lane)| lane.is_active) && self.is_crowded(now) {
             self.leave_idle(now, 0);
         }
@@ -193,7 +193,7 @@ impl Io {
 
     /// Offers the core now and then; whether somebody took it.
     fn is_crowded(&mut self, now: u64) -> bool {
-        let is_wanted = self.courtesy.is_wanted(now, || ns_since(self.started), std::thread::yield_now);
+        let is_wanted = self.core_yield.is_wanted(now, || ns_since(self.started), std::thread::yield_now);
         self.stats.crowded += u64::from(is_wanted);
         is_wanted
     }
@@ -294,13 +294,13 @@ fn is_idle(worked_ns: u64, now: u64, look_ns: u64) -> bool {
 }
 
 /// What a lane moved each way, in the order of its visits: each way is a source of its own, since answers go the other way.
-fn enter(patience: &mut Patience, lane: u32, moved: Moved, now: u64) {
+fn enter(adaptive_poll: &mut AdaptivePoll, lane: u32, moved: Moved, now: u64) {
     let source = 2 * lane as usize;
     if moved.to_device > 0 {
-        patience.found(source, now);
+        adaptive_poll.found(source, now);
     }
     if moved.to_switch > 0 {
-        patience.found(source + 1, now);
+        adaptive_poll.found(source + 1, now);
     }
 }
 

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use lasthop_ring::{Courtesy, Patience, Reminder};
+use lasthop_ring::{AdaptivePoll, CoreYield, SignalRetry};
 
 use crate::EngineSettings;
 use crate::crew::Crew;
@@ -43,12 +43,12 @@ pub(crate) struct Duty {
     /// Workers that come here.
     arrivals: Receiver<Worker>,
     role: Role,
-    patience: Patience,
-    reminder: Reminder,
+    adaptive_poll: AdaptivePoll,
+    signal_retry: SignalRetry,
     /// When the last round began, if it found packets.
     busy_since_ns: Option<u64>,
     worked_ns: u64,
-    courtesy: Courtesy,
+    core_yield: CoreYield,
 }
 
 /// What a thread is among the others.
@@ -96,11 +96,11 @@ pub(crate) fn duties(
         workers: vec![worker],
         arrivals,
         role,
-        patience: Patience::new(u64::from(settings.hysteresis_us) * 1000),
-        reminder: Reminder::default(),
+        adaptive_poll: AdaptivePoll::new(u64::from(settings.hysteresis_us) * 1000),
+        signal_retry: SignalRetry::default(),
         busy_since_ns: None,
         worked_ns: 0,
-        courtesy: Courtesy::default(),
+        core_yield: CoreYield::default(),
     };
     Ok(workers.into_iter().zip(arrivals).zip(roles).map(duty).collect())
 }
@@ -141,9 +141,9 @@ impl Duty {
             self.count_load(now);
             let worked = self.round(now);
             if worked {
-                self.reminder.found(now);
+                self.signal_retry.found(now);
             } else {
-                self.workers.iter_mut().for_each(|worker| worker.remind(now, &mut self.reminder));
+                self.workers.iter_mut().for_each(|worker| worker.remind(now, &mut self.signal_retry));
             }
             if self.workers.iter().any(Worker::is_active) {
                 self.stay_awake(worked, now);
@@ -182,13 +182,13 @@ impl Duty {
     /// Has each worker do a round; whether one had packets.
     fn round(&mut self, now: u64) -> bool {
         if let [only] = &mut self.workers[..] {
-            let worked = only.step(now, &mut self.patience);
+            let worked = only.step(now, &mut self.adaptive_poll);
             self.busy_since_ns = worked.then_some(now);
             return worked;
         }
         let (mut worked, mut since, mut lost_ns) = (false, now, 0);
         for worker in &mut self.workers {
-            if worker.step(now, &mut self.patience) {
+            if worker.step(now, &mut self.adaptive_poll) {
                 let until = now_ns(self.started);
                 lost_ns += worker.load.add(until - since);
                 (worked, since) = (true, until);
@@ -236,7 +236,7 @@ impl Duty {
             self.worked_ns = now;
         }
         let poll_ns = if now - self.worked_ns >= IDLE_POLL_NS { IDLE_POLL_NS } else { POLL_NS };
-        let look_ns = self.patience.ns();
+        let look_ns = self.adaptive_poll.ns();
         self.workers.iter_mut().for_each(|worker| worker.hear_if_due(now, poll_ns, look_ns));
         if !worked {
             self.wind_down(now);
@@ -246,7 +246,7 @@ impl Duty {
     /// Rings without packets for as long as looking has been paying are armed and left alone; when somebody else wants the
     /// core meanwhile, all rings without packets are.
     fn wind_down(&mut self, now: u64) {
-        let look_ns = self.patience.ns();
+        let look_ns = self.adaptive_poll.ns();
         self.leave_idle(now, look_ns);
         if self.workers.iter().any(Worker::is_active) && self.is_crowded(now) {
             self.leave_idle(now, 0);
@@ -259,7 +259,7 @@ impl Duty {
 
     /// Offers the core now and then; whether somebody took it.
     fn is_crowded(&mut self, now: u64) -> bool {
-        let is_wanted = self.courtesy.is_wanted(now, || now_ns(self.started), std::thread::yield_now);
+        let is_wanted = self.core_yield.is_wanted(now, || now_ns(self.started), std::thread::yield_now);
         if is_wanted {
             self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
         }

@@ -144,7 +144,7 @@ pub struct EngineSettings {
     /// Worker threads, 1 to `WORKERS_MAX`; beyond the number of CPUs they only get in each other's way.
     pub workers: usize,
     /// How long a thread looks for more work after the last packet at most, in microseconds; how long it does depends on what
-    /// that has been worth lately ([`lasthop_ring::Patience`]).
+    /// that has been worth lately ([`lasthop_ring::AdaptivePoll`]).
     pub hysteresis_us: u32,
     /// Which thread serves which worker.
     pub gathering: Gathering,

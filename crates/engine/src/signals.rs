@@ -2,7 +2,7 @@
 
 use lasthop_fabric::bounds::{NS_COST, PACKET_COST, VISIT_COST};
 use lasthop_fabric::{RingId, Signal};
-use lasthop_ring::Reminder;
+use lasthop_ring::SignalRetry;
 use lasthop_verdict::PortId;
 
 use crate::bells::{Blocked, Call};
@@ -107,18 +107,18 @@ impl Worker {
     /// There were no packets: if the guest that was signalled last has had time to react and has not, it is signalled once
     /// more, if that has been worth it.
     #[inline]
-    pub(crate) fn remind(&mut self, now: u64, reminder: &mut Reminder) {
+    pub(crate) fn remind(&mut self, now: u64, signal_retry: &mut SignalRetry) {
         let is_due = |(_, at): &mut (RingId, u64)| now.saturating_sub(*at) >= REACTION_NS;
         if let Some((ring, _)) = self.called.take_if(is_due) {
-            self.remind_if_unheeded(ring, now, reminder);
+            self.remind_if_unheeded(ring, now, signal_retry);
         }
     }
 
-    fn remind_if_unheeded(&mut self, ring: RingId, now: u64, reminder: &mut Reminder) {
+    fn remind_if_unheeded(&mut self, ring: RingId, now: u64, signal_retry: &mut SignalRetry) {
         if self.is_still {
             return; // somebody else may have the ring
         }
-        let is_wanted = self.fabric.is_unheeded(ring) && reminder.is_worth_it(now);
+        let is_wanted = self.fabric.is_unheeded(ring) && signal_retry.is_worth_it(now);
         if is_wanted && self.ring_bell(ring.port, 2 * ring.queue) {
             self.fabric.count_signal(ring.port);
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
 use lasthop_guestmem::{Mapping, guard};
-use lasthop_ring::{DeviceRing, Patience, arm_and_recheck};
+use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
 use lasthop_vhost::ForeignFd;
 
@@ -144,11 +144,11 @@ impl Worker {
     }
 
     /// A round among its rings; whether there were packets.
-    pub(crate) fn step(&mut self, now: u64, patience: &mut Patience) -> bool {
+    pub(crate) fn step(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
         if let Some(since_ns) = self.busy_since_ns.take() {
             self.sampling.note_round(now, now - since_ns);
         }
-        self.has_worked = self.round(now, patience);
+        self.has_worked = self.round(now, adaptive_poll);
         self.busy_since_ns = self.has_worked.then_some(now);
         self.books.write_if_due(now, &self.fabric);
         self.has_worked
@@ -184,7 +184,7 @@ impl Worker {
     }
 
     /// Gives each port with active rings its turn; true if one had packets.
-    fn round(&mut self, now: u64, patience: &mut Patience) -> bool {
+    fn round(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
         if self.is_still {
             return false;
         }
@@ -196,7 +196,7 @@ impl Worker {
         }
         self.look_at_polled(now);
         let mut active = std::mem::take(&mut self.active);
-        let mut worked = active.round(now, |ring| self.visit(ring, now, patience));
+        let mut worked = active.round(now, |ring| self.visit(ring, now, adaptive_poll));
         self.active = active;
         while let Some((port, cost)) = self.debts.pop() {
             self.active.charge(port, cost);
@@ -214,7 +214,7 @@ impl Worker {
         worked
     }
 
-    fn visit(&mut self, ring: RingId, now: u64, patience: &mut Patience) -> Visited {
+    fn visit(&mut self, ring: RingId, now: u64, adaptive_poll: &mut AdaptivePoll) -> Visited {
         if self.is_resting {
             return Visited::default();
         }
@@ -224,7 +224,7 @@ impl Worker {
         let visited = self.fabric.visit_in_turn(ring, now);
         if visited.packets > 0 {
             self.stats.batches += 1;
-            patience.found(ring.port.index(), now);
+            adaptive_poll.found(ring.port.index(), now);
         }
         self.books.note();
         self.send_signals();

@@ -25,9 +25,10 @@
 //!   avail.used_event: "signal me past this"      used.avail_event: "kick me past this"
 //! ```
 
+mod adaptive_poll;
 mod carousel;
 mod chain;
-mod courtesy;
+mod core_yield;
 #[doc(hidden)]
 pub mod death;
 mod device;
@@ -35,23 +36,22 @@ mod driver;
 mod inflight;
 mod ledger;
 mod memory;
-mod patience;
-mod reminder;
 mod rendezvous;
+mod signal_retry;
 #[cfg(test)]
 mod tests;
 
+pub use adaptive_poll::AdaptivePoll;
 pub use carousel::{Carousel, Returned};
 pub use chain::{Direction, walk, walk_from};
-pub use courtesy::Courtesy;
+pub use core_yield::CoreYield;
 pub use device::DeviceRing;
 pub use driver::*;
 pub use inflight::InflightLog;
 pub use ledger::{Ledger, LedgerError};
 pub use memory::{Descriptor, RingAddresses, RingMemory};
-pub use patience::Patience;
-pub use reminder::Reminder;
 pub use rendezvous::arm_and_recheck;
+pub use signal_retry::SignalRetry;
 
 use thiserror::Error;
 

@@ -31,7 +31,7 @@ const VAIN_LOOKS: u64 = 8;
 ///
 /// Time is a number of ns of any clock that does not go back.
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct AdaptivePoll {
     short_ns: u64,
     long_ns: u64,
     /// By source and course.
@@ -73,7 +73,7 @@ fn grown(trust: u8, by: u8) -> u8 {
     TRUST_MAX.min(trust + by)
 }
 
-impl Patience {
+impl AdaptivePoll {
     /// Looks for `max_ns` at most; 0: never.
     #[must_use]
     pub fn new(max_ns: u64) -> Self {
@@ -150,7 +150,7 @@ mod tests {
     /// A thread that serves packets from sources, each a gap after the last one, on a clock of its own.
     #[derive(Debug)]
     struct Thread {
-        patience: Patience,
+        adaptive_poll: AdaptivePoll,
         now_ns: u64,
         /// Time spent on looking.
         looked_ns: u64,
@@ -164,7 +164,7 @@ mod tests {
     impl Thread {
         fn new(max_ns: u64) -> Self {
             Self {
-                patience: Patience::new(max_ns),
+                adaptive_poll: AdaptivePoll::new(max_ns),
                 now_ns: 0,
                 looked_ns: 0,
                 sleeps: 0,
@@ -174,7 +174,7 @@ mod tests {
         }
 
         fn meet(&mut self, source: usize, gap_ns: u64) {
-            let look_ns = self.patience.ns();
+            let look_ns = self.adaptive_poll.ns();
             self.looked_ns += look_ns.min(gap_ns);
             if gap_ns >= look_ns {
                 self.sleeps += 1;
@@ -183,7 +183,7 @@ mod tests {
                 self.vain_ns += look_ns;
             }
             self.now_ns += gap_ns;
-            self.patience.found(source, self.now_ns);
+            self.adaptive_poll.found(source, self.now_ns);
         }
 
         /// Sleeps for a round of `steps` once it knows them, and the time that it looks in a round.
@@ -232,18 +232,18 @@ mod tests {
     #[test]
     fn who_is_to_sleep_at_once_does_and_who_starts_looks_for_a_moment() {
         assert_eq!(Thread::new(0).steady(&[(1, 10), (2, 10)]), (2, 0));
-        assert_eq!(Patience::new(MAX_NS).ns(), SHORT_NS);
+        assert_eq!(AdaptivePoll::new(MAX_NS).ns(), SHORT_NS);
     }
 
     #[test]
     fn an_answer_that_came_late_since_everybody_slept_is_waited_for() {
-        let mut patience = Patience::new(MAX_NS);
+        let mut adaptive_poll = AdaptivePoll::new(MAX_NS);
         for round in 1..4 {
-            patience.found(1, round * 10_000_000);
-            patience.found(2, round * 10_000_000 + MAX_NS + 20_000);
+            adaptive_poll.found(1, round * 10_000_000);
+            adaptive_poll.found(2, round * 10_000_000 + MAX_NS + 20_000);
         }
-        patience.found(1, 40_000_000);
-        assert_eq!(patience.ns(), MAX_NS);
+        adaptive_poll.found(1, 40_000_000);
+        assert_eq!(adaptive_poll.ns(), MAX_NS);
     }
 
     #[test]
@@ -251,8 +251,8 @@ mod tests {
         let mut thread = Thread::new(MAX_NS);
         for _ in 0..10_000 {
             // Whenever an answer is expected, it comes just too late.
-            let look_ns = thread.patience.ns();
-            let other = 1 - thread.patience.last.source;
+            let look_ns = thread.adaptive_poll.ns();
+            let other = 1 - thread.adaptive_poll.last.source;
             thread.meet(other, look_ns.max(SHORT_NS));
         }
         assert!(thread.vain_ns <= thread.now_ns / VAIN + VAIN_LOOKS * MAX_NS);
@@ -280,10 +280,10 @@ mod tests {
         /// A clock that stands still, jumps or goes back does no harm.
         #[test]
         fn any_clock_will_do(times in prop::collection::vec((any::<usize>(), any::<u64>()), 0..200), max_ns in 0..=10_000_000_u64) {
-            let mut patience = Patience::new(max_ns);
+            let mut adaptive_poll = AdaptivePoll::new(max_ns);
             for (source, now_ns) in times {
-                patience.found(source, now_ns);
-                prop_assert!(patience.ns() <= max_ns);
+                adaptive_poll.found(source, now_ns);
+                prop_assert!(adaptive_poll.ns() <= max_ns);
             }
         }
     }

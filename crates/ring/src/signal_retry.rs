@@ -11,7 +11,7 @@ const TRIAL: u8 = 16;
 ///
 /// Time is a number of ns of any clock that does not go back.
 #[derive(Clone, Copy, Debug)]
-pub struct Reminder {
+pub struct SignalRetry {
     trust: u8,
     /// Second signals that were not sent for want of trust.
     spared: u8,
@@ -19,13 +19,13 @@ pub struct Reminder {
     sent_ns: Option<u64>,
 }
 
-impl Default for Reminder {
+impl Default for SignalRetry {
     fn default() -> Self {
         Self { trust: TRUST_MAX, spared: 0, sent_ns: None }
     }
 }
 
-impl Reminder {
+impl SignalRetry {
     /// A guest has not reacted; whether it is to be signalled again.
     pub fn is_worth_it(&mut self, now_ns: u64) -> bool {
         self.settle(false);
@@ -60,11 +60,11 @@ mod tests {
     use super::*;
 
     /// How many of `rounds` guests that do not react are signalled again, if something comes `answer_ns` later.
-    fn sent(reminder: &mut Reminder, rounds: u64, answer_ns: Option<u64>) -> usize {
+    fn sent(signal_retry: &mut SignalRetry, rounds: u64, answer_ns: Option<u64>) -> usize {
         let round = |number: &u64| {
             let now_ns = number * 10_000_000;
-            let is_sent = reminder.is_worth_it(now_ns);
-            answer_ns.into_iter().for_each(|answer_ns| reminder.found(now_ns + answer_ns));
+            let is_sent = signal_retry.is_worth_it(now_ns);
+            answer_ns.into_iter().for_each(|answer_ns| signal_retry.found(now_ns + answer_ns));
             is_sent
         };
         (1..=rounds).filter(round).count()
@@ -72,29 +72,29 @@ mod tests {
 
     #[test]
     fn who_wakes_by_it_is_always_reminded() {
-        assert_eq!(sent(&mut Reminder::default(), 1000, Some(ANSWER_NS - 1)), 1000);
+        assert_eq!(sent(&mut SignalRetry::default(), 1000, Some(ANSWER_NS - 1)), 1000);
     }
 
     #[test]
     fn who_is_slow_anyway_is_reminded_now_and_then() {
         for answer_ns in [Some(ANSWER_NS), None] {
-            let mut reminder = Reminder::default();
-            assert_eq!(sent(&mut reminder, 12, answer_ns), usize::from(TRUST_MAX));
-            assert_eq!(sent(&mut reminder, 160, answer_ns), 10);
+            let mut signal_retry = SignalRetry::default();
+            assert_eq!(sent(&mut signal_retry, 12, answer_ns), usize::from(TRUST_MAX));
+            assert_eq!(sent(&mut signal_retry, 160, answer_ns), 10);
         }
     }
 
     #[test]
     fn one_trial_that_pays_is_enough() {
-        let mut reminder = Reminder::default();
-        sent(&mut reminder, 100, None);
-        assert!(sent(&mut reminder, u64::from(TRIAL) + 100, Some(1)) >= 100);
+        let mut signal_retry = SignalRetry::default();
+        sent(&mut signal_retry, 100, None);
+        assert!(sent(&mut signal_retry, u64::from(TRIAL) + 100, Some(1)) >= 100);
     }
 
     #[test]
     fn packets_that_nobody_was_reminded_for_say_nothing() {
-        let mut reminder = Reminder::default();
-        (0..100).for_each(|number| reminder.found(number));
-        assert_eq!(reminder.trust, TRUST_MAX);
+        let mut signal_retry = SignalRetry::default();
+        (0..100).for_each(|number| signal_retry.found(number));
+        assert_eq!(signal_retry.trust, TRUST_MAX);
     }
 }
