@@ -1,6 +1,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_exchange::{Bounded, Doze};
+use lasthop_exchange::{Bounded, SleepFlag};
 use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 
 use crate::bounds::LENT_PACKETS_MAX;
@@ -27,14 +27,14 @@ struct OpenQueues {
 pub(crate) struct Station {
     /// Its completion queue: references of its senders that others are done with.
     pub(crate) returns: Bounded<Return>,
-    pub(crate) doze: Doze,
+    pub(crate) sleep_flag: SleepFlag,
 }
 
 impl Board {
     pub(crate) fn new(workers: usize) -> Self {
         // A worker alone gives itself nothing back.
         let entries = if workers > 1 { LENT_PACKETS_MAX } else { 0 };
-        let station = |_| Station { returns: Bounded::new(entries), doze: Doze::default() };
+        let station = |_| Station { returns: Bounded::new(entries), sleep_flag: SleepFlag::default() };
         Self {
             queues: (0..PORTS_MAX).map(|_| OpenQueues::default()).collect(),
             links: (0..PORTS_MAX).map(|_| Link::default()).collect(),

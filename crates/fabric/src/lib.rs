@@ -410,12 +410,12 @@ impl Fabric {
     /// Announces that this worker goes to sleep: others will ask for it to be woken (`wakes`). A full fence and a last
     /// `take_returns` have to follow; see `lasthop_ring::arm_and_recheck`.
     pub fn lie_down(&self) {
-        self.senders.board.station(self.senders.worker).doze.lie_down();
+        self.senders.board.station(self.senders.worker).sleep_flag.prepare_sleep();
     }
 
     /// This worker does not sleep, or not any more.
     pub fn get_up(&self) {
-        self.senders.board.station(self.senders.worker).doze.get_up();
+        self.senders.board.station(self.senders.worker).sleep_flag.clear();
     }
 
     /// Workers to be woken, as bits; none afterwards.

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use lasthop_exchange::{Claim, Desk};
+use lasthop_exchange::{CombiningGuard, CombiningLock};
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DeviceRing, RingError};
 use lasthop_verdict::DropReason;
@@ -38,7 +38,7 @@ pub(crate) struct ReceiveRing {
     pub(crate) entries: u16,
     pub(crate) map: Arc<MemoryMap>,
     pub(crate) capabilities: Capabilities,
-    pub(crate) desk: Desk<RxQueue, Waiting>,
+    pub(crate) lock: CombiningLock<RxQueue, Waiting>,
     /// What its guest did wrong, for who has no claim.
     pub(crate) error: OnceLock<RingError>,
     /// Batches to go for which copies are made without the claim.
@@ -59,7 +59,7 @@ impl ReceiveRing {
             entries: ring.entries(),
             map,
             capabilities,
-            desk: Desk::new(RxQueue::new(ring), left),
+            lock: CombiningLock::new(RxQueue::new(ring), left),
             error: OnceLock::new(),
             contended: AtomicU8::new(0),
         }
@@ -67,15 +67,15 @@ impl ReceiveRing {
 
     /// The claim, unless another worker has it for longer than it takes to reserve a batch's buffers.
     #[inline]
-    pub(crate) fn claim(&self) -> Option<Claim<'_, RxQueue, Waiting>> {
-        self.desk.claim().or_else(|| self.claim_contended())
+    pub(crate) fn claim(&self) -> Option<CombiningGuard<'_, RxQueue, Waiting>> {
+        self.lock.try_lock().or_else(|| self.claim_contended())
     }
 
     /// From now on holders copy without the claim for a while, and have it for a short time only.
     #[inline(never)]
-    fn claim_contended(&self) -> Option<Claim<'_, RxQueue, Waiting>> {
+    fn claim_contended(&self) -> Option<CombiningGuard<'_, RxQueue, Waiting>> {
         self.contended.store(CONTENDED_BATCHES, Ordering::Relaxed);
-        self.desk.claim_soon(CLAIM_LOOKS_MAX)
+        self.lock.try_lock_spinning(CLAIM_LOOKS_MAX)
     }
 
     /// Whether somebody else delivers here too, lately. Counts a batch; only who holds the claim asks.

@@ -184,7 +184,7 @@ impl Receivers {
         let receiver = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
         let done = receiver.and_then(|receiver| {
             let place = receiver.queues.get(usize::from(ring.queue))?.as_deref()?;
-            let claim = place.desk.claim()?;
+            let claim = place.lock.try_lock()?;
             let mut service = Service::new(place, claim, &mut receiver.received, tools);
             let result = work(&mut service);
             Some((result, service.close()))
@@ -322,8 +322,8 @@ impl Receivers {
             let Some(place) = receiver.queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
                 continue;
             };
-            place.desk.turns().finish(worker);
-            let duty = match place.desk.claim_again() {
+            place.lock.publish_order().finish(worker);
+            let duty = match place.lock.try_lock_again() {
                 Some(claim) => Service::new(place, claim, &mut receiver.received, tools).close(),
                 None => continue,
             };
@@ -390,7 +390,7 @@ fn leave(
     tools.senders.crew.contended += 1;
     for copy in copies {
         let refused = if tools.senders.begin_waiting(copy.packet) {
-            tools.senders.leave(place, copy.waiting(0, now_ns)).err()
+            tools.senders.enqueue(place, copy.waiting(0, now_ns)).err()
         } else {
             Some(DropReason::RxShare)
         };
@@ -402,7 +402,7 @@ fn leave(
             tools.senders.settle(copy.packet, Attempt::dropped(reason));
         }
     }
-    let Some(claim) = place.desk.claim_again() else { return Duty::None };
+    let Some(claim) = place.lock.try_lock_again() else { return Duty::None };
     let mut service = Service::new(place, claim, received, tools);
     service.serve();
     service.close()

@@ -202,7 +202,8 @@ impl Senders {
         }
         full_fence();
         let returned = std::mem::take(&mut self.returned);
-        let is_asleep = |worker: &u8| returned >> worker & 1 != 0 && self.board.station(*worker).doze.wake();
+        let is_asleep =
+            |worker: &u8| returned >> worker & 1 != 0 && self.board.station(*worker).sleep_flag.wake();
         (0..self.board.workers() as u8).filter(is_asleep).fold(0, |bits, worker| bits | 1 << worker)
     }
 
@@ -448,8 +449,8 @@ impl Senders {
     }
 
     /// Leaves a copy that began to wait for who has the ring's claim.
-    pub(crate) fn leave(&mut self, place: &ReceiveRing, waiting: Waiting) -> Result<(), DropReason> {
-        match place.desk.leave(waiting) {
+    pub(crate) fn enqueue(&mut self, place: &ReceiveRing, waiting: Waiting) -> Result<(), DropReason> {
+        match place.lock.enqueue(waiting) {
             Ok(()) => self.crew.left += 1,
             Err(waiting) => {
                 self.end_waiting(waiting.packet);

@@ -1,7 +1,7 @@
 //! One worker at one receive ring, with the claim.
 
 use arrayvec::ArrayVec;
-use lasthop_exchange::Claim;
+use lasthop_exchange::CombiningGuard;
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason};
 
 use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_PACKETS_MAX};
@@ -35,7 +35,7 @@ pub(crate) struct Tools<'a> {
 /// A receive ring while this worker has its claim.
 pub(crate) struct Service<'a, 't> {
     place: &'a ReceiveRing,
-    pub(crate) claim: Claim<'a, RxQueue, Waiting>,
+    pub(crate) claim: CombiningGuard<'a, RxQueue, Waiting>,
     received: &'a mut Received,
     tools: &'a mut Tools<'t>,
 }
@@ -67,7 +67,7 @@ impl<'a, 't> Service<'a, 't> {
     #[inline]
     pub(crate) fn new(
         place: &'a ReceiveRing,
-        claim: Claim<'a, RxQueue, Waiting>,
+        claim: CombiningGuard<'a, RxQueue, Waiting>,
         received: &'a mut Received,
         tools: &'a mut Tools<'t>,
     ) -> Self {
@@ -305,12 +305,12 @@ impl<'a, 't> Service<'a, 't> {
             return Ok(());
         }
         // Something of ours may still be among what was left: this may not overtake it.
-        self.tools.senders.leave(self.place, waiting)
+        self.tools.senders.enqueue(self.place, waiting)
     }
 
     /// Lets what others left wait with the rest.
     pub(crate) fn absorb(&mut self) {
-        while let Some(waiting) = self.claim.take_left() {
+        while let Some(waiting) = self.claim.dequeue() {
             let drop = self.full(&waiting);
             self.wait_or_finish(waiting, drop);
         }
@@ -342,7 +342,7 @@ impl<'a, 't> Service<'a, 't> {
         let mut budget = Budget { packets: SERVICE_PACKETS_MAX, bytes: SERVICE_BYTES_MAX };
         loop {
             let left = self.claim.waiting() == 0;
-            let next = if left { self.claim.take_left() } else { self.claim.pop() };
+            let next = if left { self.claim.dequeue() } else { self.claim.pop() };
             let Some(waiting) = next else { return self.claim.is_clear() };
             let own = self.tools.senders.owns(waiting.packet);
             if !own && !budget.spend(waiting.header.frame_len_bytes()) {
@@ -417,7 +417,7 @@ impl<'a, 't> Service<'a, 't> {
     pub(crate) fn withdraw(&mut self) {
         let RingId { port, queue } = self.place.id;
         let is_wanted = self.tools.senders.board.link(port).is_wanted(usize::from(queue), false);
-        while let Some(waiting) = self.claim.pop().or_else(|| self.claim.take_left()) {
+        while let Some(waiting) = self.claim.pop().or_else(|| self.claim.dequeue()) {
             let outcome = match waiting.next_segment {
                 _ if !is_wanted => Outcome::Drop(DropReason::PortDown),
                 0 => Outcome::Wait,
@@ -429,7 +429,7 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Drops all that waits or was left.
     pub(crate) fn drop_waiting(&mut self, reason: DropReason) {
-        while let Some(waiting) = self.claim.pop().or_else(|| self.claim.take_left()) {
+        while let Some(waiting) = self.claim.pop().or_else(|| self.claim.dequeue()) {
             self.finish(waiting, Outcome::Drop(reason));
         }
     }
@@ -444,7 +444,7 @@ impl<'a, 't> Service<'a, 't> {
                 self.claim.push(waiting);
             }
         }
-        while let Some(waiting) = self.claim.take_left() {
+        while let Some(waiting) = self.claim.dequeue() {
             let drop = if gone(waiting.packet) { Some(reason) } else { self.full(&waiting) };
             self.wait_or_finish(waiting, drop);
         }
@@ -467,11 +467,11 @@ impl<'a, 't> Service<'a, 't> {
         let queue = &mut *self.claim;
         let mut end = queue.ring.used_position();
         if !queue.leases.is_empty() {
-            let turns = self.place.desk.turns();
-            while queue.leases.front().is_some_and(|lease| turns.take_finished(lease.0)) {
+            let order = self.place.lock.publish_order();
+            while queue.leases.front().is_some_and(|lease| order.take_finished(lease.0)) {
                 queue.leases.pop_front();
             }
-            turns.set_oldest(queue.leases.front().map(|lease| lease.0));
+            order.set_oldest(queue.leases.front().map(|lease| lease.0));
             end = queue.leases.front().map_or(end, |lease| lease.1);
         }
         if end != queue.ring.published_position() {
@@ -499,7 +499,7 @@ impl<'a, 't> Service<'a, 't> {
                 return duty;
             }
             // Somebody left something, or finished copying. Who has the claim now sees to it, and to all that waits.
-            let Some(claim) = place.desk.claim() else { return Duty::None };
+            let Some(claim) = place.lock.try_lock() else { return Duty::None };
             service = Self { place, claim, received, tools };
             service.serve();
         }

@@ -1,22 +1,22 @@
 //! The code of `lasthop-exchange`, run on loom's primitives instead of the standard library's.
 #![allow(dead_code)] // what the models do not use
 
-#[path = "../../src/desk.rs"]
-mod desk;
-#[path = "../../src/doze.rs"]
-mod doze;
+#[path = "../../src/combining_lock.rs"]
+mod combining_lock;
+#[path = "../../src/publish_order.rs"]
+mod publish_order;
 #[path = "../../src/queue.rs"]
 mod queue;
 #[path = "../../src/records.rs"]
 mod records;
-#[path = "../../src/turns.rs"]
-mod turns;
+#[path = "../../src/sleep_flag.rs"]
+mod sleep_flag;
 
-pub use desk::{Claim, Desk};
-pub use doze::Doze;
+pub use combining_lock::{CombiningGuard, CombiningLock};
+pub use publish_order::PublishOrder;
 pub use queue::Bounded;
 pub use records::{RecordReader, RecordWriter, records};
-pub use turns::Turns;
+pub use sleep_flag::SleepFlag;
 
 /// Few, since loom keeps track of each atomic.
 pub const WORKERS_MAX: usize = 2;

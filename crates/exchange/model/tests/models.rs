@@ -1,34 +1,34 @@
 //! Every order of two or three workers, and of what each sees of the others' stores.
 
-use lasthop_exchange_model::{Bounded, Claim, Desk, Doze, full_fence, records};
+use lasthop_exchange_model::{Bounded, CombiningGuard, CombiningLock, SleepFlag, full_fence, records};
 use loom::sync::Arc;
 use loom::thread;
 
 /// Serves what was left and what is due, as long as there is some.
-fn serve(desk: &Desk<Vec<u32>, u32>, first: Option<Claim<'_, Vec<u32>, u32>>) {
+fn serve(lock: &CombiningLock<Vec<u32>, u32>, first: Option<CombiningGuard<'_, Vec<u32>, u32>>) {
     let mut next = first;
-    while let Some(mut claim) = next {
-        while let Some(value) = claim.take_left() {
-            claim.push(value);
+    while let Some(mut guard) = next {
+        while let Some(value) = guard.dequeue() {
+            guard.push(value);
         }
-        next = claim.release().then(|| desk.claim()).flatten();
+        next = guard.release().then(|| lock.try_lock()).flatten();
     }
 }
 
 /// A worker with two packets: it serves what others left, then its own, or leaves its own.
-fn deliver(desk: &Desk<Vec<u32>, u32>, packets: [u32; 2]) {
+fn deliver(lock: &CombiningLock<Vec<u32>, u32>, packets: [u32; 2]) {
     for packet in packets {
-        match desk.claim() {
-            Some(mut claim) => {
-                while let Some(value) = claim.take_left() {
-                    claim.push(value);
+        match lock.try_lock() {
+            Some(mut guard) => {
+                while let Some(value) = guard.dequeue() {
+                    guard.push(value);
                 }
-                claim.push(packet);
-                serve(desk, claim.release().then(|| desk.claim()).flatten());
+                guard.push(packet);
+                serve(lock, guard.release().then(|| lock.try_lock()).flatten());
             }
             None => {
-                desk.leave(packet).unwrap();
-                serve(desk, desk.claim_again());
+                lock.enqueue(packet).unwrap();
+                serve(lock, lock.try_lock_again());
             }
         }
     }
@@ -38,51 +38,51 @@ fn deliver(desk: &Desk<Vec<u32>, u32>, packets: [u32; 2]) {
 fn whatever_is_left_is_served_in_each_workers_order() {
     let model = loom::model::Builder::new();
     model.check(|| {
-        let desk = Arc::new(Desk::new(Vec::new(), 4));
-        let other = Arc::clone(&desk);
+        let lock = Arc::new(CombiningLock::new(Vec::new(), 4));
+        let other = Arc::clone(&lock);
         let thread = thread::spawn(move || deliver(&other, [1, 2]));
-        deliver(&desk, [11, 12]);
+        deliver(&lock, [11, 12]);
         thread.join().unwrap();
-        let served = desk.claim().unwrap().clone();
+        let served = lock.try_lock().unwrap().clone();
         let of = |from: u32| served.iter().copied().filter(|value| value / 10 == from).collect::<Vec<_>>();
         assert_eq!((of(0), of(1)), (vec![1, 2], vec![11, 12]), "nothing is stranded, order is kept");
     });
 }
 
-/// What stands under the claim for leases: who reserved, in order, and how many are published.
+/// What stands under the guard for leases: who reserved, in order, and how many are published.
 #[derive(Default)]
 struct Order {
     begun: std::collections::VecDeque<u8>,
     published: Vec<u8>,
 }
 
-fn publish(desk: &Desk<Order, ()>, claim: &mut Claim<'_, Order, ()>) {
-    while let Some(&worker) = claim.begun.front() {
-        if !desk.turns().take_finished(worker) {
+fn publish(lock: &CombiningLock<Order, ()>, guard: &mut CombiningGuard<'_, Order, ()>) {
+    while let Some(&worker) = guard.begun.front() {
+        if !lock.publish_order().take_finished(worker) {
             break;
         }
-        claim.begun.pop_front();
-        claim.published.push(worker);
+        guard.begun.pop_front();
+        guard.published.push(worker);
     }
-    desk.turns().set_oldest(claim.begun.front().copied());
+    lock.publish_order().set_oldest(guard.begun.front().copied());
 }
 
-fn lease(desk: &Desk<Order, ()>, worker: u8) {
-    let Some(mut claim) = desk.claim() else { return };
-    publish(desk, &mut claim);
-    claim.begun.push_back(worker);
-    publish(desk, &mut claim);
-    settle(desk, claim.release().then(|| desk.claim()).flatten());
-    // The copy: without the claim.
-    desk.turns().finish(worker);
-    settle(desk, desk.claim_again());
+fn lease(lock: &CombiningLock<Order, ()>, worker: u8) {
+    let Some(mut guard) = lock.try_lock() else { return };
+    publish(lock, &mut guard);
+    guard.begun.push_back(worker);
+    publish(lock, &mut guard);
+    settle(lock, guard.release().then(|| lock.try_lock()).flatten());
+    // The copy: without the guard.
+    lock.publish_order().finish(worker);
+    settle(lock, lock.try_lock_again());
 }
 
-fn settle(desk: &Desk<Order, ()>, first: Option<Claim<'_, Order, ()>>) {
+fn settle(lock: &CombiningLock<Order, ()>, first: Option<CombiningGuard<'_, Order, ()>>) {
     let mut next = first;
-    while let Some(mut claim) = next {
-        publish(desk, &mut claim);
-        next = claim.release().then(|| desk.claim()).flatten();
+    while let Some(mut guard) = next {
+        publish(lock, &mut guard);
+        next = guard.release().then(|| lock.try_lock()).flatten();
     }
 }
 
@@ -91,12 +91,12 @@ fn finished_leases_are_published_by_somebody() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(5); // without a bound it takes a minute
     model.check(|| {
-        let desk = Arc::new(Desk::new(Order::default(), 2));
-        let other = Arc::clone(&desk);
+        let lock = Arc::new(CombiningLock::new(Order::default(), 2));
+        let other = Arc::clone(&lock);
         let thread = thread::spawn(move || lease(&other, 1));
-        lease(&desk, 0);
+        lease(&lock, 0);
         thread.join().unwrap();
-        let order = desk.claim().unwrap();
+        let order = lock.try_lock().unwrap();
         assert!(order.begun.is_empty(), "a finished lease was left unpublished");
     });
 }
@@ -104,18 +104,18 @@ fn finished_leases_are_published_by_somebody() {
 #[test]
 fn a_sleeper_is_woken_or_sees_what_was_returned() {
     loom::model(|| {
-        let home = Arc::new((Bounded::new(2), Doze::default()));
+        let home = Arc::new((Bounded::new(2), SleepFlag::default()));
         let away = Arc::clone(&home);
         let thread = thread::spawn(move || {
             away.0.push(7_u32).unwrap();
             full_fence();
             away.1.wake()
         });
-        home.1.lie_down();
+        home.1.prepare_sleep();
         full_fence();
         let seen = home.0.pop();
         if seen.is_some() {
-            home.1.get_up();
+            home.1.clear();
         }
         let woken = thread.join().unwrap();
         assert!(seen.is_some() || woken, "it would sleep with a head returned");

@@ -5,21 +5,21 @@ const NOBODY: u8 = u8::MAX;
 
 /// Who has finished what was begun in an order that has to be kept, one piece per worker.
 ///
-/// The order itself is kept under a claim; here is what has to be told to its holder from outside.
+/// The order itself is kept under a guard; here is what has to be told to its holder from outside.
 #[derive(Debug)]
-pub struct Turns {
+pub struct PublishOrder {
     finished: [AtomicBool; WORKERS_MAX],
     oldest: AtomicU8,
 }
 
-impl Default for Turns {
+impl Default for PublishOrder {
     fn default() -> Self {
         let finished = std::array::from_fn(|_| AtomicBool::new(false));
         Self { finished, oldest: AtomicU8::new(NOBODY) }
     }
 }
 
-impl Turns {
+impl PublishOrder {
     /// `worker` has finished its piece; what it wrote is seen by who sees this.
     #[inline]
     pub fn finish(&self, worker: u8) {
@@ -37,13 +37,13 @@ impl Turns {
         is_finished
     }
 
-    /// Whose turn is next; under the claim only.
+    /// Whose turn is next; under the guard only.
     #[inline]
     pub fn set_oldest(&self, worker: Option<u8>) {
         self.oldest.store(worker.unwrap_or(NOBODY), Ordering::Relaxed);
     }
 
-    /// Whether the next in turn has finished: somebody has to claim and go on.
+    /// Whether the next in turn has finished: somebody has to guard and go on.
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {
@@ -58,17 +58,17 @@ mod tests {
 
     #[test]
     fn only_the_oldest_is_due_and_once() {
-        let turns = Turns::default();
-        assert!(!turns.is_due());
-        turns.set_oldest(Some(3));
-        turns.finish(5);
-        assert!(!turns.is_due());
-        turns.finish(3);
-        assert!(turns.is_due());
-        assert!(turns.take_finished(3));
-        turns.set_oldest(Some(5));
-        assert!(turns.is_due() && turns.take_finished(5) && !turns.take_finished(5));
-        turns.set_oldest(None);
-        assert!(!turns.is_due());
+        let order = PublishOrder::default();
+        assert!(!order.is_due());
+        order.set_oldest(Some(3));
+        order.finish(5);
+        assert!(!order.is_due());
+        order.finish(3);
+        assert!(order.is_due());
+        assert!(order.take_finished(3));
+        order.set_oldest(Some(5));
+        assert!(order.is_due() && order.take_finished(5) && !order.take_finished(5));
+        order.set_oldest(None);
+        assert!(!order.is_due());
     }
 }

@@ -2,24 +2,24 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// Whether somebody sleeps and has to be woken for what is left for it.
 ///
-/// The sleeper calls `lie_down`, fences, looks once more, sleeps. Others leave something, fence, ask `wake`.
+/// The sleeper calls `prepare_sleep`, fences, looks once more, sleeps. Others leave something, fence, ask `wake`.
 #[derive(Debug)]
-pub struct Doze(AtomicBool);
+pub struct SleepFlag(AtomicBool);
 
-impl Default for Doze {
+impl Default for SleepFlag {
     fn default() -> Self {
         Self(AtomicBool::new(false))
     }
 }
 
-impl Doze {
+impl SleepFlag {
     /// Announces sleep; a full fence and a last look follow.
-    pub fn lie_down(&self) {
+    pub fn prepare_sleep(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
     /// Is awake, and looks at everything before it lies down again.
-    pub fn get_up(&self) {
+    pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
 
