@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use lasthop_fabric::{Sight, Tap, TapClock, TapReader, Watch, tap};
+use lasthop_fabric::{CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 
 use crate::crew::Crew;
 use crate::{Engine, EngineError};
@@ -75,7 +75,7 @@ impl Capture {
     }
 
     /// The oldest frame; its bytes replace those in `frame`. `None`: none until the next [`Self::look`].
-    pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<Sight> {
+    pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<CapturedFrame> {
         let time_ns = |reader: &&mut TapReader| reader.time_ns().unwrap_or(u64::MAX);
         let oldest = self.readers.iter_mut().min_by_key(time_ns)?;
         oldest.time_ns().filter(|time_ns| *time_ns < self.until_ns)?;

@@ -59,7 +59,7 @@ pub use books::{BOOK_BYTES, Booked, NAMES_BYTES};
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
-pub use lasthop_fabric::{Direction, Sight, UpcallLimits, UpcallLine, UpcallRecord, Watch};
+pub use lasthop_fabric::{CapturedFrame, Direction, UpcallLimits, UpcallLine, UpcallRecord, Watch};
 pub use load::Gathering;
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
@@ -195,7 +195,7 @@ impl Engine {
     pub fn prepare(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
         lasthop_guestmem::guard::install().map_err(|error| EngineError::System("handle SIGBUS", error))?;
         let workers = settings.workers.clamp(1, WORKERS_MAX);
-        let fabrics = Fabric::crew(&module, workers).map_err(EngineError::Refused)?;
+        let fabrics = Fabric::for_workers(&module, workers).map_err(EngineError::Refused)?;
         let flow_key = RandomState::new().hash_one(std::process::id());
         let crew = Crew::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
         let (crew, started) = (Arc::new(crew), std::time::Instant::now());

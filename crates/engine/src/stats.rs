@@ -1,4 +1,4 @@
-use lasthop_fabric::{CrewCounters, PortCounters};
+use lasthop_fabric::{HandoffCounters, PortCounters};
 use lasthop_verdict::PortId;
 
 use crate::port::{PortRecord, PortState};
@@ -64,7 +64,7 @@ pub struct WorkerStats {
     /// Visits that found packets.
     pub batches: u64,
     /// What it had to do with other workers.
-    pub crew: CrewCounters,
+    pub handoffs: HandoffCounters,
     /// Times it woke another worker.
     pub wakes: u64,
     /// Rings that are visited now; all others are armed and left alone.

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lasthop_fabric::{Fabric, RingId, RingPart, Rota, Stopping, Visited};
+use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited};
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
@@ -48,7 +48,7 @@ pub(crate) struct Worker {
     pub(crate) stats: WorkerStats,
     pub(crate) crew: Arc<Crew>,
     events: Events,
-    active: Rota,
+    active: DrrScheduler,
     books: Books,
     pub(crate) fds: HashMap<(PortId, u16), RingFds>,
     pub(crate) controls: HashMap<PortId, ControlQueue>,
@@ -93,7 +93,7 @@ impl Worker {
             stats,
             crew,
             events,
-            active: Rota::default(),
+            active: DrrScheduler::default(),
             books: Books::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
@@ -298,8 +298,11 @@ impl Worker {
         if moved || deadline == Some(0) || !self.active.is_empty() {
             return 0; // others are heard whatever a receiver does to its index
         }
-        let returned =
-            arm_and_recheck(self, |worker| worker.fabric.lie_down(), |worker| worker.fabric.take_returns());
+        let returned = arm_and_recheck(
+            self,
+            |worker| worker.fabric.prepare_sleep(),
+            |worker| worker.fabric.take_returns(),
+        );
         if returned {
             return 0; // others are heard however fast packets come back
         }
@@ -313,7 +316,7 @@ impl Worker {
 
     /// Has slept, or was about to.
     pub(crate) fn get_up(&mut self, now: u64) {
-        self.fabric.get_up();
+        self.fabric.end_sleep();
         self.send_signals();
         self.wake_unblocked(now);
     }
@@ -628,7 +631,11 @@ impl Worker {
 
     /// What it counted, and how many rings are active.
     pub(crate) fn stats(&self) -> WorkerStats {
-        WorkerStats { active_rings: self.active.len(), crew: self.fabric.crew_counters(), ..self.stats }
+        WorkerStats {
+            active_rings: self.active.len(),
+            handoffs: self.fabric.handoff_counters(),
+            ..self.stats
+        }
     }
 
     /// Why all rings of a port were stopped, if they were.

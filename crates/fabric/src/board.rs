@@ -12,7 +12,7 @@ use crate::reference::Return;
 pub(crate) struct Board {
     queues: Box<[OpenQueues]>,
     links: Box<[Link]>,
-    stations: Box<[Station]>,
+    inboxes: Box<[WorkerInbox]>,
 }
 
 /// One bit per queue pair of a port. Hints for others: what counts is seen under the ring's claim, or by its home.
@@ -24,7 +24,7 @@ struct OpenQueues {
 
 /// Where one worker is reached.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct WorkerInbox {
     /// Its completion queue: references of its senders that others are done with.
     pub(crate) returns: Bounded<Return>,
     pub(crate) sleep_flag: SleepFlag,
@@ -34,20 +34,20 @@ impl Board {
     pub(crate) fn new(workers: usize) -> Self {
         // A worker alone gives itself nothing back.
         let entries = if workers > 1 { LENT_PACKETS_MAX } else { 0 };
-        let station = |_| Station { returns: Bounded::new(entries), sleep_flag: SleepFlag::default() };
+        let inbox = |_| WorkerInbox { returns: Bounded::new(entries), sleep_flag: SleepFlag::default() };
         Self {
             queues: (0..PORTS_MAX).map(|_| OpenQueues::default()).collect(),
             links: (0..PORTS_MAX).map(|_| Link::default()).collect(),
-            stations: (0..workers).map(station).collect(),
+            inboxes: (0..workers).map(inbox).collect(),
         }
     }
 
     pub(crate) fn workers(&self) -> usize {
-        self.stations.len()
+        self.inboxes.len()
     }
 
-    pub(crate) fn station(&self, worker: u8) -> &Station {
-        &self.stations[usize::from(worker)]
+    pub(crate) fn inbox(&self, worker: u8) -> &WorkerInbox {
+        &self.inboxes[usize::from(worker)]
     }
 
     /// Receive queues of a port that take packets, as bits.

@@ -74,7 +74,7 @@ impl Delivered {
 /// What a worker had to do with the others of its crew. All but wake-ups are counted per batch at most, on ways that a
 /// worker alone never goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CrewCounters {
+pub struct HandoffCounters {
     /// Batches for one receive ring that found another worker at it, and for longer than a short look.
     pub contended: u64,
     /// References that were left for that worker.

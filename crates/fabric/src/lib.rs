@@ -12,7 +12,7 @@
 //! **Not checked.** That maps and rings given to one port belong together: the session sees to that. That every fabric of a
 //! crew is told of every port and ring ([`Fabric::join_ring`]): the engine does that.
 //!
-//! **Threading.** Each worker owns a fabric; [`Fabric::crew`] makes those of one switch. A transmit ring has a home, the
+//! **Threading.** Each worker owns a fabric; [`Fabric::for_workers`] makes those of one switch. A transmit ring has a home, the
 //! fabric that it was started on, which alone takes from it, counts and completes its packets. Receive rings are shared:
 //! whoever has a ring's claim delivers, and who finds it taken leaves references there and goes on. Nobody ever waits.
 //!
@@ -34,6 +34,7 @@ mod cost;
 mod counters;
 mod deliver;
 mod destinations;
+mod drr;
 mod express;
 mod frame;
 mod internal;
@@ -48,7 +49,6 @@ mod progress;
 mod receiver;
 mod reference;
 mod reservation;
-mod rota;
 mod sender;
 mod service;
 mod side_table;
@@ -58,14 +58,14 @@ mod tx_queue;
 mod upcall;
 mod upcall_line;
 
-pub use counters::{CrewCounters, Drops, PortCounters};
+pub use counters::{Drops, HandoffCounters, PortCounters};
+pub use drr::{ActiveRing, DrrScheduler, Visited};
 pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
 pub use meter::Meter;
 pub use progress::RingProgress;
-pub use rota::{ActiveRing, Rota, Visited};
 pub use tally::{RX_DROPS, TX_DROPS};
-pub use tap::{Direction, Sight, Tap, TapClock, TapReader, Watch, tap};
+pub use tap::{CapturedFrame, Direction, Tap, TapClock, TapReader, Watch, tap};
 pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
 pub use upcall_line::UpcallLine;
 
@@ -197,7 +197,7 @@ impl Fabric {
         taken
     }
 
-    /// As `visit`, for a [`Rota`]: what came of it, and what the port's packets cost since the last time.
+    /// As `visit`, for a [`DrrScheduler`]: what came of it, and what the port's packets cost since the last time.
     pub fn visit_in_turn(&mut self, ring: RingId, now_ns: u64) -> Visited {
         let packets = self.visit(ring, now_ns);
         let cost = self.senders.get_mut(ring.port).map_or(0, |sender| sender.charge.take());
@@ -273,7 +273,7 @@ impl Fabric {
         self.expect_copies();
         self.fetched.add_images(self.verdicts.images());
         if !self.verdicts.upcalls().is_empty() {
-            self.hand_over(now_ns);
+            self.send_upcalls(now_ns);
         }
         while let Some(list) = self.destinations.next() {
             let mut at = Some(list.first);
@@ -394,7 +394,7 @@ impl Fabric {
         let mut any = false;
         while let Some(reference) = self.senders.next_return() {
             any = true;
-            self.senders.crew.returned += 1;
+            self.senders.handoffs.returned += 1;
             let outcome = self.senders.judge(reference.packet, reference.outcome);
             self.receivers.enter(&Return { outcome, ..reference });
             self.senders.charge(reference.packet, 1, &reference.delivered);
@@ -409,13 +409,13 @@ impl Fabric {
 
     /// Announces that this worker goes to sleep: others will ask for it to be woken (`wakes`). A full fence and a last
     /// `take_returns` have to follow; see `lasthop_ring::arm_and_recheck`.
-    pub fn lie_down(&self) {
-        self.senders.board.station(self.senders.worker).sleep_flag.prepare_sleep();
+    pub fn prepare_sleep(&self) {
+        self.senders.board.inbox(self.senders.worker).sleep_flag.prepare_sleep();
     }
 
     /// This worker does not sleep, or not any more.
-    pub fn get_up(&self) {
-        self.senders.board.station(self.senders.worker).sleep_flag.clear();
+    pub fn end_sleep(&self) {
+        self.senders.board.inbox(self.senders.worker).sleep_flag.clear();
     }
 
     /// Workers to be woken, as bits; none afterwards.
@@ -425,8 +425,8 @@ impl Fabric {
 
     /// What this worker had to do with the others.
     #[must_use]
-    pub fn crew_counters(&self) -> CrewCounters {
-        self.senders.crew
+    pub fn handoff_counters(&self) -> HandoffCounters {
+        self.senders.handoffs
     }
 
     /// Number of this worker in its crew.

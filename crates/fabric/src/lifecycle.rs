@@ -65,8 +65,8 @@ impl Fabric {
     /// # Errors
     /// When the switch's own packet memory cannot be had.
     pub fn new(module: Arc<dyn Module>) -> Result<Self, String> {
-        let mut crew = Self::crew(&module, 1)?;
-        crew.pop().ok_or_else(|| "a switch has at least one worker".to_owned())
+        let mut fabrics = Self::for_workers(&module, 1)?;
+        fabrics.pop().ok_or_else(|| "a switch has at least one worker".to_owned())
     }
 
     /// As `new`, for `workers` of one switch (1 to `WORKERS_MAX`), one fabric each. The first one is the home of port
@@ -74,23 +74,23 @@ impl Fabric {
     ///
     /// # Errors
     /// When the switch's own packet memory cannot be had, or for a number out of range.
-    pub fn crew(module: &Arc<dyn Module>, workers: usize) -> Result<Vec<Self>, String> {
+    pub fn for_workers(module: &Arc<dyn Module>, workers: usize) -> Result<Vec<Self>, String> {
         if !(1..=WORKERS_MAX).contains(&workers) {
             return Err(format!("{workers} workers; choose 1 to {WORKERS_MAX}"));
         }
         let board = Arc::new(Board::new(workers));
-        let mut crew: Vec<Self> =
+        let mut fabrics: Vec<Self> =
             (0..workers as u8).map(|worker| Self::alone(Arc::clone(module), &board, worker)).collect();
         let (internal, sender) = InternalPort::new()?;
         board.set_sending(PortId::INTERNAL, InternalPort::RING.queue, true);
-        for other in &mut crew[1..] {
+        for other in &mut fabrics[1..] {
             let (map, chains) = (Arc::clone(&sender.map), sender.chains.clone());
             let replica = Sender { map, chains, epoch: sender.epoch, ..Sender::default() };
             other.senders.put(PortId::INTERNAL, replica);
         }
-        crew[0].senders.put(PortId::INTERNAL, sender);
-        crew[0].internal = Some(internal);
-        Ok(crew)
+        fabrics[0].senders.put(PortId::INTERNAL, sender);
+        fabrics[0].internal = Some(internal);
+        Ok(fabrics)
     }
 
     fn alone(module: Arc<dyn Module>, board: &Arc<Board>, worker: u8) -> Self {
@@ -134,7 +134,7 @@ impl Fabric {
         self.senders.board.set_link(port, true);
     }
 
-    /// Sets the link of `port` up or down, for all of a crew. While it is down, what its guest sends and what is sent to it is
+    /// Sets the link of `port` up or down, in the fabrics of all workers. While it is down, what its guest sends and what is sent to it is
     /// dropped as `link_down`. Other workers know after their present visit; then [`Self::drop_waiting`] is due.
     pub fn set_link(&mut self, port: PortId, up: bool) {
         self.senders.board.set_link(port, up);

@@ -15,7 +15,7 @@ use crate::{Capabilities, RingId};
 
 /// What a worker that gave up a claim still has to do there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
+pub(crate) enum FollowUp {
     /// Nothing waits, or somebody else has the claim.
     None,
     /// Packets wait for buffers; the oldest until this time.
@@ -162,8 +162,8 @@ impl RxQueue {
 
     /// What has to be seen to next, and when.
     #[inline]
-    pub(crate) fn duty(&self) -> Duty {
-        if self.unserved { Duty::Now } else { self.deadline_ns().map_or(Duty::None, Duty::Until) }
+    pub(crate) fn follow_up(&self) -> FollowUp {
+        if self.unserved { FollowUp::Now } else { self.deadline_ns().map_or(FollowUp::None, FollowUp::Until) }
     }
 
     /// Why one more packet of `bytes` may not wait.

@@ -9,7 +9,7 @@ use crate::board::Board;
 use crate::bounds::WAITING_NS_MAX;
 use crate::counters::Delivered;
 use crate::lease::Leases;
-use crate::place::{Duty, ReceiveRing};
+use crate::place::{FollowUp, ReceiveRing};
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::service::{Received, Service, Tools};
 use crate::{Capabilities, RingId};
@@ -131,12 +131,12 @@ impl Receivers {
 
     /// What this worker has to do at `ring` from now on.
     #[inline]
-    pub(crate) fn note(&mut self, ring: RingId, duty: Duty) {
-        let until_ns = match duty {
-            Duty::None if self.kept.is_empty() => return,
-            Duty::None => None,
-            Duty::Until(deadline_ns) => Some(deadline_ns),
-            Duty::Now => Some(0),
+    pub(crate) fn note(&mut self, ring: RingId, follow_up: FollowUp) {
+        let until_ns = match follow_up {
+            FollowUp::None if self.kept.is_empty() => return,
+            FollowUp::None => None,
+            FollowUp::Until(deadline_ns) => Some(deadline_ns),
+            FollowUp::Now => Some(0),
         };
         self.keep(ring, until_ns);
     }
@@ -189,7 +189,7 @@ impl Receivers {
             let result = work(&mut service);
             Some((result, service.close()))
         });
-        self.note(ring, done.as_ref().map_or(Duty::None, |(_, duty)| *duty));
+        self.note(ring, done.as_ref().map_or(FollowUp::None, |(_, follow_up)| *follow_up));
         done.map(|(result, _)| result)
     }
 
@@ -245,7 +245,7 @@ impl Receivers {
         let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
             return self.refuse(ring.port, copies, tools, DropReason::PortDown);
         };
-        let duty = match place.claim() {
+        let follow_up = match place.claim() {
             Some(claim) => {
                 let mut service = Service::new(place, claim, received, tools);
                 service.accept(copies, leases, now_ns);
@@ -253,7 +253,7 @@ impl Receivers {
             }
             None => leave(place, copies, received, tools, now_ns),
         };
-        self.note(ring, duty);
+        self.note(ring, follow_up);
     }
 
     /// Whether `port` is there, and takes nothing: it has no running guest, or its link is down.
@@ -310,7 +310,7 @@ impl Receivers {
         }
         if let Some(first) = leases.first_packet() {
             tools.senders.charge(first, all.packets as usize, &all);
-            tools.senders.crew.leased += all.packets;
+            tools.senders.handoffs.leased += all.packets;
         }
     }
 
@@ -323,11 +323,11 @@ impl Receivers {
                 continue;
             };
             place.lock.publish_order().finish(worker);
-            let duty = match place.lock.try_lock_again() {
+            let follow_up = match place.lock.try_lock_again() {
                 Some(claim) => Service::new(place, claim, &mut receiver.received, tools).close(),
                 None => continue,
             };
-            self.note(ring, duty);
+            self.note(ring, follow_up);
         }
         self.leases.settle(tools.senders);
     }
@@ -342,7 +342,7 @@ impl Receivers {
     pub(crate) fn drain_kicked(&mut self, ring: RingId, tools: &mut Tools<'_>) {
         let served = self.with_claim(ring, tools, |service| service.serve());
         if served.is_none() && self.ring(ring).is_some() {
-            self.note(ring, Duty::Now);
+            self.note(ring, FollowUp::Now);
         }
     }
 
@@ -374,7 +374,7 @@ impl Receivers {
     }
 }
 
-/// Whether a frame is for a group of stations: no one port is the one that it has to come to.
+/// Whether a frame is for a group of stations: no single port must receive it.
 fn is_to_group(header: &Header) -> bool {
     header.bytes().first().is_some_and(|first| first & 1 != 0) // IEEE 802-2014, 8.2.2
 }
@@ -386,8 +386,8 @@ fn leave(
     received: &mut Received,
     tools: &mut Tools<'_>,
     now_ns: u64,
-) -> Duty {
-    tools.senders.crew.contended += 1;
+) -> FollowUp {
+    tools.senders.handoffs.contended += 1;
     for copy in copies {
         let refused = if tools.senders.begin_waiting(copy.packet) {
             tools.senders.enqueue(place, copy.waiting(0, now_ns)).err()
@@ -402,7 +402,7 @@ fn leave(
             tools.senders.settle(copy.packet, Attempt::dropped(reason));
         }
     }
-    let Some(claim) = place.lock.try_lock_again() else { return Duty::None };
+    let Some(claim) = place.lock.try_lock_again() else { return FollowUp::None };
     let mut service = Service::new(place, claim, received, tools);
     service.serve();
     service.close()

@@ -13,7 +13,7 @@ use crate::board::Board;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LENT_PACKETS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
 use crate::chain::{Chain, read_one_piece, read_pieces};
 use crate::cost::Charge;
-use crate::counters::{CrewCounters, Delivered, PortCounters};
+use crate::counters::{Delivered, HandoffCounters, PortCounters};
 use crate::frame::Frame;
 use crate::place::ReceiveRing;
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
@@ -142,7 +142,7 @@ pub(crate) struct Senders {
     /// Whether a copy began to wait since that was asked last.
     has_let_wait: bool,
     /// What it had to do with other workers.
-    pub(crate) crew: CrewCounters,
+    pub(crate) handoffs: HandoffCounters,
     /// What is captured here, if anything.
     pub(crate) taps: Option<Box<Taps>>,
     /// Of the port `internal`, at its home.
@@ -154,10 +154,22 @@ impl Senders {
         let mut slots = Vec::new();
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
-        let crew = CrewCounters::default();
+        let handoffs = HandoffCounters::default();
         let accounts = Accounts::default();
         let (lent, returned, has_let_wait, taps) = (0, 0, false, None);
-        Self { slots, dirty, unblocked, board, worker, lent, returned, has_let_wait, crew, taps, accounts }
+        Self {
+            slots,
+            dirty,
+            unblocked,
+            board,
+            worker,
+            lent,
+            returned,
+            has_let_wait,
+            handoffs,
+            taps,
+            accounts,
+        }
     }
 
     /// Whether this worker is the packet's home, which alone settles it.
@@ -169,14 +181,14 @@ impl Senders {
     /// Returns a reference to its home.
     pub(crate) fn give_back(&mut self, reference: Return) {
         let home = reference.packet.home;
-        let given = self.board.station(home).returns.push(reference);
+        let given = self.board.inbox(home).returns.push(reference);
         debug_assert!(given.is_ok(), "a completion queue holds whatever its worker may lend");
         self.returned |= 1 << home;
     }
 
     /// The next reference that came back.
     pub(crate) fn next_return(&mut self) -> Option<Return> {
-        self.board.station(self.worker).returns.pop()
+        self.board.inbox(self.worker).returns.pop()
     }
 
     /// A reference came back, or was ours all along: its wait is over.
@@ -203,7 +215,7 @@ impl Senders {
         full_fence();
         let returned = std::mem::take(&mut self.returned);
         let is_asleep =
-            |worker: &u8| returned >> worker & 1 != 0 && self.board.station(*worker).sleep_flag.wake();
+            |worker: &u8| returned >> worker & 1 != 0 && self.board.inbox(*worker).sleep_flag.wake();
         (0..self.board.workers() as u8).filter(is_asleep).fold(0, |bits, worker| bits | 1 << worker)
     }
 
@@ -451,7 +463,7 @@ impl Senders {
     /// Leaves a copy that began to wait for who has the ring's claim.
     pub(crate) fn enqueue(&mut self, place: &ReceiveRing, waiting: Waiting) -> Result<(), DropReason> {
         match place.lock.enqueue(waiting) {
-            Ok(()) => self.crew.left += 1,
+            Ok(()) => self.handoffs.left += 1,
             Err(waiting) => {
                 self.end_waiting(waiting.packet);
                 return Err(DropReason::RxQueueFull);

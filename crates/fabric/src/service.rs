@@ -9,7 +9,7 @@ use crate::counters::{Delivered, Drops};
 use crate::deliver::{Delivery, Scratch};
 use crate::frame::shape;
 use crate::lease::Leases;
-use crate::place::{Duty, ReceiveRing, RxQueue};
+use crate::place::{FollowUp, ReceiveRing, RxQueue};
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::reservation::Refusal;
@@ -489,23 +489,23 @@ impl<'a, 't> Service<'a, 't> {
     /// Publishes, gives up the claim and looks once more. Returns what this worker still has to see to: whoever leaves
     /// packets waiting looks after them.
     #[inline]
-    pub(crate) fn close(self) -> Duty {
+    pub(crate) fn close(self) -> FollowUp {
         let mut service = self;
         for _ in 0..RECLAIMS_MAX {
             service.publish();
-            let duty = service.claim.duty();
+            let follow_up = service.claim.follow_up();
             let Self { place, claim, received, tools } = service;
             if !claim.release() {
-                return duty;
+                return follow_up;
             }
             // Somebody left something, or finished copying. Who has the claim now sees to it, and to all that waits.
-            let Some(claim) = place.lock.try_lock() else { return Duty::None };
+            let Some(claim) = place.lock.try_lock() else { return FollowUp::None };
             service = Self { place, claim, received, tools };
             service.serve();
         }
         service.publish();
-        let duty = service.claim.duty();
-        if service.claim.release() { Duty::Now } else { duty }
+        let follow_up = service.claim.follow_up();
+        if service.claim.release() { FollowUp::Now } else { follow_up }
     }
 }
 

@@ -61,7 +61,7 @@ pub enum Direction {
 
 /// A frame in a capture; its bytes come beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct CapturedFrame {
     /// When it was seen, on the tap's clock.
     pub time_ns: u64,
     /// The number of its port in [`Watch::ports`].
@@ -74,7 +74,7 @@ pub struct Sight {
     pub dropped: Option<DropReason>,
 }
 
-impl Sight {
+impl CapturedFrame {
     /// Two words: time; and from the lowest bit length (32), interface (16), direction (1 of 8), reason + 1 (8).
     fn words(self) -> [u64; 2] {
         let outbound = u64::from(self.direction == Direction::Outbound);
@@ -148,12 +148,12 @@ impl TapReader {
     /// When the oldest frame was seen.
     #[must_use]
     pub fn time_ns(&self) -> Option<u64> {
-        self.records.head().map(|head| Sight::of(head).time_ns)
+        self.records.head().map(|head| CapturedFrame::of(head).time_ns)
     }
 
     /// Takes the oldest frame; its bytes replace those in `frame`.
-    pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<Sight> {
-        self.records.pop(frame).map(Sight::of)
+    pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<CapturedFrame> {
+        self.records.pop(frame).map(CapturedFrame::of)
     }
 
     /// Frames of an interface that found no room so far.
@@ -192,9 +192,9 @@ impl Tap {
     fn record(&mut self, event: Event, interface: u16, len_bytes: u32, frame: &[u8]) {
         let time_ns = (self.clock)();
         let Event { direction, dropped, .. } = event;
-        let sight = Sight { time_ns, interface, direction, len_bytes, dropped };
+        let captured = CapturedFrame { time_ns, interface, direction, len_bytes, dropped };
         let frame = &frame[..frame.len().min(self.watch.snap_len_bytes as usize)];
-        if !self.records.push(sight.words(), frame)
+        if !self.records.push(captured.words(), frame)
             && let Some(lost) = self.shared.lost.get(usize::from(interface))
         {
             lost.store(lost.load(Ordering::Relaxed) + 1, Ordering::Relaxed); // its only writer
@@ -386,9 +386,14 @@ mod tests {
     fn a_sight_survives_its_words() {
         for dropped in DropReason::ALL.iter().copied().map(Some).chain([None]) {
             for (direction, interface) in [(Direction::Inbound, 0), (Direction::Outbound, 1023)] {
-                let sight =
-                    Sight { time_ns: u64::MAX - 5, interface, direction, len_bytes: u32::MAX, dropped };
-                assert_eq!(Sight::of(sight.words()), sight);
+                let captured = CapturedFrame {
+                    time_ns: u64::MAX - 5,
+                    interface,
+                    direction,
+                    len_bytes: u32::MAX,
+                    dropped,
+                };
+                assert_eq!(CapturedFrame::of(captured.words()), captured);
             }
         }
     }

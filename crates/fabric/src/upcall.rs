@@ -428,7 +428,7 @@ impl Fabric {
 
     /// Hands over what the module decided to.
     #[cold]
-    pub(crate) fn hand_over(&mut self, now_ns: u64) {
+    pub(crate) fn send_upcalls(&mut self, now_ns: u64) {
         for index in 0..self.verdicts.upcalls().len() {
             let upcall = self.verdicts.upcalls()[index];
             self.hand_over_one(upcall, now_ns);

@@ -5,7 +5,7 @@ mod support;
 use std::collections::HashMap;
 
 use lasthop_fabric::bounds::{LONG_CHAINS_MAX, PIECE_COST, TURN_COST, VISIT_COST, VISIT_COST_MAX};
-use lasthop_fabric::{Capabilities, Fabric, RingId, Rota};
+use lasthop_fabric::{Capabilities, DrrScheduler, Fabric, RingId};
 use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
@@ -69,7 +69,7 @@ impl Greedy {
 /// One worker between greedy guests and receivers that take everything.
 struct Bench {
     fabric: Fabric,
-    rota: Rota,
+    scheduler: DrrScheduler,
     senders: Vec<Greedy>,
     receivers: Vec<TestGuest>,
     costs: HashMap<PortId, u64>,
@@ -87,7 +87,7 @@ impl Bench {
             (3..=10).map(|port| TestGuest::attach(&mut fabric, port, plain, 1024, 2048)).collect();
         Self {
             fabric,
-            rota: Rota::default(),
+            scheduler: DrrScheduler::default(),
             senders: Vec::new(),
             receivers,
             costs: HashMap::new(),
@@ -99,7 +99,7 @@ impl Bench {
     fn greedy(&mut self, port: u16, pairs: u16, what: (Vec<u8>, Offload)) {
         self.senders.push(Greedy::new(&mut self.fabric, port, pairs, what));
         for queue in 0..pairs {
-            self.rota.add(RingId { port: PortId(port), queue }, 0);
+            self.scheduler.add(RingId { port: PortId(port), queue }, 0);
         }
     }
 
@@ -108,8 +108,8 @@ impl Bench {
         let mut spent = 0;
         while spent < work {
             let mut turn = (PortId(0), 0);
-            let Self { fabric, rota, senders, receivers, costs, packets, dearest_turn } = self;
-            let worked = rota.round(0, |ring| {
+            let Self { fabric, scheduler, senders, receivers, costs, packets, dearest_turn } = self;
+            let worked = scheduler.round(0, |ring| {
                 let sender = senders.iter_mut().find(|sender| sender.pairs[0].port == ring.port);
                 sender.unwrap().fill(ring);
                 let visited = fabric.visit_in_turn(ring, 0);
@@ -243,14 +243,14 @@ fn an_idle_port_saves_nothing_and_a_debt_is_not_lost_by_a_nap() {
     bench.greedy(2, 1, small(4));
     bench.greedy(11, 1, small(5));
     let (idle, dear) = (RingId { port: PortId(2), queue: 0 }, RingId { port: PortId(1), queue: 0 });
-    bench.rota.remove(idle);
+    bench.scheduler.remove(idle);
     bench.run(WORK);
-    assert!(bench.rota.add(idle, 0));
+    assert!(bench.scheduler.add(idle, 0));
     bench.costs.clear();
     for _ in 0..WORK / TURN_COST as u64 {
         // It leaves after each round, and comes back.
-        bench.rota.remove(dear);
-        assert!(bench.rota.add(dear, 0));
+        bench.scheduler.remove(dear);
+        assert!(bench.scheduler.add(dear, 0));
         bench.run(1);
     }
     bench.assert_even();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_fabric::bounds::{TAP_BYTES, WAITING_NS_MAX};
-use lasthop_fabric::{Direction, Fabric, Sight, TapClock, TapReader, Watch, tap};
+use lasthop_fabric::{CapturedFrame, Direction, Fabric, TapClock, TapReader, Watch, tap};
 use lasthop_verdict::{DropReason, PortId};
 use lasthop_wire::Offload;
 use support::{TestGuest, assert_conserved, everything, flooding_pair, frame};
@@ -37,14 +37,14 @@ fn tapped(fabric: &mut Fabric, watch: &Watch) -> TapReader {
     reader
 }
 
-fn seen(reader: &mut TapReader) -> Vec<(Sight, Vec<u8>)> {
+fn seen(reader: &mut TapReader) -> Vec<(CapturedFrame, Vec<u8>)> {
     let mut frame = Vec::new();
-    std::iter::from_fn(|| reader.pop(&mut frame).map(|sight| (sight, frame.clone()))).collect()
+    std::iter::from_fn(|| reader.pop(&mut frame).map(|captured| (captured, frame.clone()))).collect()
 }
 
 /// Interface, direction and reason.
-fn events(seen: &[(Sight, Vec<u8>)]) -> Vec<(u16, Direction, Option<DropReason>)> {
-    seen.iter().map(|(sight, _)| (sight.interface, sight.direction, sight.dropped)).collect()
+fn events(seen: &[(CapturedFrame, Vec<u8>)]) -> Vec<(u16, Direction, Option<DropReason>)> {
+    seen.iter().map(|(captured, _)| (captured.interface, captured.direction, captured.dropped)).collect()
 }
 
 use Direction::{Inbound, Outbound};
@@ -60,16 +60,18 @@ fn a_frame_is_seen_coming_in_and_going_out_whatever_its_pieces() {
     }
     fabric.visit(sender.tx_ring(), 0);
     let seen = seen(&mut reader);
-    let inbound =
-        seen.iter().filter(|(sight, _)| *sight == Sight { direction: Inbound, interface: 0, ..*sight });
+    let inbound = seen
+        .iter()
+        .filter(|(captured, _)| *captured == CapturedFrame { direction: Inbound, interface: 0, ..*captured });
     assert_eq!(inbound.map(|(_, bytes)| bytes).collect::<Vec<_>>(), frames.iter().collect::<Vec<_>>());
-    let outbound =
-        seen.iter().filter(|(sight, _)| *sight == Sight { direction: Outbound, interface: 1, ..*sight });
+    let outbound = seen.iter().filter(|(captured, _)| {
+        *captured == CapturedFrame { direction: Outbound, interface: 1, ..*captured }
+    });
     assert_eq!(outbound.map(|(_, bytes)| bytes).collect::<Vec<_>>(), frames.iter().collect::<Vec<_>>());
     assert!(
-        seen.iter().all(|(sight, bytes)| sight.len_bytes as usize == bytes.len() && sight.dropped.is_none())
+        seen.iter().all(|(captured, bytes)| captured.len_bytes as usize == bytes.len() && captured.dropped.is_none())
     );
-    assert!(seen.is_sorted_by_key(|(sight, _)| sight.time_ns));
+    assert!(seen.is_sorted_by_key(|(captured, _)| captured.time_ns));
     let received: Vec<_> = std::iter::from_fn(|| receiver.receive()).map(|received| received.frame).collect();
     assert_eq!(received, frames);
     assert_conserved(&fabric, &PORTS);

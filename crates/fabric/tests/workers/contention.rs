@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lasthop_fabric::bounds::{WAITING_BYTES_MAX, WAITING_NS_MAX};
-use lasthop_fabric::{CrewCounters, Fabric, PortCounters, Stopping};
+use lasthop_fabric::{Fabric, HandoffCounters, PortCounters, Stopping};
 use lasthop_verdict::{DropReason, Module, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
@@ -15,7 +15,7 @@ const RECEIVER: PortId = PortId(1);
 /// A receiver at home at worker 0, and a sender to it for each of `homes`, as ports 2, 3, ...
 fn fan_in(workers: usize, homes: &[usize], rx_entries: u32) -> (Vec<Fabric>, TestGuest, Vec<TestGuest>) {
     let module: Arc<dyn Module> = Arc::new(Everywhere(vec![RECEIVER]));
-    let mut crew = Fabric::crew(&module, workers).unwrap();
+    let mut crew = Fabric::for_workers(&module, workers).unwrap();
     let mut guest = |port: u16, home: usize, entries| {
         let map = memory(1);
         let mut guest = TestGuest::pair(PortId(port), 0, Arc::clone(&map), everything(), entries, 2048);
@@ -75,8 +75,8 @@ fn what_is_left_is_delivered_by_the_holder_and_completed_at_home() {
     assert!(crew[1].take_returns());
     assert_eq!(senders[0].reclaim(), 1);
     assert_eq!((counters(&crew, PortId(2)).forwarded, counters(&crew, RECEIVER).tx_packets), (1, 1));
-    let seen = CrewCounters { contended: 1, left: 1, leased: 0, returned: 1 };
-    assert_eq!((crew[0].crew_counters(), crew[1].crew_counters()), (CrewCounters::default(), seen));
+    let seen = HandoffCounters { contended: 1, left: 1, leased: 0, returned: 1 };
+    assert_eq!((crew[0].handoff_counters(), crew[1].handoff_counters()), (HandoffCounters::default(), seen));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_home_that_sleeps_is_woken_once_for_a_batch() {
     let (first, others) = crew.split_first_mut().unwrap();
     first.while_serving(receiver.tx_ring(), || {
         others[0].visit(senders[0].tx_ring(), 0);
-        others[0].lie_down();
+        others[0].prepare_sleep();
     });
     assert_eq!((first.wakes(), first.wakes()), (0b10, 0));
 }
@@ -108,7 +108,7 @@ fn copies_are_made_side_by_side_and_shown_in_the_order_of_reservation() {
     assert_eq!(arrived(&mut receiver), []);
     crew[0].finish_visit();
     assert_eq!(arrived(&mut receiver), [(2, 0), (2, 1), (3, 0), (3, 1)]);
-    assert_eq!((crew[0].crew_counters().leased, crew[1].crew_counters().leased), (2, 2));
+    assert_eq!((crew[0].handoff_counters().leased, crew[1].handoff_counters().leased), (2, 2));
 }
 
 #[test]

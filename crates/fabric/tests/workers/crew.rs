@@ -105,7 +105,7 @@ impl Pair {
     }
 }
 
-pub(crate) struct Crew {
+pub(crate) struct ModelSwitch {
     setup: Setup,
     deaths: u32,
     rests: u32,
@@ -127,7 +127,7 @@ pub(crate) struct Crew {
     sights: HashMap<(u16, bool, bool), u64>,
 }
 
-impl Crew {
+impl ModelSwitch {
     pub(crate) fn new(setup: &Setup) -> Self {
         let mut pairs = Vec::new();
         let mut ports = vec![PortId::INTERNAL];
@@ -175,7 +175,7 @@ impl Crew {
     /// New workers, who know the ports and no ring.
     fn hire(&mut self) {
         let module: Arc<dyn Module> = Arc::new(ByLastByte(self.setup.guests.len() as u16));
-        let mut fabrics = Fabric::crew(&module, self.setup.workers).unwrap();
+        let mut fabrics = Fabric::for_workers(&module, self.setup.workers).unwrap();
         let watch = Watch {
             ports: self.ports.clone(), // a port's number is its interface's
             inbound: true,
@@ -471,8 +471,12 @@ impl Crew {
     fn read_taps(&mut self) {
         let mut frame = Vec::new();
         for reader in &mut self.taps {
-            while let Some(sight) = reader.pop(&mut frame) {
-                let key = (sight.interface, sight.direction == Direction::Outbound, sight.dropped.is_some());
+            while let Some(captured) = reader.pop(&mut frame) {
+                let key = (
+                    captured.interface,
+                    captured.direction == Direction::Outbound,
+                    captured.dropped.is_some(),
+                );
                 *self.sights.entry(key).or_default() += 1;
             }
         }

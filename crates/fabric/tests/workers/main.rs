@@ -12,7 +12,7 @@ mod contention;
 mod crew;
 mod frames;
 
-use crew::{Crew, Setup};
+use crew::{ModelSwitch, Setup};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -29,7 +29,7 @@ proptest! {
         setup in setups(),
         steps in vec(any::<[u16; 3]>(), 1..400),
     ) {
-        let mut crew = Crew::new(&setup);
+        let mut crew = ModelSwitch::new(&setup);
         for step in steps {
             crew.step(step);
         }

@@ -73,7 +73,7 @@ fn lost(mut options: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_engine::{Direction, Sight};
+    use lasthop_engine::{CapturedFrame, Direction};
 
     use super::*;
     use crate::capture::pcapng::{self, Statistics};
@@ -82,14 +82,14 @@ mod tests {
         let mut file = Vec::new();
         pcapng::begin(&mut file, &["a".to_owned(), "b".to_owned()], 100);
         for len in [0, 1, 60, 100] {
-            let sight = Sight {
+            let captured = CapturedFrame {
                 time_ns: 1,
                 interface: 0,
                 direction: Direction::Inbound,
                 len_bytes: 1000,
                 dropped: None,
             };
-            pcapng::packet(&mut file, &sight, &vec![1; len]);
+            pcapng::packet(&mut file, &captured, &vec![1; len]);
         }
         for (interface, lost) in [(0, 5), (1, 7)] {
             pcapng::statistics(&mut file, interface, &Statistics { lost, ..Statistics::default() });

@@ -4,7 +4,7 @@
 //!   Section Header | Interface Description x n | Enhanced Packet ... | Interface Statistics x n
 //! ```
 
-use lasthop_engine::{Direction, Sight};
+use lasthop_engine::{CapturedFrame, Direction};
 
 /// Block types (section 4).
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -69,19 +69,19 @@ pub(crate) fn begin(out: &mut Vec<u8>, names: &[String], snap_len_bytes: u32) {
 }
 
 /// Appends a frame, of which `bytes` were captured.
-pub(crate) fn packet(out: &mut Vec<u8>, sight: &Sight, bytes: &[u8]) {
+pub(crate) fn packet(out: &mut Vec<u8>, captured: &CapturedFrame, bytes: &[u8]) {
     block(out, ENHANCED_PACKET, |out| {
-        out.extend_from_slice(&u32::from(sight.interface).to_le_bytes());
-        out.extend_from_slice(&time(sight.time_ns));
+        out.extend_from_slice(&u32::from(captured.interface).to_le_bytes());
+        out.extend_from_slice(&time(captured.time_ns));
         out.extend_from_slice(&(bytes.len() as u32).to_le_bytes()); // below the snap length
-        out.extend_from_slice(&sight.len_bytes.to_le_bytes());
+        out.extend_from_slice(&captured.len_bytes.to_le_bytes());
         padded(out, bytes);
-        let direction: u32 = match sight.direction {
+        let direction: u32 = match captured.direction {
             Direction::Inbound => 1,
             Direction::Outbound => 2,
         };
         option(out, EPB_FLAGS, &direction.to_le_bytes());
-        if let Some(reason) = sight.dropped {
+        if let Some(reason) = captured.dropped {
             let comment = format!("dropped: {} - {}", reason.name(), reason.meaning());
             option(out, OPT_COMMENT, comment.as_bytes());
         }
@@ -140,9 +140,9 @@ mod tests {
 
     use super::*;
 
-    fn sight(interface: u16, direction: Direction, dropped: Option<DropReason>) -> Sight {
+    fn captured(interface: u16, direction: Direction, dropped: Option<DropReason>) -> CapturedFrame {
         let time_ns = 1_700_000_000_123_456_789;
-        Sight { time_ns, interface, direction, len_bytes: 1514, dropped }
+        CapturedFrame { time_ns, interface, direction, len_bytes: 1514, dropped }
     }
 
     fn value<'a>(options: &'a [PcapNGOption<'a>], code: u16) -> Option<&'a [u8]> {
@@ -155,8 +155,8 @@ mod tests {
         let greeting = b"hello";
         let mut file = greeting.to_vec();
         begin(&mut file, &["vm1".to_owned(), "uplink".to_owned()], 262_144);
-        packet(&mut file, &sight(0, Direction::Inbound, None), &[7; 61]);
-        packet(&mut file, &sight(1, Direction::Outbound, Some(DropReason::RxQueueFull)), &[]);
+        packet(&mut file, &captured(0, Direction::Inbound, None), &[7; 61]);
+        packet(&mut file, &captured(1, Direction::Outbound, Some(DropReason::RxQueueFull)), &[]);
         let known = Statistics { start_ns: 1 << 40, end_ns: (1 << 41) + 5, received: 10, lost: 3 };
         statistics(&mut file, 1, &known);
         let (rest, capture) = parse_pcapng(&file[greeting.len()..]).expect("a sound file");

@@ -148,10 +148,10 @@ impl Stream {
         let mut any = false;
         while self.left > 0
             && self.out.len() < OUT_BYTES_MAX
-            && let Some(sight) = self.capture.pop(&mut self.frame)
+            && let Some(captured) = self.capture.pop(&mut self.frame)
         {
-            pcapng::packet(&mut self.out, &sight, &self.frame);
-            if let Some(written) = self.written.get_mut(usize::from(sight.interface)) {
+            pcapng::packet(&mut self.out, &captured, &self.frame);
+            if let Some(written) = self.written.get_mut(usize::from(captured.interface)) {
                 *written += 1;
             }
             self.left -= 1;

@@ -422,10 +422,10 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         crowded: worker.crowded,
         visits: worker.visits,
         batches: worker.batches,
-        contended: worker.crew.contended,
-        left: worker.crew.left,
-        leased: worker.crew.leased,
-        returned: worker.crew.returned,
+        contended: worker.handoffs.contended,
+        left: worker.handoffs.left,
+        leased: worker.handoffs.leased,
+        returned: worker.handoffs.returned,
         wakes: worker.wakes,
     }
 }

@@ -39,7 +39,7 @@ pub struct ActiveRing {
 
 /// What a port may still cost, as of a round.
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct PortCredit {
     credit: i64,
     round: u64,
     /// Which of its rings is first.
@@ -48,14 +48,14 @@ struct Account {
 
 /// The rings that a worker visits, those of one port side by side. A ring is either here or armed.
 #[derive(Debug, Default)]
-pub struct Rota {
+pub struct DrrScheduler {
     rings: Vec<ActiveRing>,
     /// By port; as many as ever were needed.
-    accounts: Vec<Account>,
+    accounts: Vec<PortCredit>,
     round: u64,
 }
 
-impl Rota {
+impl DrrScheduler {
     /// Adds a ring; true if it was not here.
     pub fn add(&mut self, ring: RingId, now_ns: u64) -> bool {
         let is_of_port = |active: &ActiveRing| active.ring.port == ring.port;
@@ -63,7 +63,7 @@ impl Rota {
             return false;
         }
         if self.accounts.len() <= ring.port.index() {
-            self.accounts.resize(ring.port.index() + 1, Account::default());
+            self.accounts.resize(ring.port.index() + 1, PortCredit::default());
         }
         let behind = self.rings.iter().rposition(is_of_port).map_or(self.rings.len(), |last| last + 1);
         self.rings.insert(behind, ActiveRing { ring, worked_ns: now_ns });
@@ -172,7 +172,7 @@ impl Rota {
 
     /// Visits each ring of the only port once; nobody asks what it costs.
     fn turn_alone(&mut self, port: PortId, now_ns: u64, mut visit: impl FnMut(RingId) -> Visited) -> bool {
-        self.accounts[port.index()] = Account { credit: TURN_COST, round: self.round, first: 0 };
+        self.accounts[port.index()] = PortCredit { credit: TURN_COST, round: self.round, first: 0 };
         let mut worked = false;
         for active in &mut self.rings {
             if visit(active.ring).packets > 0 {
@@ -190,13 +190,13 @@ mod tests {
     #[test]
     fn what_a_port_cost_beside_its_visits_is_taken_off_its_turns() {
         let ring = |port| RingId { port: PortId(port), queue: 0 };
-        let mut rota = Rota::default();
-        assert!([1, 2].iter().all(|port| rota.add(ring(*port), 0)));
-        rota.charge(PortId(2), 10 * TURN_COST as u64);
-        rota.charge(PortId(9), 1); // nothing of it is here
+        let mut scheduler = DrrScheduler::default();
+        assert!([1, 2].iter().all(|port| scheduler.add(ring(*port), 0)));
+        scheduler.charge(PortId(2), 10 * TURN_COST as u64);
+        scheduler.charge(PortId(9), 1); // nothing of it is here
         let mut visits = [0; 3];
         for _ in 0..20 {
-            rota.round(0, |ring| {
+            scheduler.round(0, |ring| {
                 visits[ring.port.index()] += 1;
                 Visited { packets: 1, more: false, cost: 0 }
             });
