@@ -2,7 +2,7 @@
 
 use etherparse::{InternetSlice, Ipv6ExtensionSlice, NetSlice, SlicedPacket, TransportSlice};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, PROTO_TCP, PROTO_UDP, ethertype};
-use lasthop_wire::key::{BRIEF4_WORDS, BRIEF6_WORDS, Brief, extract, field};
+use lasthop_wire::key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey, extract, field};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES};
 use lasthop_wire::{
     HeaderError, Key, Layers, Metadata, Network, Offload, Segmentation, Sum, check_partial, flow_hash,
@@ -86,15 +86,15 @@ fn make_key(case: &Case) {
     }
 }
 
-/// Who has a brief is a usual packet, and its brief says of it what its key says.
+/// Who has a mini key is a usual packet, and its mini key says of it what its key says.
 fn check_briefs(head: &[u8], key: &Key) {
     let is_usual = matches!(key.ip_proto(), PROTO_TCP | PROTO_UDP) && key.get(field::IP_FRAG) == 0;
     let flags = key.get(field::TCP_FLAGS);
-    if let Some(brief) = Brief::<BRIEF4_WORDS>::of(head) {
-        assert_eq!((is_usual, key.ethertype(), u64::from(brief.tcp_flags())), (true, 0x0800, flags));
+    if let Some(mini_key) = MiniKey::<MINI_KEY4_WORDS>::of(head) {
+        assert_eq!((is_usual, key.ethertype(), u64::from(mini_key.tcp_flags())), (true, 0x0800, flags));
     }
-    if let Some(brief) = Brief::<BRIEF6_WORDS>::of(head) {
-        assert_eq!((is_usual, key.ethertype(), u64::from(brief.tcp_flags())), (true, 0x86dd, flags));
+    if let Some(mini_key) = MiniKey::<MINI_KEY6_WORDS>::of(head) {
+        assert_eq!((is_usual, key.ethertype(), u64::from(mini_key.tcp_flags())), (true, 0x86dd, flags));
     }
 }
 

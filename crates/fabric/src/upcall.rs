@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use lasthop_exchange::{RecordReader, RecordWriter, records};
 use lasthop_verdict::{DropReason, IMAGE_BYTES, PortId, Upcall, UpcallReason};
-use lasthop_wire::key::Link;
+use lasthop_wire::key::LinkLayer;
 use lasthop_wire::{Metadata, Offload, Segmentation, Sum};
 
 use crate::Fabric;
@@ -44,15 +44,15 @@ const SECOND_NS: u64 = 1_000_000_000;
 const BURST_DIVISOR: u64 = 10;
 
 /// An EtherType, or more than there are for an Ethernet header.
-fn number_of(link: Link) -> u32 {
+fn number_of(link: LinkLayer) -> u32 {
     match link {
-        Link::Ethernet => u32::MAX,
-        Link::None(ethertype) => u32::from(ethertype),
+        LinkLayer::Ethernet => u32::MAX,
+        LinkLayer::None(ethertype) => u32::from(ethertype),
     }
 }
 
-fn link_of(number: u32) -> Link {
-    u16::try_from(number).map_or(Link::Ethernet, Link::None)
+fn link_of(number: u32) -> LinkLayer {
+    u16::try_from(number).map_or(LinkLayer::Ethernet, LinkLayer::None)
 }
 
 /// What one port may have on the way to the control plane.
@@ -481,7 +481,7 @@ mod tests {
     #[test]
     fn a_record_survives_its_words() {
         for reason in [UpcallReason::Miss, UpcallReason::Action { flow: u32::MAX, step: 0xabcd }] {
-            let link = Link::None(0x894f);
+            let link = LinkLayer::None(0x894f);
             let metadata =
                 Metadata { recirc_id: 1, dp_hash: u32::MAX, priority: 3, mark: 4, in_port: 1023, link };
             let (port, len_bytes) = (PortId(1022), u32::MAX);

@@ -176,14 +176,14 @@ fn put_transport(told: &mut FlowKey, key: &Key) {
 #[cfg(test)]
 mod tests {
     use lasthop_flow::Match;
-    use lasthop_wire::key::Link;
+    use lasthop_wire::key::LinkLayer;
     use proptest::prelude::*;
 
     use super::*;
     use crate::compact::Compact;
 
     const METADATA: Metadata =
-        Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5, link: Link::Ethernet };
+        Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5, link: LinkLayer::Ethernet };
 
     fn frame(bytes: &[&[u8]]) -> Vec<u8> {
         [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], &bytes.concat()].concat()
@@ -229,7 +229,7 @@ mod tests {
         let told = assert_matches(&frame(&[&[0x89, 0x4f], &header])).nsh.expect("a service header");
         assert_eq!((told.flags, told.ttl, told.path), (2, 63, 0x1fe));
         assert_eq!((told.next_proto, told.context), (3, NshContext::Md1([1, 2, 3, 4])));
-        let bare = assert_matches_of(&header, &Metadata { link: Link::None(0x894f), ..METADATA });
+        let bare = assert_matches_of(&header, &Metadata { link: LinkLayer::None(0x894f), ..METADATA });
         assert_eq!((bare.ethernet, bare.ether_type, bare.nsh.is_some()), (None, Some(0x894f), true));
         let cut = assert_matches(&frame(&[&[0x89, 0x4f], &header[..20]]));
         assert_eq!(cut.nsh, Some(Nsh::default()));

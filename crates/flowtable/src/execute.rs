@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_flow::drop_reason;
 use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, Verdicts};
-use lasthop_wire::key::{Link, field};
+use lasthop_wire::key::{LinkLayer, field};
 use lasthop_wire::{Key, Metadata};
 
 use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
@@ -341,7 +341,7 @@ impl Executor<'_> {
         let Some(port) = self.shared.numbers.port(number) else {
             return self.lose(fate, parcel, DropReason::PortGone);
         };
-        if parcel.metadata.link != Link::Ethernet {
+        if parcel.metadata.link != LinkLayer::Ethernet {
             return self.lose(fate, parcel, DropReason::ActionImpossible);
         }
         let Some(image) = self.image(parcel) else {

@@ -27,10 +27,10 @@ impl Secret {
         finish(self.of_pairs(words))
     }
 
-    /// Of a brief of a packet that came in by `port`, which is [`Self::of_word`] of its number.
+    /// Of a mini key of a packet that came in by `port`, which is [`Self::of_word`] of its number.
     #[inline(always)]
-    pub(crate) fn of_brief<const WORDS: usize>(&self, brief: &[u64; WORDS], port: u64) -> u64 {
-        finish(self.of_pairs(brief).wrapping_add(port))
+    pub(crate) fn of_mini_key<const WORDS: usize>(&self, mini_key: &[u64; WORDS], port: u64) -> u64 {
+        finish(self.of_pairs(mini_key).wrapping_add(port))
     }
 
     /// Two words for one multiplication, all multiplications side by side.

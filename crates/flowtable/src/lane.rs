@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
-use lasthop_wire::key::{BRIEF4_WORDS, BRIEF6_WORDS, KEY_WORDS, extract, field};
+use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, extract, field};
 use lasthop_wire::{Key, Metadata};
 
 use crate::bounds::{
@@ -108,8 +108,8 @@ impl Order {
 pub(crate) struct Lane {
     worker: usize,
     /// Of usual packets of IPv4, of those of IPv6, and of all others.
-    four: Cache<BRIEF4_WORDS>,
-    six: Cache<BRIEF6_WORDS>,
+    four: Cache<MINI_KEY4_WORDS>,
+    six: Cache<MINI_KEY6_WORDS>,
     other: Cache<KEY_WORDS>,
     order: Order,
     scope: Scope,

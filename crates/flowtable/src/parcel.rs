@@ -2,7 +2,7 @@
 
 use lasthop_verdict::{DropReason, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
-use lasthop_wire::key::{Link, Offsets, VLAN_PRESENT, extract, field, nsh_field, wide_field};
+use lasthop_wire::key::{LinkLayer, Offsets, VLAN_PRESENT, extract, field, nsh_field, wide_field};
 use lasthop_wire::{Key, Metadata};
 
 use crate::hash::finish;
@@ -14,12 +14,12 @@ const MPLS_BYTES: usize = 4;
 /// "Transparent Ethernet bridging": an Ethernet header follows.
 const ETHERTYPE_ETHERNET: u16 = 0x6558;
 /// Next protocols of a service header (RFC 8300, 2.2) and what they are.
-const NEXT_PROTOCOLS: [(u8, Link); 5] = [
-    (1, Link::None(ETHERTYPE_IPV4)),
-    (2, Link::None(ETHERTYPE_IPV6)),
-    (3, Link::Ethernet),
-    (4, Link::None(ETHERTYPE_NSH)),
-    (5, Link::None(ETHERTYPES_MPLS[0])),
+const NEXT_PROTOCOLS: [(u8, LinkLayer); 5] = [
+    (1, LinkLayer::None(ETHERTYPE_IPV4)),
+    (2, LinkLayer::None(ETHERTYPE_IPV6)),
+    (3, LinkLayer::Ethernet),
+    (4, LinkLayer::None(ETHERTYPE_NSH)),
+    (5, LinkLayer::None(ETHERTYPES_MPLS[0])),
 ];
 /// Where a service header has its next protocol.
 const NEXT_PROTOCOL_AT: usize = 3;
@@ -63,7 +63,7 @@ impl<'a> Parcel<'a> {
     }
 
     pub(crate) fn push_vlan(&mut self, tpid: u16, tci: u16) -> Result<(), DropReason> {
-        if self.metadata.link != Link::Ethernet {
+        if self.metadata.link != LinkLayer::Ethernet {
             return Err(DropReason::ActionImpossible);
         }
         let [[a, b], [c, d]] = [tpid.to_be_bytes(), (tci & !VLAN_PRESENT).to_be_bytes()];
@@ -74,7 +74,7 @@ impl<'a> Parcel<'a> {
     pub(crate) fn pop_vlan(&mut self) -> Result<(), DropReason> {
         let is_tagged =
             matches!(self.header().bytes().get(MACS_BYTES..), Some([0x81, 0, ..] | [0x88, 0xa8, ..]));
-        if self.metadata.link != Link::Ethernet || !is_tagged {
+        if self.metadata.link != LinkLayer::Ethernet || !is_tagged {
             return Ok(());
         }
         self.edit().remove(MACS_BYTES, TAG_BYTES)
@@ -90,7 +90,7 @@ impl<'a> Parcel<'a> {
         self.refuse_gso()?;
         if is_outermost {
             self.edit().insert(0, &entry.to_be_bytes())?;
-            self.metadata.link = Link::None(ethertype);
+            self.metadata.link = LinkLayer::None(ethertype);
             return Ok(());
         }
         let (_, offsets) = self.key();
@@ -108,7 +108,7 @@ impl<'a> Parcel<'a> {
     }
 
     fn put_ethertype(&mut self, offsets: Offsets, ethertype: u16) -> Result<(), DropReason> {
-        if self.metadata.link != Link::Ethernet {
+        if self.metadata.link != LinkLayer::Ethernet {
             return self.begin_with(link_of(ethertype));
         }
         let end = usize::from(offsets.network);
@@ -120,8 +120,8 @@ impl<'a> Parcel<'a> {
 
     /// The packet is one of `link` from here on. Who sent it says what is behind a header that was taken off: an Ethernet header may
     /// be missing, and nobody could do anything with such a frame.
-    fn begin_with(&mut self, link: Link) -> Result<(), DropReason> {
-        if link == Link::Ethernet && (self.header().frame_len_bytes() as usize) < ETHERNET_BYTES {
+    fn begin_with(&mut self, link: LinkLayer) -> Result<(), DropReason> {
+        if link == LinkLayer::Ethernet && (self.header().frame_len_bytes() as usize) < ETHERNET_BYTES {
             return Err(DropReason::TooShort);
         }
         self.metadata.link = link;
@@ -134,24 +134,24 @@ impl<'a> Parcel<'a> {
     }
 
     pub(crate) fn push_ethernet(&mut self, destination: u64, source: u64) -> Result<(), DropReason> {
-        let Link::None(ethertype) = self.metadata.link else { return Err(DropReason::ActionImpossible) };
+        let LinkLayer::None(ethertype) = self.metadata.link else { return Err(DropReason::ActionImpossible) };
         let mut bytes = [0; ETHERNET_BYTES];
         bytes[..6].copy_from_slice(&destination.to_le_bytes()[..6]);
         bytes[6..12].copy_from_slice(&source.to_le_bytes()[..6]);
         bytes[12..].copy_from_slice(&ethertype.to_be_bytes());
         self.edit().insert(0, &bytes)?;
-        self.metadata.link = Link::Ethernet;
+        self.metadata.link = LinkLayer::Ethernet;
         Ok(())
     }
 
     /// Of a packet without tags.
     pub(crate) fn pop_ethernet(&mut self) -> Result<(), DropReason> {
         let (key, offsets) = self.key();
-        if self.metadata.link != Link::Ethernet || usize::from(offsets.network) != ETHERNET_BYTES {
+        if self.metadata.link != LinkLayer::Ethernet || usize::from(offsets.network) != ETHERNET_BYTES {
             return Err(DropReason::ActionImpossible);
         }
         self.edit().remove(0, ETHERNET_BYTES)?;
-        self.metadata.link = Link::None(key.ethertype());
+        self.metadata.link = LinkLayer::None(key.ethertype());
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl<'a> Parcel<'a> {
         let (next, _) = known.ok_or(DropReason::ActionImpossible)?;
         *header.get_mut(NEXT_PROTOCOL_AT).ok_or(DropReason::ActionImpossible)? = *next;
         self.edit().insert(0, header)?;
-        self.metadata.link = Link::None(ETHERTYPE_NSH);
+        self.metadata.link = LinkLayer::None(ETHERTYPE_NSH);
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl<'a> Parcel<'a> {
         let (key, _) = self.key();
         let next = key.get(nsh_field::NEXT_PROTOCOL) as u8;
         let known = NEXT_PROTOCOLS.iter().find(|(number, _)| *number == next);
-        let (Link::None(ETHERTYPE_NSH), Some((_, link))) = (self.metadata.link, known) else {
+        let (LinkLayer::None(ETHERTYPE_NSH), Some((_, link))) = (self.metadata.link, known) else {
             return Err(DropReason::ActionImpossible);
         };
         let words = self.header().bytes().get(1).copied().unwrap_or(0) & 0x3f;
@@ -211,6 +211,6 @@ impl<'a> Parcel<'a> {
 }
 
 /// What a packet without an Ethernet header begins with.
-fn link_of(ethertype: u16) -> Link {
-    if ethertype == ETHERTYPE_ETHERNET { Link::Ethernet } else { Link::None(ethertype) }
+fn link_of(ethertype: u16) -> LinkLayer {
+    if ethertype == ETHERTYPE_ETHERNET { LinkLayer::Ethernet } else { LinkLayer::None(ethertype) }
 }

@@ -8,7 +8,7 @@ use lasthop_wire::headers::{
     ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPES_MPLS,
     IPV6_BYTES, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
 };
-use lasthop_wire::key::{FRAGMENT_LATER, FRAGMENT_NONE, Link, Offsets, extract, field, nsh_field};
+use lasthop_wire::key::{FRAGMENT_LATER, FRAGMENT_NONE, LinkLayer, Offsets, extract, field, nsh_field};
 use lasthop_wire::{Key, Layers, Metadata, Sum, crc32c};
 
 use crate::program::{GROUP_BYTES_MAX, Kind};
@@ -26,7 +26,12 @@ pub(crate) struct Masks {
 }
 
 /// Rewrites `kind` in a packet.
-pub(crate) fn rewrite(header: &mut Header, link: Link, kind: Kind, masks: &Masks) -> Result<(), DropReason> {
+pub(crate) fn rewrite(
+    header: &mut Header,
+    link: LinkLayer,
+    kind: Kind,
+    masks: &Masks,
+) -> Result<(), DropReason> {
     if kind == Kind::Ethernet {
         return ethernet(header, link, masks);
     }
@@ -50,8 +55,8 @@ pub(crate) fn rewrite(header: &mut Header, link: Link, kind: Kind, masks: &Masks
 }
 
 /// The group has the source first, the frame the destination.
-fn ethernet(header: &mut Header, link: Link, masks: &Masks) -> Result<(), DropReason> {
-    if link != Link::Ethernet {
+fn ethernet(header: &mut Header, link: LinkLayer, masks: &Masks) -> Result<(), DropReason> {
+    if link != LinkLayer::Ethernet {
         return Err(DropReason::ActionImpossible);
     }
     let bytes = header.bytes_mut().first_chunk_mut::<12>().ok_or(DropReason::ActionImpossible)?;
@@ -199,11 +204,11 @@ impl Editor<'_> {
         self.follow_addresses(addresses)
     }
 
-    fn ipv6(&mut self, masks: &Masks, link: Link) -> Result<(), DropReason> {
+    fn ipv6(&mut self, masks: &Masks, link: LinkLayer) -> Result<(), DropReason> {
         self.is(ETHERTYPE_IPV6)?;
         let network = self.network;
         // With segments left in a routing header, the destination is not the one that is summed.
-        let layers = (link == Link::Ethernet).then(|| Layers::parse(self.header.bytes()).ok()).flatten();
+        let layers = (link == LinkLayer::Ethernet).then(|| Layers::parse(self.header.bytes()).ok()).flatten();
         let is_routed = layers.is_some_and(|layers| layers.is_source_routed);
         let source = self.change((network + 8, 16), |bytes| apply(bytes, masks, 0))?;
         let destination = self.change((network + 24, 16), |bytes| apply(bytes, masks, 16))?;

@@ -5,11 +5,11 @@
 //!
 //! ```text
 //!   masks of all flows ── or ──> scope ──┐
-//!   header ──> brief or key ────────────and──> hash, what is compared
+//!   header ──> mini key or key ────────────and──> hash, what is compared
 //! ```
 
 use lasthop_wire::Key;
-use lasthop_wire::key::{BRIEF4_WORDS, BRIEF6_WORDS, Brief, KEY_WORDS};
+use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
 use crate::bounds::SCOPE_NARROWS_AFTER;
 use crate::cache::Sought;
@@ -19,8 +19,8 @@ use crate::hash::Secret;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope {
     key: Key,
-    brief4: Brief<BRIEF4_WORDS>,
-    brief6: Brief<BRIEF6_WORDS>,
+    mini_key4: MiniKey<MINI_KEY4_WORDS>,
+    mini_key6: MiniKey<MINI_KEY6_WORDS>,
     /// Number of the change that it came with; never 0.
     time: u16,
     /// What flows do look at, and batches until it becomes that; none if it is.
@@ -37,16 +37,17 @@ impl Default for Scope {
 /// The same for packets of one port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortScope {
-    brief4: Brief<BRIEF4_WORDS>,
-    brief6: Brief<BRIEF6_WORDS>,
+    mini_key4: MiniKey<MINI_KEY4_WORDS>,
+    mini_key6: MiniKey<MINI_KEY6_WORDS>,
     tag: u32,
     hash: u64,
 }
 
 impl Scope {
     fn new(key: Key, time: u16) -> Self {
-        let (brief4, brief6) = (Brief::<BRIEF4_WORDS>::mask_of(&key), Brief::<BRIEF6_WORDS>::mask_of(&key));
-        Self { key, brief4, brief6, time, wanted: key, batches_left: 0 }
+        let (mini_key4, mini_key6) =
+            (MiniKey::<MINI_KEY4_WORDS>::mask_of(&key), MiniKey::<MINI_KEY6_WORDS>::mask_of(&key));
+        Self { key, mini_key4, mini_key6, time, wanted: key, batches_left: 0 }
     }
 
     /// Flows look at these bits from now on. True if what was cached before could be taken for something newer: a number is used
@@ -93,8 +94,8 @@ impl Scope {
     #[inline]
     pub(crate) fn at(&self, port: u16, secret: &Secret) -> PortScope {
         let tag = u32::from(self.time) << 16 | u32::from(port);
-        let hash = secret.of_word(BRIEF6_WORDS, u64::from(port));
-        PortScope { brief4: self.brief4, brief6: self.brief6, tag, hash }
+        let hash = secret.of_word(MINI_KEY6_WORDS, u64::from(port));
+        PortScope { mini_key4: self.mini_key4, mini_key6: self.mini_key6, tag, hash }
     }
 
     /// What counts of a key.
@@ -113,10 +114,10 @@ impl Scope {
 /// What packets are sought by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The brief of IPv4.
+    /// The mini key of IPv4.
     #[default]
     Four,
-    /// The brief of IPv6.
+    /// The mini key of IPv6.
     Six,
     /// The key.
     Other,
@@ -125,8 +126,8 @@ pub(crate) enum Kind {
 /// What is seen of one packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sight {
-    /// What counts of its brief.
-    words: [u64; BRIEF6_WORDS],
+    /// What counts of its mini key.
+    words: [u64; MINI_KEY6_WORDS],
     hash: u64,
     tag: u32,
     pub(crate) tcp_flags: u16,
@@ -138,10 +139,10 @@ impl Sight {
     /// usual; nothing is seen of it then.
     #[inline(always)]
     pub(crate) fn see4(&mut self, head: &[u8], scope: &PortScope, secret: &Secret) -> bool {
-        let Some(whole) = Brief::<BRIEF4_WORDS>::of(head) else { return false };
-        let brief = whole.masked(&scope.brief4);
-        self.words[..BRIEF4_WORDS].copy_from_slice(&brief.0);
-        self.hash = secret.of_brief(&brief.0, scope.hash);
+        let Some(whole) = MiniKey::<MINI_KEY4_WORDS>::of(head) else { return false };
+        let mini_key = whole.masked(&scope.mini_key4);
+        self.words[..MINI_KEY4_WORDS].copy_from_slice(&mini_key.0);
+        self.hash = secret.of_mini_key(&mini_key.0, scope.hash);
         (self.tag, self.tcp_flags, self.kind) = (scope.tag, whole.tcp_flags(), Kind::Four);
         true
     }
@@ -149,9 +150,9 @@ impl Sight {
     /// The same of IPv6.
     #[inline(always)]
     pub(crate) fn see6(&mut self, head: &[u8], scope: &PortScope, secret: &Secret) -> bool {
-        let Some(whole) = Brief::<BRIEF6_WORDS>::of(head) else { return false };
-        self.words = whole.masked(&scope.brief6).0;
-        self.hash = secret.of_brief(&self.words, scope.hash);
+        let Some(whole) = MiniKey::<MINI_KEY6_WORDS>::of(head) else { return false };
+        self.words = whole.masked(&scope.mini_key6).0;
+        self.hash = secret.of_mini_key(&self.words, scope.hash);
         (self.tag, self.tcp_flags, self.kind) = (scope.tag, whole.tcp_flags(), Kind::Six);
         true
     }
@@ -175,13 +176,13 @@ impl Sight {
 
     /// As it is sought if it is usual and of IPv4.
     #[inline(always)]
-    pub(crate) fn four(&self) -> Sought<'_, BRIEF4_WORDS> {
+    pub(crate) fn four(&self) -> Sought<'_, MINI_KEY4_WORDS> {
         Sought { hash: self.hash, tag: self.tag, key: &self.words.as_chunks().0[0] }
     }
 
     /// The same of IPv6.
     #[inline]
-    pub(crate) fn six(&self) -> Sought<'_, BRIEF6_WORDS> {
+    pub(crate) fn six(&self) -> Sought<'_, MINI_KEY6_WORDS> {
         Sought { hash: self.hash, tag: self.tag, key: &self.words }
     }
 

@@ -23,11 +23,11 @@
 //! datapath, ICMP type and code are in the place of ports, the ARP operation in that of the IP protocol, and bit 12 of a
 //! TCI says that there is a tag.
 
-mod brief;
 mod extract;
+mod mini_key;
 
-pub use brief::{BRIEF4_WORDS, BRIEF6_WORDS, Brief};
 pub use extract::{Offsets, extract, ipv6_transport};
+pub use mini_key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
 /// Words of a key.
 pub const KEY_WORDS: usize = 18;
@@ -203,7 +203,7 @@ impl Key {
 
 /// What a packet begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkLayer {
     /// An Ethernet header.
     #[default]
     Ethernet,
@@ -225,7 +225,7 @@ pub struct Metadata {
     /// Where the packet came in.
     pub in_port: u16,
     /// What its bytes begin with.
-    pub link: Link,
+    pub link: LinkLayer,
 }
 
 #[cfg(test)]

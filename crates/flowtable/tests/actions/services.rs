@@ -8,7 +8,7 @@ use lasthop_flow::{
 use lasthop_flowtable::{Flow, FlowModule};
 use lasthop_verdict::{DropReason, Mac};
 use lasthop_wire::Offload;
-use lasthop_wire::key::Link;
+use lasthop_wire::key::LinkLayer;
 use proptest::prelude::*;
 
 use crate::packets::{Net, Spec, any_spec};
@@ -208,7 +208,7 @@ fn the_control_plane_is_told_what_a_packet_begins_with() {
     let on = push(&md1([0, 63], 1, [0; 4]));
     let outcome = outcome(&module(vec![on, Action::Recirc(7)]), &Spec::plain().frame(), Offload::default());
     let (upcall, bytes) = &outcome.upcalls[0];
-    assert_eq!((upcall.metadata.recirc_id, upcall.metadata.link), (7, Link::None(0x894f)));
+    assert_eq!((upcall.metadata.recirc_id, upcall.metadata.link), (7, LinkLayer::None(0x894f)));
     assert_eq!(bytes[24..], Spec::plain().frame());
 }
 

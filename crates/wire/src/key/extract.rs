@@ -4,8 +4,8 @@
 //! absent, and its fields as zero. What lies behind the bytes at hand counts as absent, too.
 
 use super::{
-    ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, Link, Metadata, VLAN_PRESENT, field,
-    nsh_field, wide_field,
+    ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, LinkLayer, Metadata, VLAN_PRESENT,
+    field, nsh_field, wide_field,
 };
 use crate::headers::{
     DESTINATION, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP,
@@ -38,8 +38,8 @@ pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
     key.0[1] = u64::from(metadata.priority) << 32 | u64::from(metadata.mark);
     key.0[2] = u64::from(metadata.in_port) << 48;
     let (ethertype, network) = match metadata.link {
-        Link::Ethernet => ethernet(head, key),
-        Link::None(ethertype) => {
+        LinkLayer::Ethernet => ethernet(head, key),
+        LinkLayer::None(ethertype) => {
             key.put(field::NO_ETHERNET, 1);
             (ethertype, 0)
         }

@@ -14,7 +14,7 @@ use lasthop_flow::{Action, FlowKey, Userspace};
 use lasthop_flowtable::{EXECUTED, Execution, FlowModule, describe};
 use lasthop_verdict::{PortId, UpcallReason};
 use lasthop_wire::Metadata;
-use lasthop_wire::key::Link;
+use lasthop_wire::key::LinkLayer;
 
 use super::adapter::Adapter;
 use super::flows;
@@ -140,10 +140,10 @@ fn metadata(key: &FlowKey) -> Metadata {
 }
 
 /// A key that tells the EtherType and no addresses is of a packet without an Ethernet header.
-fn link(key: &FlowKey) -> Link {
+fn link(key: &FlowKey) -> LinkLayer {
     match (key.ethernet, key.ether_type) {
-        (None, Some(ethertype)) => Link::None(ethertype),
-        _ => Link::Ethernet,
+        (None, Some(ethertype)) => LinkLayer::None(ethertype),
+        _ => LinkLayer::Ethernet,
     }
 }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::key::Field;
 
 const METADATA: Metadata =
-    Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5, link: Link::Ethernet };
+    Metadata { recirc_id: 1, dp_hash: 2, priority: 3, mark: 4, in_port: 5, link: LinkLayer::Ethernet };
 
 fn key_of(head: &[u8]) -> (Key, Offsets) {
     let mut key = Key([u64::MAX; super::super::KEY_WORDS]);
@@ -46,7 +46,7 @@ fn metadata_and_addresses_have_their_places() {
 fn a_packet_without_ethernet_header_has_its_type_from_outside() {
     let bytes = &ipv4_packet(PROTO_UDP, [0, 0], &[0, 1, 0, 2, 0, 8, 0, 0])[14..];
     let mut key = Key::default();
-    let metadata = Metadata { link: Link::None(ETHERTYPE_IPV4), ..METADATA };
+    let metadata = Metadata { link: LinkLayer::None(ETHERTYPE_IPV4), ..METADATA };
     let offsets = extract(bytes, &metadata, &mut key);
     use field::*;
     assert_eq!(fields(&key, [NO_ETHERNET, ETH_DST, ETH_TYPE, TP_SRC, TP_DST]), [1, 0, 0x0800, 1, 2]);

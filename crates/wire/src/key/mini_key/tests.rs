@@ -10,7 +10,7 @@ const METADATA: Metadata = Metadata {
     priority: 3,
     mark: 4,
     in_port: 5,
-    link: super::super::Link::Ethernet,
+    link: super::super::LinkLayer::Ethernet,
 };
 
 fn key_of(head: &[u8]) -> Key {
@@ -19,17 +19,25 @@ fn key_of(head: &[u8]) -> Key {
     key
 }
 
-/// A packet's brief, as it is tested: its key, the key of the masked brief, and TCP flags.
+/// A packet's mini key, as it is tested: its key, the key of the masked mini key, and TCP flags.
 type Told = (Key, Key, u16);
 
 fn told4(head: &[u8], mask: &Key) -> Option<Told> {
-    let brief = Brief::<BRIEF4_WORDS>::of(head)?;
-    Some((key4(brief), key4(brief.masked(&Brief::<BRIEF4_WORDS>::mask_of(mask))), brief.tcp_flags()))
+    let mini_key = MiniKey::<MINI_KEY4_WORDS>::of(head)?;
+    Some((
+        key4(mini_key),
+        key4(mini_key.masked(&MiniKey::<MINI_KEY4_WORDS>::mask_of(mask))),
+        mini_key.tcp_flags(),
+    ))
 }
 
 fn told6(head: &[u8], mask: &Key) -> Option<Told> {
-    let brief = Brief::<BRIEF6_WORDS>::of(head)?;
-    Some((key6(brief), key6(brief.masked(&Brief::<BRIEF6_WORDS>::mask_of(mask))), brief.tcp_flags()))
+    let mini_key = MiniKey::<MINI_KEY6_WORDS>::of(head)?;
+    Some((
+        key6(mini_key),
+        key6(mini_key.masked(&MiniKey::<MINI_KEY6_WORDS>::mask_of(mask))),
+        mini_key.tcp_flags(),
+    ))
 }
 
 fn link_key([first, second]: [u64; 2]) -> Key {
@@ -42,8 +50,8 @@ fn link_key([first, second]: [u64; 2]) -> Key {
     key
 }
 
-fn key4(brief: Brief<BRIEF4_WORDS>) -> Key {
-    let [first, second, third, fourth] = brief.0.map(u64::swap_bytes);
+fn key4(mini_key: MiniKey<MINI_KEY4_WORDS>) -> Key {
+    let [first, second, third, fourth] = mini_key.0.map(u64::swap_bytes);
     let mut key = link_key([first, second]);
     key.put(field::ETH_TYPE, 0x0800);
     key.put(field::IP_TOS, second & 0xff);
@@ -55,8 +63,8 @@ fn key4(brief: Brief<BRIEF4_WORDS>) -> Key {
     key
 }
 
-fn key6(brief: Brief<BRIEF6_WORDS>) -> Key {
-    let [first, second, addresses @ .., seventh, eighth] = brief.0.map(u64::swap_bytes);
+fn key6(mini_key: MiniKey<MINI_KEY6_WORDS>) -> Key {
+    let [first, second, addresses @ .., seventh, eighth] = mini_key.0.map(u64::swap_bytes);
     let mut key = link_key([first, second]);
     key.put(field::ETH_TYPE, 0x86dd);
     key.put(field::IP_PROTO, second >> 8 & 0xff);
@@ -105,7 +113,7 @@ fn check(packet: &[u8], mask: &Key, told: Option<Told>) -> Result<(), TestCaseEr
     let key = key_of(packet);
     prop_assert_eq!(whole, key);
     prop_assert_eq!(u64::from(flags), key.get(field::TCP_FLAGS));
-    // The masked brief keeps all bits of the key that the mask has.
+    // The masked mini key keeps all bits of the key that the mask has.
     prop_assert_eq!(masked.masked(mask), key.masked(mask));
     Ok(())
 }
@@ -123,11 +131,11 @@ proptest! {
 }
 
 fn has_brief4(head: &[u8]) -> bool {
-    Brief::<BRIEF4_WORDS>::of(head).is_some()
+    MiniKey::<MINI_KEY4_WORDS>::of(head).is_some()
 }
 
 fn has_brief6(head: &[u8]) -> bool {
-    Brief::<BRIEF6_WORDS>::of(head).is_some()
+    MiniKey::<MINI_KEY6_WORDS>::of(head).is_some()
 }
 
 fn changed(packet: &[u8], (at, byte): (usize, u8)) -> Vec<u8> {

@@ -22,10 +22,10 @@
 use super::{Key, VLAN_PRESENT, field, wide_field};
 use crate::headers::{IPV4_BYTES_MIN, IPV6_BYTES, PROTO_TCP, PROTO_UDP, TCP_BYTES_MIN};
 
-/// Words of a brief of IPv4, and of one of IPv6.
-pub const BRIEF4_WORDS: usize = 4;
-/// See [`BRIEF4_WORDS`].
-pub const BRIEF6_WORDS: usize = 8;
+/// Words of a mini key of IPv4, and of one of IPv6.
+pub const MINI_KEY4_WORDS: usize = 4;
+/// See [`MINI_KEY4_WORDS`].
+pub const MINI_KEY6_WORDS: usize = 8;
 
 /// What a packet has up to a UDP header.
 const WINDOW4_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES_MIN + UDP_BYTES;
@@ -42,9 +42,9 @@ const PLAIN_IPV6: u64 = 0x60_dd_86;
 
 /// A usual packet's key; or, as a mask, which of its bits count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Brief<const WORDS: usize>(pub [u64; WORDS]);
+pub struct MiniKey<const WORDS: usize>(pub [u64; WORDS]);
 
-impl<const WORDS: usize> Brief<WORDS> {
+impl<const WORDS: usize> MiniKey<WORDS> {
     /// The bits that `mask` has set.
     #[inline(always)]
     #[must_use]
@@ -53,8 +53,8 @@ impl<const WORDS: usize> Brief<WORDS> {
     }
 }
 
-impl Brief<BRIEF4_WORDS> {
-    /// Of the packet that starts with `head`; `None` if it is not a usual one of IPv4. Two packets that have briefs have the same brief
+impl MiniKey<MINI_KEY4_WORDS> {
+    /// Of the packet that starts with `head`; `None` if it is not a usual one of IPv4. Two packets that have mini keys have the same mini key
     /// if, and only if, [`super::extract`] gives them the same key for the same metadata.
     #[inline(always)]
     #[must_use]
@@ -94,7 +94,7 @@ impl Brief<BRIEF4_WORDS> {
     }
 }
 
-impl Brief<BRIEF6_WORDS> {
+impl MiniKey<MINI_KEY6_WORDS> {
     /// As that of IPv4.
     #[inline(always)]
     #[must_use]
@@ -139,7 +139,7 @@ fn load<const BYTES: usize>(window: &[u8; BYTES], at: usize) -> u64 {
     window[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// What a frame's addresses and tag are in a brief; and the frame, of which everything behind them is where it is in one without tag.
+/// What a frame's addresses and tag are in a mini key; and the frame, of which everything behind them is where it is in one without tag.
 #[inline(always)]
 fn link(head: &[u8]) -> Option<([u64; 2], &[u8])> {
     let window: &[u8; 16] = head.first_chunk()?;
