@@ -31,14 +31,14 @@ pub const SIX_ENTRIES: RangeInclusive<usize> = 1 << 12..=1 << 16;
 /// The same of all other packets, three cache lines each.
 pub const OTHER_ENTRIES: RangeInclusive<usize> = 1 << 11..=1 << 13;
 /// Batches until what flows do not look at any more does not count in the caches: what is in them becomes worthless then.
-pub const SCOPE_NARROWS_AFTER: u32 = 16_384;
+pub const UNION_NARROWS_AFTER: u32 = 16_384;
 /// Of packets that would replace a living entry of the cache, one in so many does: what comes once leaves alone what comes
 /// often.
 pub const CACHE_REPLACE_ONE_IN: u64 = 8;
 /// Buckets that a key may be in: its home and the ones behind it.
 pub const PROBES_MAX: usize = 8;
 /// Masks of those most used, in which packets are looked up side by side while the cache knows few of them.
-pub const MASKS_FORESEEN: usize = 4;
+pub const BATCH_LOOKUP_MASKS: usize = 4;
 /// A mask is among them if it finds one packet for so many that the one used most does.
 pub const LIKELY_SHARE: u32 = 16;
 /// Batches that go by the cache whatever it knows: one in so many, to see whether it helps again.

@@ -58,7 +58,7 @@ pub(crate) struct Cache<const KEY: usize> {
 
 /// Where an entry is: its first word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(usize);
+pub(crate) struct CacheSlot(usize);
 
 impl<const KEY: usize> Cache<KEY> {
     const ENTRY_WORDS: usize = (HEAD_WORDS + KEY).next_multiple_of(LINE_WORDS);
@@ -94,15 +94,15 @@ impl<const KEY: usize> Cache<KEY> {
     }
 
     #[inline(always)]
-    fn places(&self, hash: u64) -> [Place; 2] {
+    fn places(&self, hash: u64) -> [CacheSlot; 2] {
         let first = hash as usize & self.mask;
         // Another one, whatever the bits are.
         let second = first ^ ((hash >> 32) as usize | 1) & self.mask;
-        [first, second].map(|entry| Place(self.start + entry * Self::ENTRY_WORDS))
+        [first, second].map(|entry| CacheSlot(self.start + entry * Self::ENTRY_WORDS))
     }
 
     #[inline(always)]
-    fn entry(&self, place: Place) -> &[u64] {
+    fn entry(&self, place: CacheSlot) -> &[u64] {
         &self.words[place.0..place.0 + HEAD_WORDS + KEY]
     }
 
@@ -124,7 +124,7 @@ impl<const KEY: usize> Cache<KEY> {
 
     /// What is known of what is sought.
     #[inline(always)]
-    pub(crate) fn find(&self, sought: Sought<'_, KEY>) -> Option<(Place, Hit)> {
+    pub(crate) fn find(&self, sought: Sought<'_, KEY>) -> Option<(CacheSlot, Hit)> {
         let [first, second] = self.places(sought.hash);
         let entry = self.entry(first);
         if is_it(entry, sought) {
@@ -136,11 +136,11 @@ impl<const KEY: usize> Cache<KEY> {
 
     /// Where a key would go, and whether somebody else's entry is there.
     #[inline]
-    pub(crate) fn vacancy(&self, sought: Sought<'_, KEY>) -> (Place, bool) {
+    pub(crate) fn vacancy(&self, sought: Sought<'_, KEY>) -> (CacheSlot, bool) {
         let places = self.places(sought.hash);
         let time = |tag: u32| tag >> TIME_SHIFT;
         let is_empty =
-            |place: &&Place| time((self.entry(**place)[2] >> TAG_SHIFT) as u32) != time(sought.tag);
+            |place: &&CacheSlot| time((self.entry(**place)[2] >> TAG_SHIFT) as u32) != time(sought.tag);
         match places.iter().find(is_empty) {
             Some(place) => (*place, false),
             None => (places[(sought.hash >> 63) as usize], true),
@@ -149,7 +149,7 @@ impl<const KEY: usize> Cache<KEY> {
 
     /// Enters what is known of a key.
     #[inline]
-    pub(crate) fn put(&mut self, place: Place, sought: Sought<'_, KEY>, hit: Hit) {
+    pub(crate) fn put(&mut self, place: CacheSlot, sought: Sought<'_, KEY>, hit: Hit) {
         let entry = &mut self.words[place.0..place.0 + HEAD_WORDS + KEY];
         entry[2] = u64::from(sought.tag) << TAG_SHIFT;
         entry[HEAD_WORDS..].copy_from_slice(sought.key);
@@ -158,7 +158,7 @@ impl<const KEY: usize> Cache<KEY> {
 
     /// Enters what is known now of the key that is there.
     #[inline]
-    pub(crate) fn renew(&mut self, place: Place, hit: Hit) {
+    pub(crate) fn renew(&mut self, place: CacheSlot, hit: Hit) {
         let entry = &mut self.words[place.0..place.0 + HEAD_WORDS];
         entry[0] = u64::from(hit.generation) << 32 | u64::from(hit.flow);
         (entry[1], entry[3]) = (hit.version, hit.program);
@@ -166,7 +166,7 @@ impl<const KEY: usize> Cache<KEY> {
     }
 
     /// Forgets an entry.
-    pub(crate) fn remove(&mut self, place: Place) {
+    pub(crate) fn remove(&mut self, place: CacheSlot) {
         self.words[place.0 + 2] = 0;
     }
 }
@@ -230,7 +230,7 @@ mod tests {
         let wanted = (0..100).take_while(|_| cache.crowd_out()).count();
         assert_eq!((wanted, cache.is_grown()), (8 + 16, true));
         let places = (0..64).flat_map(|hash| cache.places(hash)).collect::<Vec<_>>();
-        let is_line = |place: &Place| cache.words[place.0..].as_ptr().addr().is_multiple_of(64);
+        let is_line = |place: &CacheSlot| cache.words[place.0..].as_ptr().addr().is_multiple_of(64);
         assert!(places.iter().all(is_line));
         let different = places.iter().map(|place| place.0).collect::<std::collections::HashSet<_>>();
         assert_eq!(different.len(), 32);

@@ -1,7 +1,7 @@
 //! What is decided on a batch: look-ups, actions.
 //!
 //! ```text
-//!   caches help       all packets: sight ─> lines of the cache come in     each: cache, or key ─> caches, masks ─> actions
+//!   caches help       all packets: cache_key ─> lines of the cache come in     each: cache, or key ─> caches, masks ─> actions
 //!   caches do not     all packets: key ─> masks side by side               each: ─> actions
 //! ```
 
@@ -12,10 +12,10 @@ use lasthop_wire::key::{extract, field};
 use lasthop_wire::{Key, Metadata};
 
 use crate::cache::Hit;
+use crate::cache_key::{CacheKey, Kind};
 use crate::execute::Executor;
-use crate::marks::Mark;
 use crate::module::{FlowModule, Own};
-use crate::sight::{Kind, Sight};
+use crate::pending_filter::FilterKey;
 
 impl FlowModule {
     /// Decides by flows about packets of a port with a number.
@@ -27,56 +27,56 @@ impl FlowModule {
         verdicts: &mut Verdicts,
     ) {
         let shared = &*self.table.shared;
-        let Own { lane, sights, keys } = own;
+        let Own { lane, cache_keys, keys } = own;
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let metadata = Metadata { in_port: number, ..Metadata::default() };
         lane.begin(shared);
         let is_warm = lane.is_warm();
         if is_warm {
-            lane.behold(shared, (headers, &metadata), (sights, keys));
+            lane.prepare_batch(shared, (headers, &metadata), (cache_keys, keys));
         } else {
-            lane.foresee(shared, extract_all(headers, &metadata, keys));
+            lane.batch_lookup(shared, extract_all(headers, &metadata, keys));
         }
         let port = batch.port;
         let (meters, may_hold) = (&self.table.meters, !self.is_uplink(port));
         let origin = self.origin.load(Ordering::Relaxed);
         let mut executor = Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold };
         match is_warm {
-            true => self.go_by_caches(&mut executor, batch, &metadata, (sights, keys)),
-            false => self.go_by_foresight(&mut executor, batch, &metadata, keys),
+            true => self.decide_by_caches(&mut executor, batch, &metadata, (cache_keys, keys)),
+            false => self.decide_by_batch_lookup(&mut executor, batch, &metadata, keys),
         }
         lane.finish(shared, &self.table.meters, now_ns);
     }
 
     #[inline]
-    fn go_by_caches(
+    fn decide_by_caches(
         &self,
         executor: &mut Executor<'_>,
         batch: &Batch<'_>,
         metadata: &Metadata,
-        (sights, counted): (&[Sight; BATCH_PACKETS_MAX], &[Key; BATCH_PACKETS_MAX]),
+        (cache_keys, counted): (&[CacheKey; BATCH_PACKETS_MAX], &[Key; BATCH_PACKETS_MAX]),
     ) {
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let mut packet = 0;
-        while let (Some(header), Some(sight)) = (headers.get(packet), sights.get(packet)) {
-            if sight.kind == Kind::Four {
-                let sent = executor.send_known(&headers[packet..], &sights[packet..], packet);
+        while let (Some(header), Some(cache_key)) = (headers.get(packet), cache_keys.get(packet)) {
+            if cache_key.kind == Kind::Four {
+                let sent = executor.send_known(&headers[packet..], &cache_keys[packet..], packet);
                 packet += sent;
                 if sent > 0 {
                     continue;
                 }
             }
-            let is_clear = executor.lane.pending.is_clear(sight);
-            let hit = if is_clear { executor.lane.known(sight, &counted[packet]) } else { None };
+            let is_clear = executor.lane.pending.is_clear(cache_key);
+            let hit = if is_clear { executor.lane.known(cache_key, &counted[packet]) } else { None };
             match hit {
-                Some(hit) => executor.act(packet, header, sight.tcp_flags, hit, metadata),
-                None => self.act_at_length(executor, (batch, packet), sight, metadata),
+                Some(hit) => executor.act(packet, header, cache_key.tcp_flags, hit, metadata),
+                None => self.act_at_length(executor, (batch, packet), cache_key, metadata),
             }
             packet += 1;
         }
     }
 
-    fn go_by_foresight(
+    fn decide_by_batch_lookup(
         &self,
         executor: &mut Executor<'_>,
         batch: &Batch<'_>,
@@ -84,8 +84,8 @@ impl FlowModule {
         keys: &[Key; BATCH_PACKETS_MAX],
     ) {
         for (packet, key) in keys.iter().enumerate().take(batch.headers.len()) {
-            let hit = executor.look_up_foreseen(packet, key);
-            self.act_or_ask(executor, (batch, packet), (key, Mark::Unseen), hit, metadata);
+            let hit = executor.look_up_in_batch(packet, key);
+            self.act_or_upcall(executor, (batch, packet), (key, FilterKey::Unseen), hit, metadata);
         }
     }
 
@@ -95,21 +95,21 @@ impl FlowModule {
         &self,
         executor: &mut Executor<'_>,
         (batch, packet): (&Batch<'_>, usize),
-        sight: &Sight,
+        cache_key: &CacheKey,
         metadata: &Metadata,
     ) {
         let mut key = Key::default();
         extract(batch.headers[packet].bytes(), metadata, &mut key);
-        let hit = executor.look_up(&key, Some(sight));
-        self.act_or_ask(executor, (batch, packet), (&key, Mark::of(sight)), hit, metadata);
+        let hit = executor.look_up(&key, Some(cache_key));
+        self.act_or_upcall(executor, (batch, packet), (&key, FilterKey::of(cache_key)), hit, metadata);
     }
 
     /// Does what the flow of a packet says, or what is to be done with packets that have none.
-    fn act_or_ask(
+    fn act_or_upcall(
         &self,
         executor: &mut Executor<'_>,
         (batch, packet): (&Batch<'_>, usize),
-        (key, mark): (&Key, Mark),
+        (key, filter_key): (&Key, FilterKey),
         hit: Option<Hit>,
         metadata: &Metadata,
     ) {
@@ -118,7 +118,7 @@ impl FlowModule {
         match hit {
             Some(hit) => executor.act(packet, header, tcp_flags, hit, metadata),
             None if self.is_asked.load(Ordering::Relaxed) => {
-                executor.miss(packet, header, (key, mark), *metadata)
+                executor.miss(packet, header, (key, filter_key), *metadata)
             }
             // What a control plane that is gone had of the flow may be with the next one.
             None if executor.lane.pending.overtake(&shared.tickets, shared.secret.of_key(key)) => {

@@ -7,18 +7,18 @@ use lasthop_verdict::{DropReason, Header, Output, PortId, Upcall, UpcallReason, 
 use lasthop_wire::key::{LinkLayer, field};
 use lasthop_wire::{Key, Metadata};
 
+use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
 use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
+use crate::cache_key::CacheKey;
 use crate::executions::Execution;
 use crate::lane::Lane;
-use crate::marks::Mark;
 use crate::meter::Meters;
-use crate::parcel::{ETHERNET_BYTES, EVERYTHING, Parcel};
 use crate::pending::{Ticket, Turn};
+use crate::pending_filter::FilterKey;
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
-use crate::sight::Sight;
 use crate::slot::tag_of;
 use crate::stats::{Counted, EntryId};
 
@@ -41,17 +41,17 @@ pub(crate) struct Executor<'a> {
 }
 
 /// What is done with a packet.
-enum Todo<'a> {
+enum ActionSource<'a> {
     /// The control plane is asked; the hash of its key, and how others of its flow are known.
-    Ask(u64, Mark),
+    Upcall(u64, FilterKey),
     /// The actions of its flow, and the flow's tag.
-    Follow(u64, u32),
+    Flow(u64, u32),
     /// Actions of no flow, and what is told in the place of one.
-    Obey(&'a [AtomicU64], u32),
+    Execute(&'a [AtomicU64], u32),
 }
 
 /// What becomes of one packet and its copies.
-struct Fate {
+struct ActionResult {
     /// Copies that went somewhere.
     sent: u32,
     /// Why one that should have did not; said to the verdicts already if there is one that did.
@@ -85,24 +85,24 @@ impl Executor<'_> {
     /// Does what a program says, which is that of a flow with this tag.
     #[inline(never)]
     fn act_by(&mut self, packet: usize, header: &Header, metadata: &Metadata, flow: (u64, u32)) {
-        self.act_at_length(Parcel::new(packet, header, *metadata), Todo::Follow(flow.0, flow.1));
+        self.act_at_length(ActionPacket::new(packet, header, *metadata), ActionSource::Flow(flow.0, flow.1));
     }
 
     /// Sends usual packets of IPv4, of which the first is number `first`, whose flows the cache knows at once and that say no more than where
     /// to, up to one that is different. How many.
     // By itself, so that what the cache knows stays in registers: what is written in words and read back in pairs of them is waited for.
     #[inline(never)]
-    pub(crate) fn send_known(&mut self, headers: &[Header], sights: &[Sight], first: usize) -> usize {
+    pub(crate) fn send_known(&mut self, headers: &[Header], cache_keys: &[CacheKey], first: usize) -> usize {
         let (lane, shared, now_ns) = (&*self.lane, self.shared, self.now_ns);
         let Some(stock) = shared.stats.of(lane.worker()) else { return 0 };
         let is_any_behind = lane.pending.is_any();
         let mut packet = first;
-        for (header, sight) in headers.iter().zip(sights) {
-            if is_any_behind && !lane.pending.is_clear(sight) {
+        for (header, cache_key) in headers.iter().zip(cache_keys) {
+            if is_any_behind && !lane.pending.is_clear(cache_key) {
                 break;
             }
-            let Some(hit) = lane.known4(sight) else { break };
-            let (len_bytes, tcp_flags) = (header.frame_len_bytes(), sight.tcp_flags);
+            let Some(hit) = lane.known4(cache_key) else { break };
+            let (len_bytes, tcp_flags) = (header.frame_len_bytes(), cache_key.tcp_flags);
             let step = Step(hit.program);
             let counted = Counted { len_bytes, tcp_flags, now_ns };
             if !step.is(Code::Output) || !stock.count(EntryId::of(hit.stats), counted) {
@@ -117,13 +117,13 @@ impl Executor<'_> {
 
     /// The flow of a packet, which may have been beheld; none if there is none, or if the packet has to go to the control plane
     /// behind others.
-    pub(crate) fn look_up(&mut self, key: &Key, sight: Option<&Sight>) -> Option<Hit> {
-        self.in_turn(key, |lane, shared| lane.look_up(shared, key, sight))
+    pub(crate) fn look_up(&mut self, key: &Key, cache_key: Option<&CacheKey>) -> Option<Hit> {
+        self.in_turn(key, |lane, shared| lane.look_up(shared, key, cache_key))
     }
 
     /// As [`Self::look_up`], of a packet that was looked up together with the others.
-    pub(crate) fn look_up_foreseen(&mut self, packet: usize, key: &Key) -> Option<Hit> {
-        self.in_turn(key, |lane, shared| lane.look_up_foreseen(shared, packet, key))
+    pub(crate) fn look_up_in_batch(&mut self, packet: usize, key: &Key) -> Option<Hit> {
+        self.in_turn(key, |lane, shared| lane.look_up_in_batch(shared, packet, key))
     }
 
     /// The flow that `find` finds for a packet, unless the packet has to go to the control plane behind others of its flow.
@@ -150,17 +150,20 @@ impl Executor<'_> {
         &mut self,
         packet: usize,
         header: &Header,
-        (key, mark): (&Key, Mark),
+        (key, filter_key): (&Key, FilterKey),
         metadata: Metadata,
     ) {
-        let todo = Todo::Ask(self.shared.secret.of_key(key), mark);
-        self.act_at_length(Parcel::new(packet, header, metadata), todo);
+        let source = ActionSource::Upcall(self.shared.secret.of_key(key), filter_key);
+        self.act_at_length(ActionPacket::new(packet, header, metadata), source);
     }
 
     /// Does what the control plane says, to a packet of its own.
-    pub(crate) fn obey(&mut self, packet: usize, header: &Header, execution: &Execution) {
+    pub(crate) fn execute(&mut self, packet: usize, header: &Header, execution: &Execution) {
         let Execution { metadata, program, number } = execution;
-        self.act_at_length(Parcel::new(packet, header, *metadata), Todo::Obey(program, *number));
+        self.act_at_length(
+            ActionPacket::new(packet, header, *metadata),
+            ActionSource::Execute(program, *number),
+        );
     }
 
     #[inline]
@@ -171,8 +174,8 @@ impl Executor<'_> {
     }
 
     #[inline(never)]
-    fn act_at_length(&mut self, mut parcel: Parcel<'_>, todo: Todo<'_>) {
-        let mut fate = Fate {
+    fn act_at_length(&mut self, mut copy: ActionPacket<'_>, source: ActionSource<'_>) {
+        let mut result = ActionResult {
             sent: 0,
             why: DropReason::FlowDrop,
             is_said: false,
@@ -180,66 +183,73 @@ impl Executor<'_> {
             recirculations: RECIRCULATIONS_MAX,
             depth: DEPTH_MAX,
         };
-        self.follow(&mut fate, &mut parcel, todo);
-        if fate.sent == 0 && !fate.is_said {
-            self.verdicts.drop_packet(usize::from(parcel.packet), fate.why);
+        self.follow(&mut result, &mut copy, source);
+        if result.sent == 0 && !result.is_said {
+            self.verdicts.drop_packet(usize::from(copy.packet), result.why);
         }
     }
 
-    fn follow(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, todo: Todo<'_>) {
+    fn follow(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>, source: ActionSource<'_>) {
         let shared = self.shared;
-        let done = match todo {
-            Todo::Ask(hash, mark) => return self.ask(fate, parcel, (hash, mark)),
-            Todo::Obey(words, number) => self.list(fate, parcel, words, number),
-            Todo::Follow(program, tag) => match Step(program).place() {
-                Some((place, len)) => self.list(fate, parcel, shared.arena.words(place, len), tag),
-                None => self.list(fate, parcel, &[AtomicU64::new(program)], tag),
+        let done = match source {
+            ActionSource::Upcall(hash, filter_key) => {
+                return self.upcall_for_miss(result, copy, (hash, filter_key));
+            }
+            ActionSource::Execute(words, number) => self.list(result, copy, words, number),
+            ActionSource::Flow(program, tag) => match Step(program).place() {
+                Some((place, len)) => self.list(result, copy, shared.arena.words(place, len), tag),
+                None => self.list(result, copy, &[AtomicU64::new(program)], tag),
             },
         };
         if let Err(reason) = done {
-            fate.why = reason;
+            result.why = reason;
         }
     }
 
-    fn ask(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, (hash, mark): (u64, Mark)) {
-        match self.lane.pending.enter(&self.shared.tickets, (self.port, hash, mark), self.now_ns) {
+    fn upcall_for_miss(
+        &mut self,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
+        (hash, filter_key): (u64, FilterKey),
+    ) {
+        match self.lane.pending.enter(&self.shared.tickets, (self.port, hash, filter_key), self.now_ns) {
             Some(ticket) => {
                 if self.may_hold && self.lane.pending.is_crowded(self.port, hash) {
                     self.verdicts.hold();
                 }
-                self.upcall(fate, parcel, UpcallReason::Miss, ticket);
+                self.upcall(result, copy, UpcallReason::Miss, ticket);
             }
-            None => self.lose(fate, parcel, DropReason::OutOfOrder),
+            None => self.lose(result, copy, DropReason::OutOfOrder),
         }
     }
 
     /// Does a list; an error ends it, and all that it is part of up to the next copy.
     fn list(
         &mut self,
-        fate: &mut Fate,
-        parcel: &mut Parcel<'_>,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
         words: &[AtomicU64],
         flow: u32,
     ) -> Result<(), DropReason> {
-        fate.depth = fate.depth.checked_sub(1).ok_or(DropReason::ActionBudget)?;
-        let done = self.steps(fate, parcel, words, flow);
-        fate.depth += 1;
+        result.depth = result.depth.checked_sub(1).ok_or(DropReason::ActionBudget)?;
+        let done = self.steps(result, copy, words, flow);
+        result.depth += 1;
         done
     }
 
     fn steps(
         &mut self,
-        fate: &mut Fate,
-        parcel: &mut Parcel<'_>,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
         words: &[AtomicU64],
         flow: u32,
     ) -> Result<(), DropReason> {
         let mut at = 0;
         while let Some(word) = words.get(at) {
-            fate.steps = fate.steps.checked_sub(1).ok_or(DropReason::ActionBudget)?;
+            result.steps = result.steps.checked_sub(1).ok_or(DropReason::ActionBudget)?;
             let step = Step(word.load(Ordering::Relaxed));
             let rest = words.get(at + 1..).unwrap_or_default();
-            at += 1 + self.step(fate, parcel, (step, rest), flow)?;
+            at += 1 + self.step(result, copy, (step, rest), flow)?;
         }
         Ok(())
     }
@@ -247,114 +257,126 @@ impl Executor<'_> {
     /// Does a step; how many words behind it are its own.
     fn step(
         &mut self,
-        fate: &mut Fate,
-        parcel: &mut Parcel<'_>,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
         (step, rest): (Step, &[AtomicU64]),
         flow: u32,
     ) -> Result<usize, DropReason> {
         let number = |shift, bits| step.operand(shift, bits);
         match step.code() {
             Code::End | Code::Long => {}
-            Code::Output => self.output(fate, parcel, number(0, 16) as u16),
+            Code::Output => self.output(result, copy, number(0, 16) as u16),
             Code::Userspace => {
                 let reason = UpcallReason::Action { flow, step: number(0, 16) as u16 };
-                self.upcall(fate, parcel, reason, Ticket::NONE);
+                self.upcall(result, copy, reason, Ticket::NONE);
             }
-            Code::Recirc => self.recirculate(fate, parcel.clone(), number(0, 32) as u32),
-            Code::Priority => return Ok(set_masked(&mut parcel.metadata.priority, rest)),
-            Code::Mark => return Ok(set_masked(&mut parcel.metadata.mark, rest)),
-            Code::Rewrite => return rewrite_by(parcel, step, rest),
-            Code::PushVlan => parcel.push_vlan(number(0, 16) as u16, number(16, 16) as u16)?,
-            Code::PopVlan => parcel.pop_vlan()?,
+            Code::Recirc => self.recirculate(result, copy.clone(), number(0, 32) as u32),
+            Code::Priority => return Ok(set_masked(&mut copy.metadata.priority, rest)),
+            Code::Mark => return Ok(set_masked(&mut copy.metadata.mark, rest)),
+            Code::Rewrite => return rewrite_by(copy, step, rest),
+            Code::PushVlan => copy.push_vlan(number(0, 16) as u16, number(16, 16) as u16)?,
+            Code::PopVlan => copy.pop_vlan()?,
             Code::Hash => {
                 let secret = self.shared.secret.of_word(0, 0);
-                parcel.metadata.dp_hash = parcel.flow_hash(secret, number(0, 32) as u32, number(32, 1) == 1);
+                copy.metadata.dp_hash = copy.flow_hash(secret, number(0, 32) as u32, number(32, 1) == 1);
             }
-            Code::Sample => return Ok(self.sample(fate, parcel, (step, rest), flow)),
+            Code::Sample => return Ok(self.sample(result, copy, (step, rest), flow)),
             Code::Clone => {
                 let len = number(0, 20) as usize;
-                self.copy(fate, parcel, rest.get(..len).unwrap_or_default(), flow);
+                self.run_on_clone(result, copy, rest.get(..len).unwrap_or_default(), flow);
                 return Ok(len);
             }
-            Code::Truncate => parcel.truncate_len_bytes = (number(0, 32) as u32).max(TRUNCATED_BYTES_MIN),
+            Code::Truncate => copy.truncate_len_bytes = (number(0, 32) as u32).max(TRUNCATED_BYTES_MIN),
             Code::Meter => {
-                let len_bytes = parcel.header().frame_len_bytes();
+                let len_bytes = copy.header().frame_len_bytes();
                 if !self.lane.borrows.pass(self.meters, number(0, 32) as u32, len_bytes, self.now_ns) {
                     return Err(DropReason::MeterExceeded);
                 }
             }
-            Code::CheckLength => return self.check_length(fate, parcel, (step, rest), flow),
+            Code::CheckLength => return self.check_length(result, copy, (step, rest), flow),
             Code::PushMpls => {
-                parcel.push_mpls(number(0, 32) as u32, number(32, 16) as u16, number(48, 1) == 1)?;
+                copy.push_mpls(number(0, 32) as u32, number(32, 16) as u16, number(48, 1) == 1)?;
             }
-            Code::PopMpls => parcel.pop_mpls(number(0, 16) as u16)?,
+            Code::PopMpls => copy.pop_mpls(number(0, 16) as u16)?,
             Code::PushEthernet => {
-                parcel.push_ethernet(load(rest, 0), load(rest, 1))?;
+                copy.push_ethernet(load(rest, 0), load(rest, 1))?;
                 return Ok(2);
             }
-            Code::PopEthernet => parcel.pop_ethernet()?,
+            Code::PopEthernet => copy.pop_ethernet()?,
             Code::Drop => return Err(drop_reason(number(0, 32) as u32)),
-            Code::PushNsh => return push_nsh_by(parcel, step, rest),
-            Code::PopNsh => parcel.pop_nsh()?,
+            Code::PushNsh => return push_nsh_by(copy, step, rest),
+            Code::PopNsh => copy.pop_nsh()?,
         }
         Ok(0)
     }
 
     /// A list of which the packet itself sees nothing.
-    fn copy(&mut self, fate: &mut Fate, parcel: &Parcel<'_>, words: &[AtomicU64], flow: u32) {
-        if let Err(reason) = self.list(fate, &mut parcel.clone(), words, flow) {
-            fate.why = reason;
+    fn run_on_clone(
+        &mut self,
+        result: &mut ActionResult,
+        copy: &ActionPacket<'_>,
+        words: &[AtomicU64],
+        flow: u32,
+    ) {
+        if let Err(reason) = self.list(result, &mut copy.clone(), words, flow) {
+            result.why = reason;
         }
     }
 
     fn sample(
         &mut self,
-        fate: &mut Fate,
-        parcel: &Parcel<'_>,
+        result: &mut ActionResult,
+        copy: &ActionPacket<'_>,
         (step, rest): (Step, &[AtomicU64]),
         flow: u32,
     ) -> usize {
         let (probability, len) = (load(rest, 0) as u32, step.operand(0, 20) as usize);
-        let mut is_chosen = || probability != 0 && (self.lane.dice.next() >> 32) as u32 <= probability;
+        let mut is_chosen = || probability != 0 && (self.lane.rng.next() >> 32) as u32 <= probability;
         if probability == ALWAYS || is_chosen() {
-            self.copy(fate, parcel, rest.get(1..1 + len).unwrap_or_default(), flow);
+            self.run_on_clone(result, copy, rest.get(1..1 + len).unwrap_or_default(), flow);
         }
         1 + len
     }
 
     fn check_length(
         &mut self,
-        fate: &mut Fate,
-        parcel: &mut Parcel<'_>,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
         (step, rest): (Step, &[AtomicU64]),
         flow: u32,
     ) -> Result<usize, DropReason> {
         let (greater, others) = (step.operand(16, 20) as usize, step.operand(36, 20) as usize);
-        let is_greater = u64::from(parcel.len_bytes()) > step.operand(0, 16);
+        let is_greater = u64::from(copy.len_bytes()) > step.operand(0, 16);
         let list = if is_greater { 0..greater } else { greater..greater + others };
-        self.list(fate, parcel, rest.get(list).unwrap_or_default(), flow)?;
+        self.list(result, copy, rest.get(list).unwrap_or_default(), flow)?;
         Ok(greater + others)
     }
 
-    fn output(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, number: u16) {
-        let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
+    fn output(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>, number: u16) {
+        let truncate_len_bytes = std::mem::replace(&mut copy.truncate_len_bytes, EVERYTHING);
         let Some(port) = self.shared.numbers.port(number) else {
-            return self.lose(fate, parcel, DropReason::PortGone);
+            return self.lose(result, copy, DropReason::PortGone);
         };
-        if parcel.metadata.link != LinkLayer::Ethernet {
-            return self.lose(fate, parcel, DropReason::ActionImpossible);
+        if copy.metadata.link != LinkLayer::Ethernet {
+            return self.lose(result, copy, DropReason::ActionImpossible);
         }
-        let Some(image) = self.image(parcel) else {
-            return self.lose(fate, parcel, DropReason::VerdictOverflow);
+        let Some(image) = self.image(copy) else {
+            return self.lose(result, copy, DropReason::VerdictOverflow);
         };
-        fate.sent += 1;
-        self.verdicts.push(Output { packet: parcel.packet, image, port, truncate_len_bytes });
+        result.sent += 1;
+        self.verdicts.push(Output { packet: copy.packet, image, port, truncate_len_bytes });
     }
 
-    fn upcall(&mut self, fate: &mut Fate, parcel: &mut Parcel<'_>, reason: UpcallReason, ticket: Ticket) {
-        let truncate_len_bytes = std::mem::replace(&mut parcel.truncate_len_bytes, EVERYTHING);
-        let (packet, metadata, origin) = (parcel.packet, parcel.metadata, self.origin);
-        let sent = self.image(parcel).is_some_and(|image| {
+    fn upcall(
+        &mut self,
+        result: &mut ActionResult,
+        copy: &mut ActionPacket<'_>,
+        reason: UpcallReason,
+        ticket: Ticket,
+    ) {
+        let truncate_len_bytes = std::mem::replace(&mut copy.truncate_len_bytes, EVERYTHING);
+        let (packet, metadata, origin) = (copy.packet, copy.metadata, self.origin);
+        let sent = self.image(copy).is_some_and(|image| {
             self.verdicts.upcall(Upcall {
                 packet,
                 image,
@@ -366,42 +388,42 @@ impl Executor<'_> {
             })
         });
         if sent {
-            fate.sent += 1;
+            result.sent += 1;
         } else {
             self.shared.tickets.settle(ticket);
-            self.lose(fate, parcel, DropReason::NoFlow);
+            self.lose(result, copy, DropReason::NoFlow);
         }
     }
 
     /// A copy that should go somewhere does not.
-    fn lose(&mut self, fate: &mut Fate, parcel: &Parcel<'_>, reason: DropReason) {
-        fate.is_said = true;
-        self.verdicts.drop_packet(usize::from(parcel.packet), reason);
+    fn lose(&mut self, result: &mut ActionResult, copy: &ActionPacket<'_>, reason: DropReason) {
+        result.is_said = true;
+        self.verdicts.drop_packet(usize::from(copy.packet), reason);
     }
 
     /// The number of the packet's image as it is now.
-    fn image(&mut self, parcel: &mut Parcel<'_>) -> Option<u16> {
-        if parcel.image.is_none() {
-            parcel.image = self.verdicts.add_image(*parcel.header());
+    fn image(&mut self, copy: &mut ActionPacket<'_>) -> Option<u16> {
+        if copy.image.is_none() {
+            copy.image = self.verdicts.add_image(*copy.header());
         }
-        parcel.image
+        copy.image
     }
 
-    fn recirculate(&mut self, fate: &mut Fate, mut parcel: Parcel<'_>, id: u32) {
-        let Some(fewer) = fate.recirculations.checked_sub(1) else {
-            return self.lose(fate, &parcel, DropReason::ActionBudget);
+    fn recirculate(&mut self, result: &mut ActionResult, mut copy: ActionPacket<'_>, id: u32) {
+        let Some(fewer) = result.recirculations.checked_sub(1) else {
+            return self.lose(result, &copy, DropReason::ActionBudget);
         };
-        fate.recirculations = fewer;
-        parcel.metadata.recirc_id = id;
-        let (key, _) = parcel.key();
-        let todo = match self.look_up(&key, None) {
+        result.recirculations = fewer;
+        copy.metadata.recirc_id = id;
+        let (key, _) = copy.key();
+        let source = match self.look_up(&key, None) {
             Some(hit) => {
-                self.count(parcel.header(), key.get(field::TCP_FLAGS) as u16, hit);
-                Todo::Follow(hit.program, tag(hit))
+                self.count(copy.header(), key.get(field::TCP_FLAGS) as u16, hit);
+                ActionSource::Flow(hit.program, tag(hit))
             }
-            None => Todo::Ask(self.shared.secret.of_key(&key), Mark::Inner),
+            None => ActionSource::Upcall(self.shared.secret.of_key(&key), FilterKey::Inner),
         };
-        self.follow(fate, &mut parcel, todo);
+        self.follow(result, &mut copy, source);
     }
 }
 
@@ -427,7 +449,7 @@ fn set_masked(number: &mut u32, rest: &[AtomicU64]) -> usize {
 }
 
 /// Rewrites a group by the words behind the step.
-fn rewrite_by(parcel: &mut Parcel<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
+fn rewrite_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let words = (step.operand(8, 8) as usize).div_ceil(8);
     let image = |from: usize| {
         let mut bytes = [0; GROUP_BYTES_MAX];
@@ -438,19 +460,19 @@ fn rewrite_by(parcel: &mut Parcel<'_>, step: Step, rest: &[AtomicU64]) -> Result
     };
     let masks = Masks { value: image(0), mask: image(words) };
     let kind = Kind::of(step.operand(0, 8)).ok_or(DropReason::ActionImpossible)?;
-    let link = parcel.metadata.link;
-    rewrite(parcel.edit(), link, kind, &masks)?;
+    let link = copy.metadata.link;
+    rewrite(copy.edit(), link, kind, &masks)?;
     Ok(2 * words)
 }
 
 /// Puts the service header in front that the words behind the step hold.
-fn push_nsh_by(parcel: &mut Parcel<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
+fn push_nsh_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let (len, mut bytes) = (step.operand(0, 8) as usize, [0; PUSH_NSH_BYTES_MAX]);
     let words = len.div_ceil(8);
     for (index, place) in bytes.as_chunks_mut::<8>().0.iter_mut().take(words).enumerate() {
         *place = load(rest, index).to_le_bytes();
     }
-    parcel.push_nsh(bytes.get_mut(..len).ok_or(DropReason::ActionImpossible)?)?;
+    copy.push_nsh(bytes.get_mut(..len).ok_or(DropReason::ActionImpossible)?)?;
     Ok(words)
 }
 

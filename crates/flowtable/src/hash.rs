@@ -67,9 +67,9 @@ pub(crate) fn finish(sum: u64) -> u64 {
 
 /// Numbers that look random, from one that was.
 #[derive(Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed | 1)
     }

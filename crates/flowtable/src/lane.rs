@@ -1,4 +1,4 @@
-//! What one worker has for itself: its caches, its order of the masks, its dice.
+//! What one worker has for itself: its caches, its order of the masks, its rng.
 
 use std::sync::atomic::Ordering;
 
@@ -6,17 +6,17 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, extract, field};
 use lasthop_wire::{Key, Metadata};
 
+use crate::batch_lookup::BatchLookup;
 use crate::bounds::{
-    CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, FOUR_ENTRIES, LIKELY_SHARE, MASKS_FORESEEN, MASKS_MAX,
+    BATCH_LOOKUP_MASKS, CACHE_REPLACE_ONE_IN, CACHE_TRIED_ONE_IN, FOUR_ENTRIES, LIKELY_SHARE, MASKS_MAX,
     OTHER_ENTRIES, SIX_ENTRIES,
 };
 use crate::cache::{Cache, Hit, Sought};
-use crate::foresight::Foresight;
-use crate::hash::Dice;
+use crate::cache_key::{CacheKey, Kind, PortUnionMask, UnionMask};
+use crate::hash::Rng;
 use crate::meter::{Borrows, Meters};
 use crate::pending::Pending;
 use crate::shared::{MASK_WORDS, Shared};
-use crate::sight::{Kind, PortScope, Scope, Sight};
 use crate::stats::EntryId;
 
 /// What is counted of look-ups.
@@ -85,7 +85,8 @@ impl Order {
         let hits = |mask: u16| self.hits[usize::from(mask)];
         let Some(first) = self.masks.first() else { return &[] };
         let least = hits(*first) / LIKELY_SHARE;
-        let count = self.masks.iter().take(MASKS_FORESEEN).take_while(|mask| hits(**mask) >= least).count();
+        let count =
+            self.masks.iter().take(BATCH_LOOKUP_MASKS).take_while(|mask| hits(**mask) >= least).count();
         &self.masks[..count]
     }
 
@@ -112,12 +113,12 @@ pub(crate) struct Lane {
     six: Cache<MINI_KEY6_WORDS>,
     other: Cache<KEY_WORDS>,
     order: Order,
-    scope: Scope,
-    pub(crate) dice: Dice,
+    union: UnionMask,
+    pub(crate) rng: Rng,
     pub(crate) pending: Pending,
     /// Of the table, when this visit began.
     version: u64,
-    foresight: Foresight,
+    batch_lookup: BatchLookup,
     /// Packets of this batch that a cache knew at once, those that were looked for at length, and those of them for which a cache that
     /// cannot grow had no room.
     cached: u32,
@@ -133,19 +134,19 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(worker: usize, seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let pending = Pending::new(worker, &mut dice);
+        let mut rng = Rng::new(seed);
+        let pending = Pending::new(worker, &mut rng);
         Self {
             worker,
             four: Cache::new(FOUR_ENTRIES),
             six: Cache::new(SIX_ENTRIES),
             other: Cache::new(OTHER_ENTRIES),
             order: Order::new(),
-            scope: Scope::default(),
-            dice,
+            union: UnionMask::default(),
+            rng,
             pending,
             version: 0,
-            foresight: Foresight::new(),
+            batch_lookup: BatchLookup::new(),
             cached: 0,
             sought: 0,
             crowded_out: 0,
@@ -166,10 +167,10 @@ impl Lane {
         if self.order.follow(shared) {
             self.look_anew(shared);
         }
-        if self.scope.begin() {
+        if self.union.begin() {
             self.forget();
         }
-        self.pending.begin(self.scope.time());
+        self.pending.begin(self.union.time());
     }
 
     /// Masks came or went: what is cached counts as long as they look at the same bits.
@@ -178,7 +179,7 @@ impl Lane {
         let masks = self.order.masks.iter().filter_map(|mask| shared.masks.get(usize::from(*mask)));
         let mut bits = Key::default();
         masks.for_each(|mask| mask.add_to(&mut bits));
-        if self.scope.aim(bits) {
+        if self.union.aim(bits) {
             self.forget();
         }
     }
@@ -186,68 +187,68 @@ impl Lane {
     /// Takes a look at a batch's packets, so that their places in the cache come in. Of those that are not usual `keys` has what
     /// counts then.
     #[inline]
-    pub(crate) fn behold(
+    pub(crate) fn prepare_batch(
         &self,
         shared: &Shared,
         (headers, metadata): (&[Header], &Metadata),
-        (sights, keys): (&mut [Sight; BATCH_PACKETS_MAX], &mut [Key; BATCH_PACKETS_MAX]),
+        (cache_keys, keys): (&mut [CacheKey; BATCH_PACKETS_MAX], &mut [Key; BATCH_PACKETS_MAX]),
     ) {
-        let scope = self.scope.at(metadata.in_port, &shared.secret);
-        for ((sight, header), key) in sights.iter_mut().zip(headers).zip(keys) {
-            if sight.see4(header.bytes(), &scope, &shared.secret) {
-                self.four.prefetch(sight.hash());
+        let union = self.union.at(metadata.in_port, &shared.secret);
+        for ((cache_key, header), key) in cache_keys.iter_mut().zip(headers).zip(keys) {
+            if cache_key.see4(header.bytes(), &union, &shared.secret) {
+                self.four.prefetch(cache_key.hash());
             } else {
-                self.behold_other(shared, (header, metadata), &scope, (sight, key));
+                self.prepare_other(shared, (header, metadata), &union, (cache_key, key));
             }
         }
         if self.four.is_grown() {
-            self.behold_statistics(shared, &sights[..headers.len().min(BATCH_PACKETS_MAX)]);
+            self.prefetch_statistics(shared, &cache_keys[..headers.len().min(BATCH_PACKETS_MAX)]);
         }
     }
 
     #[inline(never)]
-    fn behold_other(
+    fn prepare_other(
         &self,
         shared: &Shared,
         (header, metadata): (&Header, &Metadata),
-        scope: &PortScope,
-        (sight, key): (&mut Sight, &mut Key),
+        union: &PortUnionMask,
+        (cache_key, key): (&mut CacheKey, &mut Key),
     ) {
-        if sight.see6(header.bytes(), scope, &shared.secret) {
-            return self.six.prefetch(sight.hash());
+        if cache_key.see6(header.bytes(), union, &shared.secret) {
+            return self.six.prefetch(cache_key.hash());
         }
         extract(header.bytes(), metadata, key);
         let tcp_flags = key.get(field::TCP_FLAGS) as u16;
-        *key = self.scope.of_key(key);
-        let sought = self.scope.sought(key, &shared.secret);
-        sight.see_other(sought, tcp_flags);
+        *key = self.union.of_key(key);
+        let sought = self.union.sought(key, &shared.secret);
+        cache_key.see_other(sought, tcp_flags);
         self.other.prefetch(sought.hash);
     }
 
     /// So many flows have statistics in so many places.
     #[inline(never)]
-    fn behold_statistics(&self, shared: &Shared, sights: &[Sight]) {
-        let of_four = sights.iter().filter(|sight| sight.kind == Kind::Four);
-        let places = of_four.map(|sight| EntryId::of(self.four.stats_at(sight.hash())));
+    fn prefetch_statistics(&self, shared: &Shared, cache_keys: &[CacheKey]) {
+        let of_four = cache_keys.iter().filter(|cache_key| cache_key.kind == Kind::Four);
+        let places = of_four.map(|cache_key| EntryId::of(self.four.stats_at(cache_key.hash())));
         places.for_each(|place| shared.stats.prefetch(place));
     }
 
-    /// Whether the next batch goes by the cache. If it does not, [`Self::foresee`] is to be called.
+    /// Whether the next batch goes by the cache. If it does not, [`Self::batch_lookup`] is to be called.
     #[inline]
     pub(crate) fn is_warm(&self) -> bool {
         self.cold_batches == 0
     }
 
     /// Looks for all packets of a batch without the cache.
-    pub(crate) fn foresee(&mut self, shared: &Shared, keys: &[Key]) {
-        self.foresight.look(shared, self.order.likely(), keys);
+    pub(crate) fn batch_lookup(&mut self, shared: &Shared, keys: &[Key]) {
+        self.batch_lookup.look(shared, self.order.likely(), keys);
     }
 
     /// As [`Self::look_up`], of a packet of the batch that was foreseen.
     #[inline]
-    pub(crate) fn look_up_foreseen(&mut self, shared: &Shared, packet: usize, key: &Key) -> Option<Hit> {
+    pub(crate) fn look_up_in_batch(&mut self, shared: &Shared, packet: usize, key: &Key) -> Option<Hit> {
         self.counts[LOOKUPS] += 1;
-        let flow = match self.foresight.found(packet) {
+        let flow = match self.batch_lookup.found(packet) {
             Some((flow, at)) => {
                 self.order.note(at);
                 Some(flow)
@@ -303,21 +304,21 @@ impl Lane {
 
     /// The flow of a packet, if it is a usual one of IPv4 and the cache knows it at once.
     #[inline(always)]
-    pub(crate) fn known4(&self, sight: &Sight) -> Option<Hit> {
-        if sight.kind != Kind::Four {
+    pub(crate) fn known4(&self, cache_key: &CacheKey) -> Option<Hit> {
+        if cache_key.kind != Kind::Four {
             return None;
         }
-        let (_, hit) = self.four.find(sight.four())?;
+        let (_, hit) = self.four.find(cache_key.four())?;
         self.is_valid(hit).then_some(hit)
     }
 
     /// The flow of a packet, if a cache knows it at once, and counts it; `counted` is what counts of its key if it is not a usual one.
     #[inline(never)]
-    pub(crate) fn known(&mut self, sight: &Sight, counted: &Key) -> Option<Hit> {
-        let (_, hit) = match sight.kind {
-            Kind::Four => self.four.find(sight.four())?,
-            Kind::Six => self.six.find(sight.six())?,
-            Kind::Other => self.other.find(sight.other(counted))?,
+    pub(crate) fn known(&mut self, cache_key: &CacheKey, counted: &Key) -> Option<Hit> {
+        let (_, hit) = match cache_key.kind {
+            Kind::Four => self.four.find(cache_key.four())?,
+            Kind::Six => self.six.find(cache_key.six())?,
+            Kind::Other => self.other.find(cache_key.other(counted))?,
         };
         let is_valid = self.is_valid(hit);
         self.cached += u32::from(is_valid);
@@ -343,17 +344,22 @@ impl Lane {
     }
 
     /// The flow of a packet, which may have been beheld.
-    pub(crate) fn look_up(&mut self, shared: &Shared, key: &Key, sight: Option<&Sight>) -> Option<Hit> {
-        match sight {
-            Some(sight) if sight.kind == Kind::Four => {
-                self.look_up_in(shared, key, sight.four(), |lane| &mut lane.four)
+    pub(crate) fn look_up(
+        &mut self,
+        shared: &Shared,
+        key: &Key,
+        cache_key: Option<&CacheKey>,
+    ) -> Option<Hit> {
+        match cache_key {
+            Some(cache_key) if cache_key.kind == Kind::Four => {
+                self.look_up_in(shared, key, cache_key.four(), |lane| &mut lane.four)
             }
-            Some(sight) if sight.kind == Kind::Six => {
-                self.look_up_in(shared, key, sight.six(), |lane| &mut lane.six)
+            Some(cache_key) if cache_key.kind == Kind::Six => {
+                self.look_up_in(shared, key, cache_key.six(), |lane| &mut lane.six)
             }
             _ => {
-                let counted = self.scope.of_key(key);
-                let sought = self.scope.sought(&counted, &shared.secret);
+                let counted = self.union.of_key(key);
+                let sought = self.union.sought(&counted, &shared.secret);
                 self.look_up_in(shared, key, sought, |lane| &mut lane.other)
             }
         }
@@ -383,7 +389,7 @@ impl Lane {
         if is_taken && !cache(self).crowd_out() {
             self.crowded_out += 1;
         }
-        if is_lasting && (!is_taken || self.dice.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
+        if is_lasting && (!is_taken || self.rng.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
             cache(self).put(place, sought, hit);
         }
         Some(hit)

@@ -19,17 +19,20 @@
 //! writer's lock, which no worker ever does.
 //!
 //! ```text
-//!   header image ─> sight ─ this worker's caches ─ hit ──────────────────────────────┬─> statistics ─> actions ─> verdicts
+//!   header image ─> cache_key ─ this worker's caches ─ hit ──────────────────────────────┬─> statistics ─> actions ─> verdicts
 //!                     └─ none: key ─> masks, by use ─> buckets ─> flow ─ cache it ────┘      │            │
 //!                                                        └─ none: upcall                     │            └─ recirculate ─> key
 //!   FlowTable: install, replace, dump, remove ── one writer ── words that workers load     └─ this worker's entry of the flow
 //! ```
 #![forbid(unsafe_code)]
 
+mod action_packet;
 mod arena;
+mod batch_lookup;
 pub mod bounds;
 mod buckets;
 mod cache;
+mod cache_key;
 mod chunks;
 mod compact;
 mod decide;
@@ -37,21 +40,18 @@ mod describe;
 mod error;
 mod execute;
 mod executions;
-mod foresight;
+mod flow_memory;
 mod grace;
 mod hash;
 mod lane;
-mod ledger;
-mod marks;
 mod meter;
 mod module;
 mod numbers;
-mod parcel;
 mod pending;
+mod pending_filter;
 mod program;
 mod rewrite;
 mod shared;
-mod sight;
 mod slot;
 mod stats;
 mod table;
@@ -60,7 +60,7 @@ mod tally;
 pub use describe::describe;
 pub use error::{InstallError, Refused};
 pub use executions::{EXECUTED, Execution, Executions};
-pub use ledger::Installed;
+pub use flow_memory::Installed;
 pub use meter::{MeterRate, MeterStats};
 pub use module::{FlowModule, LookUps};
 pub use table::{Dumped, Flow, FlowName, FlowTable, Removed};

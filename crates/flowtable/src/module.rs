@@ -13,13 +13,13 @@ use lasthop_verdict::{
 use lasthop_wire::Key;
 
 use crate::bounds::EXECUTIONS_MAX;
+use crate::cache_key::CacheKey;
 use crate::execute::Executor;
 use crate::executions::Execution;
-use crate::hash::Dice;
+use crate::hash::Rng;
 use crate::lane::Lane;
 use crate::numbers::Numbers;
 use crate::pending::Ticket;
-use crate::sight::Sight;
 use crate::{FlowTable, InstallError};
 
 /// Forwards by a flow table.
@@ -45,7 +45,7 @@ pub struct FlowModule {
 pub(crate) struct Own {
     pub(crate) lane: Lane,
     /// Of the packets of a batch: what is seen of them, or all of their keys.
-    pub(crate) sights: Box<[Sight; BATCH_PACKETS_MAX]>,
+    pub(crate) cache_keys: Box<[CacheKey; BATCH_PACKETS_MAX]>,
     pub(crate) keys: Box<[Key; BATCH_PACKETS_MAX]>,
 }
 
@@ -91,10 +91,10 @@ impl FlowModule {
     }
 
     fn new(workers: usize, table: FlowTable, standby: Option<Box<dyn Module>>) -> Self {
-        let mut seeds = Dice::new(table.shared.secret.of_word(1, 1));
+        let mut seeds = Rng::new(table.shared.secret.of_word(1, 1));
         let own = |worker| Own {
             lane: Lane::new(worker, seeds.next()),
-            sights: Box::new([Sight::default(); BATCH_PACKETS_MAX]),
+            cache_keys: Box::new([CacheKey::default(); BATCH_PACKETS_MAX]),
             keys: Box::new([Key::default(); BATCH_PACKETS_MAX]),
         };
         let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
@@ -192,7 +192,7 @@ impl FlowModule {
         let (meters, origin) = (&self.table.meters, self.origin.load(Ordering::Relaxed));
         let (port, may_hold) = (PortId::INTERNAL, false);
         Executor { shared, meters, lane, verdicts, now_ns, origin, port, may_hold }
-            .obey(packet, header, &execution);
+            .execute(packet, header, &execution);
         lane.borrows.give_back(meters);
         lane.end(shared);
     }

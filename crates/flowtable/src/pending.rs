@@ -21,9 +21,9 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, PortId};
 use crate::bounds::{
     CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS,
 };
-use crate::hash::Dice;
-use crate::marks::{Mark, Marks};
-use crate::sight::Sight;
+use crate::cache_key::CacheKey;
+use crate::hash::Rng;
+use crate::pending_filter::{FilterKey, PendingFilter};
 
 /// Where the round of a place begins in its word; below are the count and this bit.
 const ROUND_SHIFT: u32 = 32;
@@ -140,14 +140,14 @@ pub(crate) enum Turn {
 
 /// A pending flow, by the hash of its packets' key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct PendingSlot {
     hash: u64,
     deadline_ns: u64,
     packets: u32,
     round: u16,
     /// Where its packets come in.
     port: u16,
-    mark: Mark,
+    filter_key: FilterKey,
     is_taken: bool,
 }
 
@@ -166,9 +166,9 @@ struct Crowd {
 #[derive(Debug)]
 pub(crate) struct Pending {
     worker: usize,
-    places: Box<[Place]>,
+    places: Box<[PendingSlot]>,
     taken: usize,
-    marks: Marks,
+    filter: PendingFilter,
     crowds: Vec<Crowd>,
     /// Where [`Self::tidy`] goes on.
     next: usize,
@@ -176,14 +176,14 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Without flows. Each place begins with a round by chance: what comes back of a table that was there before this one is late.
-    pub(crate) fn new(worker: usize, dice: &mut Dice) -> Self {
-        let mut place = || Place { round: (dice.next() >> 48) as u16, ..Place::default() };
+    pub(crate) fn new(worker: usize, rng: &mut Rng) -> Self {
+        let mut place = || PendingSlot { round: (rng.next() >> 48) as u16, ..PendingSlot::default() };
         let places = (0..PENDING_FLOWS).map(|_| place()).collect();
         Self {
             worker,
             places,
             taken: 0,
-            marks: Marks::new(),
+            filter: PendingFilter::new(),
             crowds: Vec::with_capacity(CROWDS_MAX),
             next: 0,
         }
@@ -208,13 +208,13 @@ impl Pending {
     /// A batch begins, whose packets are seen in the scope of this time.
     #[inline]
     pub(crate) fn begin(&mut self, time: u16) {
-        self.marks.begin(time);
+        self.filter.begin(time);
     }
 
     /// Whether a packet that was seen need not go up behind any, whatever else its key may be.
     #[inline(always)]
-    pub(crate) fn is_clear(&self, sight: &Sight) -> bool {
-        self.marks.is_clear(sight)
+    pub(crate) fn is_clear(&self, cache_key: &CacheKey) -> bool {
+        self.filter.is_clear(cache_key)
     }
 
     /// Frees some places of flows whose packets are through, so that those that say nothing more do not cost others a look; and of
@@ -258,7 +258,7 @@ impl Pending {
 
     fn free(&mut self, at: usize) {
         self.places[at].is_taken = false;
-        self.marks.remove(self.places[at].mark);
+        self.filter.remove(self.places[at].filter_key);
         self.taken -= 1;
     }
 
@@ -331,16 +331,16 @@ impl Pending {
         crowds.iter().any(|crowd| crowd.port == port)
     }
 
-    /// A packet goes up, others of its flow are known by `mark`; none if too many of its flow are on the way.
+    /// A packet goes up, others of its flow are known by `filter_key`; none if too many of its flow are on the way.
     pub(crate) fn enter(
         &mut self,
         tickets: &Tickets,
-        (port, hash, mark): (PortId, u64, Mark),
+        (port, hash, filter_key): (PortId, u64, FilterKey),
         now_ns: u64,
     ) -> Option<Ticket> {
         let deadline_ns = now_ns + PENDING_NS_MAX;
         let Some(at) = self.find(hash).filter(|at| self.is_any_on_the_way(tickets, *at)) else {
-            return Some(self.enter_first(tickets, (port, hash, mark), now_ns));
+            return Some(self.enter_first(tickets, (port, hash, filter_key), now_ns));
         };
         let word = self.word(tickets, at);
         let place = &mut self.places[at];
@@ -359,7 +359,7 @@ impl Pending {
     fn enter_first(
         &mut self,
         tickets: &Tickets,
-        (port, hash, mark): (PortId, u64, Mark),
+        (port, hash, filter_key): (PortId, u64, FilterKey),
         now_ns: u64,
     ) -> Ticket {
         let is_free = |at: &usize| {
@@ -379,11 +379,11 @@ impl Pending {
             self.free(at);
         }
         self.taken += 1;
-        self.marks.add(mark);
+        self.filter.add(filter_key);
         let deadline_ns = now_ns + PENDING_NS_MAX;
         let round = self.places[at].round;
         let (port, is_taken) = (port.0, true);
-        self.places[at] = Place { hash, deadline_ns, packets: 1, round, port, mark, is_taken };
+        self.places[at] = PendingSlot { hash, deadline_ns, packets: 1, round, port, filter_key, is_taken };
         Ticket::new(round, self.worker, at)
     }
 }
@@ -393,18 +393,18 @@ mod tests {
     use super::*;
 
     /// A packet whose key has this hash.
-    fn of(hash: u64) -> (PortId, u64, Mark) {
-        (PortId(1), hash, Mark::Unseen)
+    fn of(hash: u64) -> (PortId, u64, FilterKey) {
+        (PortId(1), hash, FilterKey::Unseen)
     }
 
     fn pending(worker: usize) -> Pending {
-        Pending::new(worker, &mut Dice::new(7))
+        Pending::new(worker, &mut Rng::new(7))
     }
 
     #[test]
     fn tickets_of_another_table_are_late() {
         let ticket_by = |seed| {
-            let (tickets, mut pending) = (Tickets::new(), Pending::new(0, &mut Dice::new(seed)));
+            let (tickets, mut pending) = (Tickets::new(), Pending::new(0, &mut Rng::new(seed)));
             let ticket = pending.enter(&tickets, of(5), 0).expect("there is room");
             (ticket, tickets)
         };

@@ -12,8 +12,8 @@ use crate::InstallError;
 use crate::arena::Blocks;
 use crate::bounds::{FLOWS_MAX, FORMER_BYTES, FORMER_FLOWS, MASKS_MAX};
 use crate::compact::Compact;
+use crate::flow_memory::{FlowMemory, Installed};
 use crate::grace::Moment;
-use crate::ledger::{Installed, Ledger};
 use crate::meter::{MeterRate, MeterStats, Meters};
 use crate::numbers::Numbers;
 use crate::program::{Step, compile};
@@ -94,7 +94,7 @@ struct Writer {
     /// Flows that were taken out or got other actions, the last ones, by what they were called in upcalls.
     former: VecDeque<(u32, Arc<Installed>)>,
     former_bytes: usize,
-    ledger: Ledger,
+    flow_memory: FlowMemory,
 }
 
 /// Flows, for several workers to look up and one writer at a time to change.
@@ -284,7 +284,7 @@ impl FlowTable {
     /// Bytes of flows' actions and data, of at most [`crate::bounds::FLOW_DATA_BYTES_MAX`].
     #[must_use]
     pub fn data_bytes(&self) -> usize {
-        self.writer().ledger.bytes()
+        self.writer().flow_memory.bytes()
     }
 
     /// Bytes of workers' statistics.
@@ -378,7 +378,7 @@ impl Writer {
         compact: &Compact,
         program: &[u64],
     ) -> Result<usize, InstallError> {
-        let flow = self.ledger.enter(flow)?;
+        let flow = self.flow_memory.enter(flow)?;
         let slot = self.vacancy().ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
         let place =
             shared.flows.make(slot as usize).ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
@@ -488,7 +488,7 @@ impl Writer {
         let former = self.record(slot).map(|record| Arc::clone(&record.flow)).ok_or(InstallError::Unknown)?;
         let Flow { ufid, matching, is_probe, .. } = &**former;
         let flow = Flow { ufid: *ufid, matching: matching.clone(), actions, is_probe: *is_probe };
-        let flow = self.ledger.enter(flow)?;
+        let flow = self.flow_memory.enter(flow)?;
         let word = self.place(shared, program)?;
         let record = self.records.get_mut(slot as usize).and_then(Option::as_mut);
         let (Some(record), Some(place)) = (record, shared.flows.get(slot as usize)) else {

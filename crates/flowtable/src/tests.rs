@@ -8,10 +8,10 @@ use lasthop_wire::{Key, Metadata, Offload};
 use proptest::prelude::*;
 
 use crate::bounds::{CACHE_TRIED_ONE_IN, FLOW_DATA_BYTES_MAX, FORMER_BYTES, OTHER_ENTRIES};
+use crate::cache_key::CacheKey;
 use crate::compact::Compact;
 use crate::lane::{HITS, LOOKUPS, Lane, MISSES};
 use crate::program::{Code, Step};
-use crate::sight::Sight;
 use crate::slot::Identity;
 use crate::stats::{Counted, EntryId};
 use crate::{Flow, FlowName, FlowTable, InstallError};
@@ -84,20 +84,20 @@ fn look_up(table: &FlowTable, lane: &mut Lane, key: &FlowKey) -> Option<u16> {
 }
 
 fn look_up_as(table: &FlowTable, lane: &mut Lane, flow_key: &FlowKey, way: Way) -> Option<u16> {
-    let (key, mut sights) = (packet(flow_key), [Sight::default(); BATCH_PACKETS_MAX]);
+    let (key, mut cache_keys) = (packet(flow_key), [CacheKey::default(); BATCH_PACKETS_MAX]);
     lane.begin(&table.shared);
     let hit = match way {
         Way::Usual => {
             let (headers, metadata) = ([header(flow_key)], Metadata { in_port: 1, ..Metadata::default() });
             let mut keys = [Key::default(); BATCH_PACKETS_MAX];
-            lane.behold(&table.shared, (&headers, &metadata), (&mut sights, &mut keys));
-            let at_once = lane.known(&sights[0], &keys[0]);
-            at_once.or_else(|| lane.look_up(&table.shared, &key, Some(&sights[0])))
+            lane.prepare_batch(&table.shared, (&headers, &metadata), (&mut cache_keys, &mut keys));
+            let at_once = lane.known(&cache_keys[0], &keys[0]);
+            at_once.or_else(|| lane.look_up(&table.shared, &key, Some(&cache_keys[0])))
         }
         Way::Other => lane.look_up(&table.shared, &key, None),
         Way::Foreseen => {
-            lane.foresee(&table.shared, &[Key::default(), key]);
-            lane.look_up_foreseen(&table.shared, 1, &key)
+            lane.batch_lookup(&table.shared, &[Key::default(), key]);
+            lane.look_up_in_batch(&table.shared, 1, &key)
         }
     };
     if let Some(hit) = hit {

@@ -26,7 +26,7 @@ const NEXT_PROTOCOL_AT: usize = 3;
 
 /// A copy of a packet on its way through actions.
 #[derive(Clone)]
-pub(crate) struct Parcel<'a> {
+pub(crate) struct ActionPacket<'a> {
     /// Which packet of the batch it is of.
     pub(crate) packet: u16,
     origin: &'a Header,
@@ -37,7 +37,7 @@ pub(crate) struct Parcel<'a> {
     pub(crate) truncate_len_bytes: u32,
 }
 
-impl<'a> Parcel<'a> {
+impl<'a> ActionPacket<'a> {
     pub(crate) fn new(packet: usize, origin: &'a Header, metadata: Metadata) -> Self {
         let packet = packet as u16; // below BATCH_PACKETS_MAX
         let (image, truncate_len_bytes) = (Some(packet), EVERYTHING);

@@ -14,7 +14,7 @@
 use lasthop_verdict::BATCH_PACKETS_MAX;
 use lasthop_wire::Key;
 
-use crate::bounds::MASKS_FORESEEN;
+use crate::bounds::BATCH_LOOKUP_MASKS;
 use crate::shared::Shared;
 
 /// In the place of a flow: the packet has to be looked up by itself.
@@ -22,15 +22,15 @@ const NOBODY: u32 = u32::MAX;
 
 /// Flows of a batch's packets, as far as they were found.
 #[derive(Debug)]
-pub(crate) struct Foresight {
+pub(crate) struct BatchLookup {
     /// By packet, and the place of the mask that it was found by.
     flows: [(u32, u8); BATCH_PACKETS_MAX],
-    hashes: [[u64; MASKS_FORESEEN]; BATCH_PACKETS_MAX],
+    hashes: [[u64; BATCH_LOOKUP_MASKS]; BATCH_PACKETS_MAX],
 }
 
-impl Foresight {
+impl BatchLookup {
     pub(crate) fn new() -> Self {
-        Self { flows: [(NOBODY, 0); BATCH_PACKETS_MAX], hashes: [[0; MASKS_FORESEEN]; BATCH_PACKETS_MAX] }
+        Self { flows: [(NOBODY, 0); BATCH_PACKETS_MAX], hashes: [[0; BATCH_LOOKUP_MASKS]; BATCH_PACKETS_MAX] }
     }
 
     /// The flow of a packet and which of the masks it was found by; none if it has to be looked up by itself.
@@ -40,10 +40,10 @@ impl Foresight {
         (flow != NOBODY).then_some((flow, usize::from(at)))
     }
 
-    /// Looks all packets up in `masks`, of which [`MASKS_FORESEEN`] count.
+    /// Looks all packets up in `masks`, of which [`BATCH_LOOKUP_MASKS`] count.
     #[inline(never)]
     pub(crate) fn look(&mut self, shared: &Shared, masks: &[u16], keys: &[Key]) {
-        let masks = &masks[..masks.len().min(MASKS_FORESEEN)];
+        let masks = &masks[..masks.len().min(BATCH_LOOKUP_MASKS)];
         for (hashes, key) in self.hashes.iter_mut().zip(keys) {
             seek(shared, masks, key, hashes);
         }
@@ -58,7 +58,7 @@ impl Foresight {
 
 /// Where a packet's flow would be.
 #[inline]
-fn seek(shared: &Shared, masks: &[u16], key: &Key, hashes: &mut [u64; MASKS_FORESEEN]) {
+fn seek(shared: &Shared, masks: &[u16], key: &Key, hashes: &mut [u64; BATCH_LOOKUP_MASKS]) {
     for (hash, number) in hashes.iter_mut().zip(masks) {
         *hash = shared.hash(*number, key);
         shared.buckets.prefetch(*hash);

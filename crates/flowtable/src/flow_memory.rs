@@ -13,17 +13,17 @@ use crate::table::Flow;
 
 /// Bytes that flows of one table have, besides what each has.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ledger(Arc<AtomicUsize>);
+pub(crate) struct FlowMemory(Arc<AtomicUsize>);
 
 /// A flow that was entered. What it takes is free again when nobody has it any more.
 #[derive(Debug)]
 pub struct Installed {
     flow: Flow,
     bytes: usize,
-    ledger: Ledger,
+    flow_memory: FlowMemory,
 }
 
-impl Ledger {
+impl FlowMemory {
     /// Enters a flow.
     pub(crate) fn enter(&self, flow: Flow) -> Result<Arc<Installed>, InstallError> {
         let bytes = Action::memory_bytes(&flow.actions) + flow.matching.bytes_behind();
@@ -32,7 +32,7 @@ impl Ledger {
             return Err(InstallError::NoRoom("flows' actions and data take 256 MiB; remove flows first"));
         }
         self.0.fetch_add(bytes, Ordering::Relaxed);
-        Ok(Arc::new(Installed { flow, bytes, ledger: self.clone() }))
+        Ok(Arc::new(Installed { flow, bytes, flow_memory: self.clone() }))
     }
 
     /// Bytes that are taken.
@@ -58,6 +58,6 @@ impl Deref for Installed {
 
 impl Drop for Installed {
     fn drop(&mut self) {
-        self.ledger.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.flow_memory.0.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

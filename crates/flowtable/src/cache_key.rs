@@ -4,20 +4,20 @@
 //! only, all connections between two guests are one entry. A change of these bits makes all entries worthless.
 //!
 //! ```text
-//!   masks of all flows ── or ──> scope ──┐
+//!   masks of all flows ── or ──> union ──┐
 //!   header ──> mini key or key ────────────and──> hash, what is compared
 //! ```
 
 use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
-use crate::bounds::SCOPE_NARROWS_AFTER;
+use crate::bounds::UNION_NARROWS_AFTER;
 use crate::cache::Sought;
 use crate::hash::Secret;
 
 /// Which bits flows look at, or somewhat more: it becomes wider at once and narrower once in a while.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scope {
+pub(crate) struct UnionMask {
     key: Key,
     mini_key4: MiniKey<MINI_KEY4_WORDS>,
     mini_key6: MiniKey<MINI_KEY6_WORDS>,
@@ -28,7 +28,7 @@ pub(crate) struct Scope {
     batches_left: u32,
 }
 
-impl Default for Scope {
+impl Default for UnionMask {
     fn default() -> Self {
         Self::new(Key::default(), 1)
     }
@@ -36,14 +36,14 @@ impl Default for Scope {
 
 /// The same for packets of one port.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PortScope {
+pub(crate) struct PortUnionMask {
     mini_key4: MiniKey<MINI_KEY4_WORDS>,
     mini_key6: MiniKey<MINI_KEY6_WORDS>,
     tag: u32,
     hash: u64,
 }
 
-impl Scope {
+impl UnionMask {
     fn new(key: Key, time: u16) -> Self {
         let (mini_key4, mini_key6) =
             (MiniKey::<MINI_KEY4_WORDS>::mask_of(&key), MiniKey::<MINI_KEY6_WORDS>::mask_of(&key));
@@ -61,7 +61,7 @@ impl Scope {
         if bits == self.key {
             self.batches_left = 0;
         } else if self.batches_left == 0 {
-            self.batches_left = SCOPE_NARROWS_AFTER;
+            self.batches_left = UNION_NARROWS_AFTER;
         }
         false
     }
@@ -92,10 +92,10 @@ impl Scope {
 
     /// For packets of the port with this number, which always counts.
     #[inline]
-    pub(crate) fn at(&self, port: u16, secret: &Secret) -> PortScope {
+    pub(crate) fn at(&self, port: u16, secret: &Secret) -> PortUnionMask {
         let tag = u32::from(self.time) << 16 | u32::from(port);
         let hash = secret.of_word(MINI_KEY6_WORDS, u64::from(port));
-        PortScope { mini_key4: self.mini_key4, mini_key6: self.mini_key6, tag, hash }
+        PortUnionMask { mini_key4: self.mini_key4, mini_key6: self.mini_key6, tag, hash }
     }
 
     /// What counts of a key.
@@ -125,7 +125,7 @@ pub(crate) enum Kind {
 
 /// What is seen of one packet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sight {
+pub(crate) struct CacheKey {
     /// What counts of its mini key.
     words: [u64; MINI_KEY6_WORDS],
     hash: u64,
@@ -134,26 +134,26 @@ pub(crate) struct Sight {
     pub(crate) kind: Kind,
 }
 
-impl Sight {
+impl CacheKey {
     /// Becomes that of the packet that begins with `head`, the first time that it is looked up. False if it is none of IPv4 that is
     /// usual; nothing is seen of it then.
     #[inline(always)]
-    pub(crate) fn see4(&mut self, head: &[u8], scope: &PortScope, secret: &Secret) -> bool {
+    pub(crate) fn see4(&mut self, head: &[u8], union: &PortUnionMask, secret: &Secret) -> bool {
         let Some(whole) = MiniKey::<MINI_KEY4_WORDS>::of(head) else { return false };
-        let mini_key = whole.masked(&scope.mini_key4);
+        let mini_key = whole.masked(&union.mini_key4);
         self.words[..MINI_KEY4_WORDS].copy_from_slice(&mini_key.0);
-        self.hash = secret.of_mini_key(&mini_key.0, scope.hash);
-        (self.tag, self.tcp_flags, self.kind) = (scope.tag, whole.tcp_flags(), Kind::Four);
+        self.hash = secret.of_mini_key(&mini_key.0, union.hash);
+        (self.tag, self.tcp_flags, self.kind) = (union.tag, whole.tcp_flags(), Kind::Four);
         true
     }
 
     /// The same of IPv6.
     #[inline(always)]
-    pub(crate) fn see6(&mut self, head: &[u8], scope: &PortScope, secret: &Secret) -> bool {
+    pub(crate) fn see6(&mut self, head: &[u8], union: &PortUnionMask, secret: &Secret) -> bool {
         let Some(whole) = MiniKey::<MINI_KEY6_WORDS>::of(head) else { return false };
-        self.words = whole.masked(&scope.mini_key6).0;
-        self.hash = secret.of_mini_key(&self.words, scope.hash);
-        (self.tag, self.tcp_flags, self.kind) = (scope.tag, whole.tcp_flags(), Kind::Six);
+        self.words = whole.masked(&union.mini_key6).0;
+        self.hash = secret.of_mini_key(&self.words, union.hash);
+        (self.tag, self.tcp_flags, self.kind) = (union.tag, whole.tcp_flags(), Kind::Six);
         true
     }
 
@@ -163,7 +163,7 @@ impl Sight {
         self.hash
     }
 
-    /// The time of its scope.
+    /// The time of its union.
     pub(crate) fn time(&self) -> u16 {
         (self.tag >> 16) as u16
     }
@@ -202,33 +202,33 @@ mod tests {
 
     #[test]
     fn a_scope_becomes_wider_at_once_and_narrower_later() {
-        let mut scope = Scope::default();
-        assert!(!scope.aim(WIDE) && scope.of_key(&WIDE) == WIDE);
+        let mut union = UnionMask::default();
+        assert!(!union.aim(WIDE) && union.of_key(&WIDE) == WIDE);
         let other = Key([2; KEY_WORDS]);
         for bits in [NARROW, other, NARROW] {
-            assert!(!scope.aim(bits) && scope.of_key(&WIDE) == WIDE);
+            assert!(!union.aim(bits) && union.of_key(&WIDE) == WIDE);
         }
-        (1..SCOPE_NARROWS_AFTER).for_each(|_| assert!(!scope.begin()));
-        assert_eq!((scope.time, scope.of_key(&WIDE)), (2, WIDE));
-        assert!(!scope.begin());
-        assert_eq!((scope.time, scope.of_key(&WIDE)), (3, NARROW));
-        assert!(!scope.begin() && scope.batches_left == 0);
-        assert!(!scope.aim(other) && scope.of_key(&WIDE) == other, "it is no part of the other");
+        (1..UNION_NARROWS_AFTER).for_each(|_| assert!(!union.begin()));
+        assert_eq!((union.time, union.of_key(&WIDE)), (2, WIDE));
+        assert!(!union.begin());
+        assert_eq!((union.time, union.of_key(&WIDE)), (3, NARROW));
+        assert!(!union.begin() && union.batches_left == 0);
+        assert!(!union.aim(other) && union.of_key(&WIDE) == other, "it is no part of the other");
     }
 
     #[test]
     fn a_scope_that_is_wanted_again_stays() {
-        let mut scope = Scope::default();
-        assert!(![WIDE, NARROW, WIDE].into_iter().any(|bits| scope.aim(bits)));
-        assert_eq!((scope.time, scope.batches_left), (2, 0));
+        let mut union = UnionMask::default();
+        assert!(![WIDE, NARROW, WIDE].into_iter().any(|bits| union.aim(bits)));
+        assert_eq!((union.time, union.batches_left), (2, 0));
     }
 
     #[test]
     fn a_number_that_is_used_again_is_told() {
-        let mut scope = Scope::default();
+        let mut union = UnionMask::default();
         let bits = |change: u32| if change.is_multiple_of(2) { NARROW } else { Key([2; KEY_WORDS]) };
-        let again = (0..u32::from(u16::MAX)).filter(|change| scope.aim(bits(*change)));
+        let again = (0..u32::from(u16::MAX)).filter(|change| union.aim(bits(*change)));
         assert_eq!(again.collect::<Vec<_>>(), [u32::from(u16::MAX) - 1]);
-        assert_eq!(scope.time, 1);
+        assert_eq!(union.time, 1);
     }
 }

@@ -1,0 +1,151 @@
+//! Which packets may have to go to the control plane behind others of their flow, told from their cache_keys alone.
+//!
+//! Whether one has to is known by all of its key ([`crate::pending`]). That would make every packet dear while the control plane is
+//! asked about any, so flows that it is asked about leave filter by what was seen of their packets: who finds no filter_key need not look.
+//!
+//! ```text
+//!   cache_key's hash ─> count of pending flows there, of this union     + those of other unions, or of packets that nobody saw
+//! ```
+
+use crate::cache_key::CacheKey;
+
+const MARKS: usize = 4096;
+
+/// How a pending flow's packets are known again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FilterKey {
+    /// By the cache_key that was caught of them in the union of this time.
+    Seen { time: u16, at: u16 },
+    /// By their key alone.
+    #[default]
+    Unseen,
+    /// They were in the table before, and whoever goes on there looks by the key anyway.
+    Inner,
+}
+
+impl FilterKey {
+    pub(crate) fn of(cache_key: &CacheKey) -> Self {
+        Self::Seen { time: cache_key.time(), at: (cache_key.hash() % MARKS as u64) as u16 }
+    }
+}
+
+/// The filter of one worker's pending flows.
+#[derive(Debug)]
+pub(crate) struct PendingFilter {
+    counts: Box<[u16; MARKS]>,
+    /// Of the union that the counts are of.
+    time: u16,
+    seen: u32,
+    /// Pending flows that packets of this union are not known by.
+    unseen: u32,
+}
+
+impl PendingFilter {
+    pub(crate) fn new() -> Self {
+        Self { counts: Box::new([0; MARKS]), time: 0, seen: 0, unseen: 0 }
+    }
+
+    /// Another union may have begun: filter of those before say nothing of its cache_keys.
+    #[inline]
+    pub(crate) fn begin(&mut self, time: u16) {
+        if time != self.time {
+            self.turn_to(time);
+        }
+    }
+
+    #[cold]
+    fn turn_to(&mut self, time: u16) {
+        if self.seen > 0 {
+            self.counts.fill(0);
+        }
+        (self.time, self.unseen, self.seen) = (time, self.unseen + self.seen, 0);
+    }
+
+    /// Whether a packet of this union is none of any marked flow's for sure.
+    #[inline(always)]
+    pub(crate) fn is_clear(&self, cache_key: &CacheKey) -> bool {
+        self.unseen == 0 && self.counts[cache_key.hash() as usize % MARKS] == 0
+    }
+
+    fn count(&mut self, filter_key: FilterKey) -> Option<(&mut u32, Option<&mut u16>)> {
+        match filter_key {
+            FilterKey::Inner => None,
+            FilterKey::Seen { time, at } if time == self.time => {
+                Some((&mut self.seen, self.counts.get_mut(usize::from(at))))
+            }
+            FilterKey::Seen { .. } | FilterKey::Unseen => Some((&mut self.unseen, None)),
+        }
+    }
+
+    /// A flow is pending from now on.
+    pub(crate) fn add(&mut self, filter_key: FilterKey) {
+        if let Some((all, here)) = self.count(filter_key) {
+            *all += 1;
+            here.into_iter().for_each(|here| *here += 1);
+        }
+    }
+
+    /// It is not any more.
+    pub(crate) fn remove(&mut self, filter_key: FilterKey) {
+        if let Some((all, here)) = self.count(filter_key) {
+            *all -= 1;
+            here.into_iter().for_each(|here| *here -= 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_wire::Key;
+
+    use super::*;
+    use crate::cache_key::UnionMask;
+    use crate::hash::Secret;
+
+    /// A cache_key of something, and how it is known again.
+    fn cache_key(union: &UnionMask, number: u64) -> (CacheKey, FilterKey) {
+        let mut cache_key = CacheKey::default();
+        cache_key.see_other(union.sought(&Key([number; 18]), &Secret::random()), 0);
+        (cache_key, FilterKey::of(&cache_key))
+    }
+
+    #[test]
+    fn who_is_not_marked_is_clear() {
+        let (mut filter, union) = (PendingFilter::new(), UnionMask::default());
+        filter.begin(union.time());
+        let ((one, filter_key), (other, _)) = (cache_key(&union, 1), cache_key(&union, 2));
+        assert!(filter.is_clear(&one));
+        (0..2).for_each(|_| filter.add(filter_key));
+        filter.add(FilterKey::Inner);
+        assert_eq!(
+            (filter.is_clear(&one), filter.is_clear(&other)),
+            (false, one.hash() % 4096 != other.hash() % 4096)
+        );
+        filter.remove(filter_key);
+        assert!(!filter.is_clear(&one));
+        filter.remove(filter_key);
+        filter.remove(FilterKey::Inner);
+        assert!(filter.is_clear(&one));
+        filter.add(FilterKey::Unseen);
+        assert!(!filter.is_clear(&other), "it may be of that flow");
+        filter.remove(FilterKey::Unseen);
+        assert!(filter.is_clear(&other));
+    }
+
+    #[test]
+    fn in_another_scope_nobody_is_clear_until_the_flows_before_it_are_through() {
+        let (mut filter, mut union) = (PendingFilter::new(), UnionMask::default());
+        filter.begin(union.time());
+        let (_, before) = cache_key(&union, 1);
+        filter.add(before);
+        assert!(!union.aim(Key([1; 18])));
+        filter.begin(union.time());
+        let (one, filter_key) = cache_key(&union, 2);
+        assert!(!filter.is_clear(&one));
+        filter.add(filter_key);
+        filter.remove(before);
+        assert!(!filter.is_clear(&one));
+        filter.remove(filter_key);
+        assert!(filter.is_clear(&one));
+    }
+}
