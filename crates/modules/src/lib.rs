@@ -2,7 +2,7 @@
 //!
 //! **Purpose.** Each module implements [`Module`]: [`Dummy`] joins ports in pairs, [`Bridge`] learns
 //! addresses as an IEEE 802.1D bridge does. [`by_name`] makes the one that `--module` names. [`Switches`] hands
-//! each port's frames to the module of the port's own switch, and [`Nowhere`] is for ports that have none.
+//! each port's frames to the module of the port's own switch, and [`Unattached`] is for ports that have none.
 //!
 //! **Contract.** As of `lasthop-verdict`: every packet of a batch gets at least one output or one drop with a
 //! reason. Time and randomness come from the caller: time with each call, the bridge's hash key in its
@@ -24,19 +24,19 @@
 
 mod bridge;
 mod dummy;
-mod nowhere;
 mod number;
 mod switches;
 #[cfg(test)]
 mod testing;
+mod unattached;
 
 pub use bridge::{
     AGEING_NS_DEFAULT, Bridge, BridgeSettings, BridgeStats, FDB_ENTRIES_LIMIT, FDB_ENTRIES_MAX,
     FDB_ENTRIES_MIN, random_key,
 };
 pub use dummy::Dummy;
-pub use nowhere::Nowhere;
 pub use switches::Switches;
+pub use unattached::Unattached;
 
 use lasthop_verdict::Module;
 

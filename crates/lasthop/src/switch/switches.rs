@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lasthop_flowtable::{Executions, FlowModule};
-use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX, Nowhere, Switches, by_name};
+use lasthop_modules::{Bridge, BridgeSettings, Dummy, FDB_ENTRIES_MAX, Switches, Unattached, by_name};
 use lasthop_verdict::{Module, PortId, PortSettings, SwitchId};
 
 use crate::config::FLOW;
@@ -128,7 +128,7 @@ impl NamedSwitches {
             return Ok((number, false));
         }
         let number = self.vacancy()?;
-        self.table = Arc::new(self.table.with(number, Arc::new(Nowhere)));
+        self.table = Arc::new(self.table.with(number, Arc::new(Unattached)));
         self.nowhere = Some(number);
         Ok((number, true))
     }

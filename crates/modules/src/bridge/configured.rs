@@ -12,27 +12,27 @@
 
 use lasthop_verdict::{Mac, NO_VID, PortId, Vid};
 
-use super::slot::{Place, Slot, Stamp};
+use super::slot::{FdbValue, Slot, Stamp};
 use super::table::{EVERYWHERE, key_in, mac_bits, vid_of};
 use super::{Bridge, Control};
 
 impl Bridge {
     /// The static place of an address that is not entered for the VLAN of `key` itself, but for all of its port's.
-    pub(super) fn find_everywhere(&self, key: u64) -> Option<Place> {
+    pub(super) fn find_everywhere(&self, key: u64) -> Option<FdbValue> {
         let vid = vid_of(key);
         if vid == NO_VID {
             return None;
         }
         let in_trunks = || self.table.find(key_in(EVERYWHERE, mac_bits(key)));
         let in_others = || self.table.find(mac_bits(key));
-        let holds = |place: &Place| place.is_static() && self.vlans.carries(place.port(), vid);
-        let place = |found: Option<(&Slot, Place)>| found.map(|(_, place)| place).filter(holds);
+        let holds = |place: &FdbValue| place.is_static() && self.vlans.carries(place.port(), vid);
+        let place = |found: Option<(&Slot, FdbValue)>| found.map(|(_, place)| place).filter(holds);
         place(in_trunks()).or_else(|| place(in_others()))
     }
 
     /// Whether `key` is a static address of `port`.
     pub(super) fn is_configured(&self, key: u64, port: PortId) -> bool {
-        let own = |place: &Place| place.is_static() && place.port() == port;
+        let own = |place: &FdbValue| place.is_static() && place.port() == port;
         let found = self.table.find(key).map(|(_, place)| place);
         found.filter(own).or_else(|| self.find_everywhere(key).filter(own)).is_some()
     }
@@ -54,7 +54,7 @@ impl Bridge {
             return Err(taken(control, mac, owner, name));
         }
         self.make_way(control, key, port);
-        self.make_room(key, mac, name)?.occupy(key, Place::configured(port));
+        self.make_room(key, mac, name)?.occupy(key, FdbValue::configured(port));
         Ok(())
     }
 

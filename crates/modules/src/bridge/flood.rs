@@ -39,7 +39,7 @@ impl Bridge {
     /// Untagged frames of ports without VLAN settings, which such ports alone get.
     pub(super) fn flood_as_it_is(&self, packet: usize, from: PortId, verdicts: &mut Verdicts) {
         let others = self.ports.others_without_vlans(from);
-        if self.ports.company(from).is_barred() {
+        if self.ports.isolation(from).is_barred() {
             let hearers = others.filter(|port| self.ports.barrier(from, *port).is_none());
             return output_all(packet, hearers, verdicts);
         }

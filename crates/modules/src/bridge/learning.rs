@@ -10,7 +10,7 @@ use std::sync::{MutexGuard, TryLockError};
 
 use lasthop_verdict::PortId;
 
-use super::slot::{Place, Slot, Stamp};
+use super::slot::{FdbValue, Slot, Stamp};
 use super::{Bridge, Control};
 
 /// Tries to take the writer lock on the way of a frame: some microseconds, longer than a learner holds it. A
@@ -47,7 +47,7 @@ impl Bridge {
         }
     }
 
-    fn refresh(&self, slot: &Slot, place: Place, now: Stamp) -> Lesson {
+    fn refresh(&self, slot: &Slot, place: FdbValue, now: Stamp) -> Lesson {
         slot.refresh(place, now);
         if self.table.is_aged(place, now) { Lesson::Learned } else { Lesson::Nothing }
     }
@@ -87,18 +87,18 @@ impl Bridge {
             Some((slot, place)) if place.port() == port => self.refresh(slot, place, now),
             Some((slot, place)) => {
                 control.moves.note(key, (place.port(), port), now.as_ns());
-                self.relocate(&control, slot, place, Place::learned(port, now))
+                self.relocate(&control, slot, place, FdbValue::learned(port, now))
             }
             None => match self.find_everywhere(key) {
                 Some(place) => static_lesson(place, port),
-                None => self.insert(&control, key, Place::learned(port, now)),
+                None => self.insert(&control, key, FdbValue::learned(port, now)),
             },
         }
     }
 
     /// An address changes ports. If its new port is at its limit the address is forgotten, so that what is
     /// sent to it is flooded and arrives, instead of going to where it no longer is.
-    fn relocate(&self, _lock: &Control, slot: &Slot, old: Place, new: Place) -> Lesson {
+    fn relocate(&self, _lock: &Control, slot: &Slot, old: FdbValue, new: FdbValue) -> Lesson {
         if self.ports.is_full(new.port()) {
             slot.vacate();
             self.counts.limit_hit.raise();
@@ -120,7 +120,7 @@ impl Bridge {
         }
     }
 
-    fn insert(&self, _lock: &Control, key: u64, place: Place) -> Lesson {
+    fn insert(&self, _lock: &Control, key: u64, place: FdbValue) -> Lesson {
         if self.ports.is_full(place.port()) {
             self.counts.limit_hit.raise();
             return Lesson::Nothing;
@@ -168,6 +168,6 @@ impl Bridge {
 }
 
 /// A static address teaches nothing; from elsewhere than its port it is a lie.
-fn static_lesson(place: Place, port: PortId) -> Lesson {
+fn static_lesson(place: FdbValue, port: PortId) -> Lesson {
     if place.port() == port { Lesson::Nothing } else { Lesson::Spoofed }
 }

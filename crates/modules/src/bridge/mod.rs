@@ -13,10 +13,10 @@
 //! tag, or to that of its port's untagged frames, and addresses are learned, looked up and flooded within it. A copy
 //! leaves tagged or untagged as its receiver's port wants it.
 
-mod company;
 mod configured;
 mod flood;
 mod hash;
+mod isolation;
 mod learning;
 mod moves;
 mod ports;
@@ -41,11 +41,11 @@ use lasthop_verdict::{
 pub use hash::random_key;
 pub use stats::BridgeStats;
 
-use company::Company;
 use flood::{Flooded, output_edited};
+use isolation::IsolationClass;
 use moves::Moves;
 use ports::Ports;
-use slot::{Place, Stamp};
+use slot::{FdbValue, Stamp};
 use stats::Counts;
 use storm::{Flood, Storms};
 use table::{EVERYWHERE, Table, vid_of};
@@ -246,15 +246,15 @@ impl Module for Bridge {
                 settings.name
             ));
         }
-        let company = Company::of(settings.is_isolated, settings.kind);
-        self.vlans.set(port, &settings.vlans, company.is_barred());
+        let isolation = IsolationClass::of(settings.is_isolated, settings.kind);
+        self.vlans.set(port, &settings.vlans, isolation.is_barred());
         if let Some(mac) = settings.mac {
             self.configure(&control, (mac, None), port, &settings.name)?;
         }
         self.storms.open(port, settings.storm);
         let macs_max = settings.macs_max.unwrap_or(self.port_macs_max);
         self.vlans.set_static_mac(port, settings.mac.map_or(0, Mac::to_bits));
-        self.ports.open(port, macs_max, self.vlans.of(port), company);
+        self.ports.open(port, macs_max, self.vlans.of(port), isolation);
         control.names.insert(port, settings.name.clone());
         Ok(())
     }
@@ -326,7 +326,7 @@ impl Module for Bridge {
     }
 }
 
-fn fdb_entry(key: u64, place: Place, now_ns: u64) -> FdbEntry {
+fn fdb_entry(key: u64, place: FdbValue, now_ns: u64) -> FdbEntry {
     let is_static = place.is_static();
     let age_ns = if is_static { 0 } else { now_ns.saturating_sub(place.stamp().as_ns()) };
     let vlan = Some(vid_of(key)).filter(|vid| !matches!(*vid, NO_VID | EVERYWHERE));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 
-use super::company::Company;
+use super::isolation::IsolationClass;
 use super::vlans::Standing;
 
 /// Words of a set of ports.
@@ -19,16 +19,16 @@ pub(crate) struct Ports {
     live: [AtomicU64; SET_WORDS],
     /// Those of them without VLAN settings.
     without_vlans: [AtomicU64; SET_WORDS],
-    ports: Box<[Port]>,
+    ports: Box<[BridgePort]>,
 }
 
 #[derive(Debug, Default)]
-struct Port {
+struct BridgePort {
     /// Slots of the table that hold a learned address of this port, aged ones included.
     learned: AtomicU32,
     learned_max: AtomicU32,
-    /// Whom it talks to, as the bits of [`Company`].
-    company: AtomicU8,
+    /// Whom it talks to, as the bits of [`IsolationClass`].
+    isolation: AtomicU8,
 }
 
 impl Default for Ports {
@@ -36,17 +36,17 @@ impl Default for Ports {
         Self {
             live: std::array::from_fn(|_| AtomicU64::new(0)),
             without_vlans: std::array::from_fn(|_| AtomicU64::new(0)),
-            ports: (0..PORTS_MAX).map(|_| Port::default()).collect(),
+            ports: (0..PORTS_MAX).map(|_| BridgePort::default()).collect(),
         }
     }
 }
 
 impl Ports {
     /// Makes a port known. Its number is below `PORTS_MAX`, or nothing happens.
-    pub(crate) fn open(&self, port: PortId, learned_max: u32, standing: Standing, company: Company) {
+    pub(crate) fn open(&self, port: PortId, learned_max: u32, standing: Standing, isolation: IsolationClass) {
         let Some(state) = self.ports.get(port.index()) else { return };
         state.learned_max.store(learned_max, Ordering::Relaxed);
-        state.company.store(company.bits(), Ordering::Relaxed);
+        state.isolation.store(isolation.bits(), Ordering::Relaxed);
         if port == PortId::INTERNAL {
             return;
         }
@@ -74,7 +74,7 @@ impl Ports {
 
     /// Every live port but `from` that it talks to, in ascending order.
     pub(crate) fn others(&self, from: PortId) -> impl Iterator<Item = PortId> {
-        let is_barred = self.company(from).is_barred();
+        let is_barred = self.isolation(from).is_barred();
         Self::members(&self.live, from).filter(move |port| !is_barred || self.barrier(from, *port).is_none())
     }
 
@@ -91,14 +91,16 @@ impl Ports {
     }
 
     /// Whom the port talks to.
-    pub(crate) fn company(&self, port: PortId) -> Company {
+    pub(crate) fn isolation(&self, port: PortId) -> IsolationClass {
         let state = self.ports.get(port.index());
-        state.map_or_else(Company::default, |state| Company::from_bits(state.company.load(Ordering::Relaxed)))
+        state.map_or_else(IsolationClass::default, |state| {
+            IsolationClass::from_bits(state.isolation.load(Ordering::Relaxed))
+        })
     }
 
     /// Why nothing passes between two ports; `None` if it does.
     pub(crate) fn barrier(&self, one: PortId, other: PortId) -> Option<DropReason> {
-        self.company(one).barrier(self.company(other))
+        self.isolation(one).barrier(self.isolation(other))
     }
 
     /// Slots that hold a learned address of the port.
@@ -149,7 +151,7 @@ mod tests {
     fn others_are_ascending_and_leave_out_one() {
         let ports = Ports::default();
         for port in [1023, 64, 1, 63, 0] {
-            ports.open(PortId(port), 1, Standing::default(), Company::default());
+            ports.open(PortId(port), 1, Standing::default(), IsolationClass::default());
         }
         assert_eq!(ports.others(PortId(64)).map(|port| port.0).collect::<Vec<_>>(), [1, 63, 1023]);
         ports.close(PortId(63));
@@ -161,7 +163,7 @@ mod tests {
     fn numbers_beyond_the_last_are_never_live() {
         let ports = Ports::default();
         for port in [PORTS_MAX as u16, u16::MAX] {
-            ports.open(PortId(port), 1, Standing::default(), Company::default());
+            ports.open(PortId(port), 1, Standing::default(), IsolationClass::default());
             ports.take_slot(PortId(port));
             ports.release_slot(PortId(port));
             ports.close(PortId(port));
@@ -173,7 +175,7 @@ mod tests {
     #[test]
     fn a_port_is_full_at_its_limit() {
         let ports = Ports::default();
-        ports.open(PortId(3), 2, Standing::default(), Company::default());
+        ports.open(PortId(3), 2, Standing::default(), IsolationClass::default());
         ports.take_slot(PortId(3));
         assert!(!ports.is_full(PortId(3)));
         ports.take_slot(PortId(3));

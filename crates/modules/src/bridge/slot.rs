@@ -62,9 +62,9 @@ impl Stamp {
 
 /// Where an address is and since when: the second word of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u64);
+pub(crate) struct FdbValue(u64);
 
-impl Place {
+impl FdbValue {
     /// An address seen behind `port` at `stamp`.
     pub(crate) fn learned(port: PortId, stamp: Stamp) -> Self {
         Self(u64::from(port.0) << PORT_SHIFT | stamp.0 & STAMP_MASK)
@@ -122,15 +122,15 @@ impl Slot {
     }
 
     /// What the slot holds; `None` if it is empty or being given away.
-    pub(crate) fn read(&self) -> Option<(u64, Place)> {
-        let before = Place(self.value.load(Ordering::Acquire));
+    pub(crate) fn read(&self) -> Option<(u64, FdbValue)> {
+        let before = FdbValue(self.value.load(Ordering::Acquire));
         let key = self.key.load(Ordering::Acquire);
-        let place = Place(self.value.load(Ordering::Relaxed));
+        let place = FdbValue(self.value.load(Ordering::Relaxed));
         (key != 0 && before.era() == place.era()).then_some((key, place))
     }
 
     /// The place of `key` if that is what the slot holds.
-    pub(crate) fn place_of(&self, key: u64) -> Option<Place> {
+    pub(crate) fn place_of(&self, key: u64) -> Option<FdbValue> {
         if !self.holds(key) {
             return None; // the three ordered loads are for the slot that seems to match only
         }
@@ -141,7 +141,7 @@ impl Slot {
     ///
     /// Losing the race against another refresh, a move or a replacement is right in each case: theirs is the
     /// news.
-    pub(crate) fn refresh(&self, seen: Place, now: Stamp) {
+    pub(crate) fn refresh(&self, seen: FdbValue, now: Stamp) {
         if seen.stamp() < now {
             let young = seen.with_stamp(now).0;
             let _ = self.value.compare_exchange(seen.0, young, Ordering::Relaxed, Ordering::Relaxed);
@@ -149,16 +149,16 @@ impl Slot {
     }
 
     /// Starts a new era with `key` at `place`. Writer lock only.
-    pub(crate) fn occupy(&self, key: u64, place: Place) {
-        let era = Place(self.value.load(Ordering::Relaxed)).era().wrapping_add(ERA_ONE);
+    pub(crate) fn occupy(&self, key: u64, place: FdbValue) {
+        let era = FdbValue(self.value.load(Ordering::Relaxed)).era().wrapping_add(ERA_ONE);
         self.key.store(0, Ordering::Relaxed);
         self.value.store(place.with_era(era).0, Ordering::Release);
         self.key.store(key, Ordering::Release);
     }
 
     /// Puts the same key elsewhere. Writer lock only.
-    pub(crate) fn relocate(&self, place: Place) {
-        let era = Place(self.value.load(Ordering::Relaxed)).era();
+    pub(crate) fn relocate(&self, place: FdbValue) {
+        let era = FdbValue(self.value.load(Ordering::Relaxed)).era();
         self.value.store(place.with_era(era).0, Ordering::Release);
     }
 
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn fields_do_not_touch_each_other() {
-        let place = Place::learned(PORT, Stamp(STAMP_MASK)).with_era(ERA_MASK);
+        let place = FdbValue::learned(PORT, Stamp(STAMP_MASK)).with_era(ERA_MASK);
         assert_eq!((place.port(), place.stamp(), place.is_static()), (PORT, Stamp(STAMP_MASK), false));
-        let place = Place::configured(PortId(0)).with_era(ERA_MASK + ERA_ONE);
+        let place = FdbValue::configured(PortId(0)).with_era(ERA_MASK + ERA_ONE);
         assert_eq!(
             (place.port(), place.stamp(), place.is_static(), place.era()),
             (PortId(0), Stamp(0), true, 0)
@@ -187,26 +187,26 @@ mod tests {
 
     #[test]
     fn the_largest_time_fits_a_stamp() {
-        assert_eq!(Place::learned(PORT, Stamp::at(u64::MAX)).stamp(), Stamp::at(u64::MAX));
+        assert_eq!(FdbValue::learned(PORT, Stamp::at(u64::MAX)).stamp(), Stamp::at(u64::MAX));
     }
 
     #[test]
     fn refreshing_never_makes_older_and_never_hits_a_successor() {
         let slot = Slot::default();
-        slot.occupy(7, Place::learned(PORT, Stamp(10)));
+        slot.occupy(7, FdbValue::learned(PORT, Stamp(10)));
         let seen = slot.place_of(7).expect("just put there");
         slot.refresh(seen, Stamp(9));
-        assert_eq!(slot.place_of(7).map(Place::stamp), Some(Stamp(10)));
-        slot.occupy(8, Place::learned(PORT, Stamp(10)));
+        assert_eq!(slot.place_of(7).map(FdbValue::stamp), Some(Stamp(10)));
+        slot.occupy(8, FdbValue::learned(PORT, Stamp(10)));
         slot.refresh(seen, Stamp(11));
-        assert_eq!(slot.place_of(8).map(Place::stamp), Some(Stamp(10)), "the era tells the two apart");
+        assert_eq!(slot.place_of(8).map(FdbValue::stamp), Some(Stamp(10)), "the era tells the two apart");
     }
 
     #[test]
     fn an_empty_slot_holds_nothing_not_even_zero() {
         let slot = Slot::default();
         assert_eq!(slot.place_of(0), None);
-        slot.occupy(7, Place::configured(PORT));
+        slot.occupy(7, FdbValue::configured(PORT));
         slot.vacate();
         assert_eq!((slot.read(), slot.place_of(7), slot.place_of(0)), (None, None, None));
     }

@@ -12,7 +12,7 @@
 //! room but once in 50000 tables.
 
 use super::hash::hash;
-use super::slot::{Place, Slot, Stamp};
+use super::slot::{FdbValue, Slot, Stamp};
 
 /// Slots of a bucket: what fits a cache line.
 const BUCKET_SLOTS: usize = 4;
@@ -32,7 +32,7 @@ impl Bucket {
     /// The slot and place of `key`. Most are in the first slot. Which of the others it is cannot be foretold, so those are
     /// compared all at once: a branch for each would be mistaken about every other address.
     #[inline]
-    fn find(&self, key: u64) -> Option<(&Slot, Place)> {
+    fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         let slot = if self.slots[0].holds(key) { &self.slots[0] } else { self.find_behind(key)? };
         slot.place_of(key).map(|place| (slot, place))
     }
@@ -93,12 +93,12 @@ impl Table {
     ///
     /// All is rounded down to units of 67 ms, so it begins at most one unit before `ageing_ns` and at most
     /// two after it. A stamp of another worker's clock, slightly ahead, is not old.
-    pub(crate) fn is_aged(&self, place: Place, now: Stamp) -> bool {
+    pub(crate) fn is_aged(&self, place: FdbValue, now: Stamp) -> bool {
         !place.is_static() && place.stamp().after(self.ageing) < now
     }
 
     /// The slot and place of `key`, aged or not.
-    pub(crate) fn find(&self, key: u64) -> Option<(&Slot, Place)> {
+    pub(crate) fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         if key == 0 {
             return None; // what empty slots hold
         }
@@ -107,13 +107,13 @@ impl Table {
     }
 
     /// Where `key` is reached at `now`.
-    pub(crate) fn look_up(&self, key: u64, now: Stamp) -> Option<Place> {
+    pub(crate) fn look_up(&self, key: u64, now: Stamp) -> Option<FdbValue> {
         self.find(key).map(|(_, place)| place).filter(|place| !self.is_aged(*place, now))
     }
 
     /// A slot for the new key: an empty or aged one of its home bucket, else of its overflow bucket. With the
     /// slot comes the aged place that its taking ends. `None` if all are in use.
-    pub(crate) fn vacancy(&self, key: u64, now: Stamp) -> Option<(&Slot, Option<Place>)> {
+    pub(crate) fn vacancy(&self, key: u64, now: Stamp) -> Option<(&Slot, Option<FdbValue>)> {
         self.candidates(key).find_map(|slot| match slot.read() {
             None => Some((slot, None)),
             Some((_, place)) => self.is_aged(place, now).then_some((slot, Some(place))),
@@ -122,13 +122,13 @@ impl Table {
 
     /// The learned entry that a static one may displace: of those in the way of `key`, the one unseen for
     /// longest.
-    pub(crate) fn weakest(&self, key: u64) -> Option<(&Slot, Place)> {
+    pub(crate) fn weakest(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         let learned = |slot| Some((slot, Slot::read(slot)?.1)).filter(|(_, place)| !place.is_static());
         self.candidates(key).filter_map(learned).min_by_key(|(_, place)| place.stamp())
     }
 
     /// Every occupied slot.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Slot, u64, Place)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Slot, u64, FdbValue)> {
         let slots = self.buckets.iter().flat_map(|bucket| &bucket.slots);
         slots.filter_map(|slot| slot.read().map(|(key, place)| (slot, key, place)))
     }
@@ -179,7 +179,7 @@ mod tests {
 
     fn put(table: &Table, key: u64) -> bool {
         let vacancy = table.vacancy(key, now());
-        vacancy.inspect(|(slot, _)| slot.occupy(key, Place::learned(PortId(key as u16), now()))).is_some()
+        vacancy.inspect(|(slot, _)| slot.occupy(key, FdbValue::learned(PortId(key as u16), now()))).is_some()
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
         let table = Table::new(16384, [1, 2], 0);
         assert!((1..=1000).all(|key| put(&table, key)));
         for key in 1..=1000 {
-            assert_eq!(table.look_up(key, now()).map(Place::port), Some(PortId(key as u16)));
+            assert_eq!(table.look_up(key, now()).map(FdbValue::port), Some(PortId(key as u16)));
         }
         assert!((1001..2000).chain([0]).all(|key| table.find(key).is_none()));
         assert_eq!(table.entries().count(), 1000);

@@ -39,7 +39,7 @@ fn add_with_mac(lab: &Lab<Bridge>, port: u16, mac: Mac) -> Result<(), String> {
 /// Asserts that each port's count is the number of slots that it holds.
 pub(crate) fn assert_counts(bridge: &Bridge, ports: &[u16]) {
     for port in ports {
-        let of_port = |place: &Place| place.port() == PortId(*port) && !place.is_static();
+        let of_port = |place: &FdbValue| place.port() == PortId(*port) && !place.is_static();
         let held = bridge.table.entries().filter(|(_, _, place)| of_port(place)).count();
         assert_eq!(bridge.learned_macs(PortId(*port)) as usize, held, "port {port}");
     }

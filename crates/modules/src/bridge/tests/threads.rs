@@ -12,9 +12,9 @@ const ROUNDS: u64 = 60_000;
 const SLOT_ROUNDS: u64 = 5_000_000;
 
 /// A small generator of numbers (xorshift), to need no shared state.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn roll(&mut self, sides: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -51,8 +51,8 @@ fn add(bridge: &Bridge, port: u16) {
 }
 
 /// Every look-up's answer is a port where the address may be. Returns how many found something.
-fn look_up(bridge: &Bridge, dice: &mut Dice, now: Stamp) -> u64 {
-    let mac = roaming(dice.roll(MACS));
+fn look_up(bridge: &Bridge, rng: &mut Rng, now: Stamp) -> u64 {
+    let mac = roaming(rng.roll(MACS));
     let Some(place) = bridge.table.look_up(mac.to_bits(), now) else { return 0 };
     assert!(may_be_at(mac, place.port()), "{mac} at port {}", place.port());
     1
@@ -61,23 +61,23 @@ fn look_up(bridge: &Bridge, dice: &mut Dice, now: Stamp) -> u64 {
 /// One worker: learns what may be seen on its port, and looks up anything. Time runs fast, so that entries
 /// age out.
 fn work(bridge: &Bridge, port: u16) -> u64 {
-    let mut dice = Dice(0x9e37_79b9 + u64::from(port));
+    let mut rng = Rng(0x9e37_79b9 + u64::from(port));
     let mut found = 0;
     for round in 0..ROUNDS {
         let now = Stamp::at(SECOND_NS * 10 + round * SECOND_NS / 16);
-        let mac = roaming(dice.roll(MACS));
+        let mac = roaming(rng.roll(MACS));
         if may_be_at(mac, PortId(port)) {
             bridge.learn(mac.to_bits(), PortId(port), now);
         }
-        found += (0..4).map(|_| look_up(bridge, &mut dice, now)).sum::<u64>();
+        found += (0..4).map(|_| look_up(bridge, &mut rng, now)).sum::<u64>();
     }
     found
 }
 
 fn replace_ports(bridge: &Bridge, is_over: &AtomicBool) {
-    let mut dice = Dice(77);
+    let mut rng = Rng(77);
     while !is_over.load(Ordering::Relaxed) {
-        let port = PORTS[dice.roll(4) as usize];
+        let port = PORTS[rng.roll(4) as usize];
         bridge.port_removed(PortId(port));
         add(bridge, port);
         assert!(bridge.fdb(0).iter().all(|entry| may_be_at(entry.mac, entry.port)));
@@ -122,7 +122,7 @@ fn a_slot_is_never_read_half_old_half_new() {
         let watchers = [scope.spawn(watch), scope.spawn(watch)];
         for round in 0..SLOT_ROUNDS {
             let key = round % 3 + 1;
-            slot.occupy(key, Place::learned(PortId(key as u16), Stamp::at(0)));
+            slot.occupy(key, FdbValue::learned(PortId(key as u16), Stamp::at(0)));
         }
         is_over.store(true, Ordering::Relaxed);
         watchers.into_iter().for_each(|watcher| watcher.join().expect("no reader saw a mixture"));
@@ -134,9 +134,9 @@ fn nothing_of_a_removed_port_is_left_while_others_learn() {
     let (bridge, is_over) = (bridge(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let teach = || {
-            let mut dice = Dice(99);
+            let mut rng = Rng(99);
             while !is_over.load(Ordering::Relaxed) {
-                bridge.learn(roaming(dice.roll(MACS)).to_bits(), PortId(1), Stamp::at(SECOND_NS));
+                bridge.learn(roaming(rng.roll(MACS)).to_bits(), PortId(1), Stamp::at(SECOND_NS));
             }
         };
         let teacher = scope.spawn(teach);

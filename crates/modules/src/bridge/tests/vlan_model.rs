@@ -101,7 +101,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-type Fate = Result<Vec<(u16, Vec<u8>)>, DropReason>;
+type Outputs = Result<Vec<(u16, Vec<u8>)>, DropReason>;
 
 struct Model {
     ports: Vec<Port>,
@@ -140,7 +140,7 @@ impl Model {
         }
     }
 
-    fn send(&mut self, port: u16, tci: Option<u16>, macs: (u8, u8), plain: &[u8], now_ns: u64) -> Fate {
+    fn send(&mut self, port: u16, tci: Option<u16>, macs: (u8, u8), plain: &[u8], now_ns: u64) -> Outputs {
         let vid = self.vid_of(port, tci)?;
         self.seen.insert((vid, macs.0), (port, now_ns));
         let barrier = |other: u16| self.port(port).barrier(self.port(other));

@@ -4,9 +4,9 @@ use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts}
 
 /// Drops everything, and brings nothing to any port.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nowhere;
+pub struct Unattached;
 
-impl Module for Nowhere {
+impl Module for Unattached {
     fn name(&self) -> &'static str {
         "nowhere"
     }
@@ -29,7 +29,7 @@ mod tests {
 
     #[test]
     fn nothing_leaves() {
-        let mut lab = Lab::new(Nowhere);
+        let mut lab = Lab::new(Unattached);
         for port in [1, 2] {
             lab.add(port).expect("a port");
         }

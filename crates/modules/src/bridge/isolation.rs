@@ -8,13 +8,13 @@ use lasthop_verdict::{DropReason, PortKind};
 ///   away from: 4 | is: 4
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Company(u8);
+pub(crate) struct IsolationClass(u8);
 
 const ISOLATED: u8 = 1 << 0;
 const UPLINK: u8 = 1 << 1;
 const AWAY_SHIFT: u32 = 4;
 
-impl Company {
+impl IsolationClass {
     pub(crate) fn of(is_isolated: bool, kind: PortKind) -> Self {
         let isolated = if is_isolated { ISOLATED | ISOLATED << AWAY_SHIFT } else { 0 };
         let uplink = match kind {
@@ -57,17 +57,17 @@ mod tests {
     #[test]
     fn uplinks_talk_if_both_say_so_and_isolated_ports_never() {
         use PortKind::{Inside, TransitUplink, Uplink};
-        let barrier = |one, other| Company::of(false, one).barrier(Company::of(false, other));
+        let barrier = |one, other| IsolationClass::of(false, one).barrier(IsolationClass::of(false, other));
         assert_eq!(barrier(Uplink, Uplink), Some(DropReason::NoTransit));
         assert_eq!(barrier(Uplink, TransitUplink), Some(DropReason::NoTransit));
         assert_eq!(barrier(TransitUplink, Uplink), Some(DropReason::NoTransit));
         for (one, other) in [(TransitUplink, TransitUplink), (Inside, Uplink), (Uplink, Inside)] {
             assert_eq!(barrier(one, other), None, "{one:?} to {other:?}");
         }
-        let isolated = |kind| Company::of(true, kind);
+        let isolated = |kind| IsolationClass::of(true, kind);
         assert_eq!(isolated(TransitUplink).barrier(isolated(Inside)), Some(DropReason::Isolated));
         assert_eq!(isolated(Uplink).barrier(isolated(Uplink)), Some(DropReason::Isolated));
-        assert_eq!(isolated(Inside).barrier(Company::of(false, Uplink)), None);
-        assert!(!Company::default().is_barred() && isolated(Inside).is_barred());
+        assert_eq!(isolated(Inside).barrier(IsolationClass::of(false, Uplink)), None);
+        assert!(!IsolationClass::default().is_barred() && isolated(Inside).is_barred());
     }
 }
