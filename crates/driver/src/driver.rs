@@ -99,18 +99,18 @@ pub struct DriverStats {
 
 /// Where a lane is.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct LaneId {
     thread: usize,
     number: u32,
 }
 
 #[derive(Debug)]
-struct Port {
+struct AttachedPort {
     facts: DeviceFacts,
     vnic: Option<Vnic>,
     /// Goes up with each device and each switch.
     generation: u64,
-    lanes: Vec<Place>,
+    lanes: Vec<LaneId>,
     /// Descriptors of a device that no queue has yet.
     spare: Vec<OwnedFd>,
     /// Queues that no lane has, for want of a switch.
@@ -121,7 +121,7 @@ struct Port {
     told: Vec<std::mem::Discriminant<DriverEvent>>,
 }
 
-impl Port {
+impl AttachedPort {
     fn has_device(&self) -> bool {
         !(self.lanes.is_empty() && self.spare.is_empty() && self.queues.is_empty())
     }
@@ -131,7 +131,7 @@ impl Port {
 #[derive(Debug)]
 pub struct Driver {
     threads: Vec<IoThread>,
-    ports: BTreeMap<PortId, Port>,
+    ports: BTreeMap<PortId, AttachedPort>,
     reporter: Reporter,
     reports: Reports,
     next_lane: u32,
@@ -168,7 +168,7 @@ impl Driver {
             return Err(DriverError::PortExists(id));
         }
         check(&facts, &device)?;
-        let port = Port {
+        let port = AttachedPort {
             facts,
             vnic: None,
             generation: 0,
@@ -248,7 +248,7 @@ impl Driver {
     /// Takes a port's lanes back from their threads, and their queues out of them.
     fn recall(&mut self, id: PortId) -> Result<(), DriverError> {
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
-        for Place { thread, number } in std::mem::take(&mut port.lanes) {
+        for LaneId { thread, number } in std::mem::take(&mut port.lanes) {
             let Some(mut lane) = self.threads[thread].ask(move |io| io.remove(number))? else { continue };
             port.past += settled(lane.count());
             port.queues.push(lane.queue);
@@ -279,7 +279,7 @@ impl Driver {
             self.next_lane = self.next_lane.wrapping_add(1);
             let added = self.threads[thread].ask(move |io| io.add(number, lane))?;
             added.map_err(|(_, error)| DriverError::System("wait for a device", error))?;
-            port.lanes.push(Place { thread, number });
+            port.lanes.push(LaneId { thread, number });
         }
         Ok(())
     }
@@ -333,11 +333,11 @@ impl Driver {
             .collect())
     }
 
-    fn count(&self, Place { thread, number }: Place) -> Result<Option<(Counters, LaneState)>, DriverError> {
+    fn count(&self, LaneId { thread, number }: LaneId) -> Result<Option<(Counters, LaneState)>, DriverError> {
         self.threads[thread].ask(move |io| io.count(number))
     }
 
-    fn port_stats(&self, id: PortId, port: &Port) -> Result<PortStats, DriverError> {
+    fn port_stats(&self, id: PortId, port: &AttachedPort) -> Result<PortStats, DriverError> {
         let (mut counters, mut states) = (port.past, Vec::new());
         for place in &port.lanes {
             if let Some((more, state)) = self.count(*place)? {
@@ -383,7 +383,7 @@ fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {
 }
 
 /// The back ends of a port's queues, of the descriptors that it has.
-fn open_queues(port: &mut Port, pairs: &[VnicPair]) -> Result<Vec<Box<dyn Queue>>, DriverError> {
+fn open_queues(port: &mut AttachedPort, pairs: &[VnicPair]) -> Result<Vec<Box<dyn Queue>>, DriverError> {
     let descriptors = (0..).zip(std::mem::take(&mut port.spare));
     descriptors.zip(pairs).map(|((number, fd), pair)| queue(&port.facts, number, fd, pair)).collect()
 }

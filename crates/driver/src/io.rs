@@ -21,13 +21,13 @@ const IDLE_POLL_NS: u64 = 2_000;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Something for a thread to do between two visits.
-type Errand = Box<dyn FnOnce(&mut Io) + Send>;
+type ThreadTask = Box<dyn FnOnce(&mut Io) + Send>;
 
 /// An I/O thread as the control side knows it.
 #[derive(Debug)]
 pub(crate) struct IoThread {
     number: usize,
-    errands: Sender<Errand>,
+    tasks: Sender<ThreadTask>,
     bell: Arc<OwnedFd>,
     handle: Option<JoinHandle<()>>,
 }
@@ -39,31 +39,31 @@ impl IoThread {
         reporter: Reporter,
     ) -> std::io::Result<Self> {
         let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
-        let (errands, inbox) = channel();
+        let (tasks, inbox) = channel();
         let io = Io::new(inbox, &bell, settings, reporter)?;
         let named = std::thread::Builder::new().name(format!("io-{number}"));
         let handle = Some(named.spawn(move || io.run())?);
-        Ok(Self { number, errands, bell, handle })
+        Ok(Self { number, tasks, bell, handle })
     }
 
-    fn post(&self, errand: Errand) {
+    fn post(&self, task: ThreadTask) {
         // A thread that is gone answers nothing, which is noticed.
-        let _ = self.errands.send(errand);
+        let _ = self.tasks.send(task);
         // Fails only when the bell rings already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Has the thread run `errand`; what it returns.
+    /// Has the thread run `task`; what it returns.
     ///
     /// # Errors
     /// [`DriverError::NoAnswer`].
     pub(crate) fn ask<R: Send + 'static>(
         &self,
-        errand: impl FnOnce(&mut Io) -> R + Send + 'static,
+        task: impl FnOnce(&mut Io) -> R + Send + 'static,
     ) -> Result<R, DriverError> {
         let (reply, answer) = sync_channel(1);
         self.post(Box::new(move |io| {
-            let _ = reply.send(errand(io));
+            let _ = reply.send(task(io));
         }));
         answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| DriverError::NoAnswer(self.number))
     }
@@ -83,7 +83,7 @@ impl Drop for IoThread {
 pub(crate) struct Io {
     lanes: Vec<(u32, Lane)>,
     watch: Watch,
-    errands: Receiver<Errand>,
+    tasks: Receiver<ThreadTask>,
     reporter: Reporter,
     stats: ThreadStats,
     adaptive_poll: AdaptivePoll,
@@ -96,7 +96,7 @@ pub(crate) struct Io {
 
 impl Io {
     fn new(
-        errands: Receiver<Errand>,
+        tasks: Receiver<ThreadTask>,
         bell: &OwnedFd,
         settings: &DriverSettings,
         reporter: Reporter,
@@ -106,7 +106,7 @@ impl Io {
         Ok(Self {
             lanes: Vec::new(),
             watch,
-            errands,
+            tasks,
             reporter,
             stats: ThreadStats::default(),
             adaptive_poll: AdaptivePoll::new(u64::from(settings.hysteresis_us) * 1000),
@@ -229,8 +229,8 @@ impl Io {
     }
 
     fn run_errands(&mut self) {
-        while let Ok(errand) = self.errands.try_recv() {
-            errand(self);
+        while let Ok(task) = self.tasks.try_recv() {
+            task(self);
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 
 use super::bpf::{Hook, Program};
-use super::link::Link;
+use super::link::NetDevice;
 use super::{Host, OpenError};
 
 /// Bytes of a device's name (linux/if.h: IFNAMSIZ less its zero).
@@ -70,7 +70,7 @@ impl Gate {
             Host::Shared => Ok(None),
             Host::Port => {
                 let tap = host_tap(device);
-                let there = Link::new(&tap)?.index();
+                let there = NetDevice::new(&tap)?.index();
                 there.map_err(|_| OpenError::NoHostTap { device: device.to_owned(), tap: tap.clone() })?;
                 Self::port(device, &tap).map(Some)
             }
@@ -99,7 +99,7 @@ struct Site {
 
 impl Site {
     fn new(name: &str) -> Result<Self, OpenError> {
-        Ok(Self { name: name.to_owned(), index: Link::new(name)?.index()? })
+        Ok(Self { name: name.to_owned(), index: NetDevice::new(name)?.index()? })
     }
 
     fn attach(&self, program: io::Result<Program>, hook: Hook) -> Result<OwnedFd, OpenError> {

@@ -10,12 +10,12 @@ const CAPABILITY: &str = "CAP_NET_ADMIN";
 
 /// A device as netdevice(7) knows it: by its name, in this network namespace.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct NetDevice {
     socket: OwnedFd,
     name: String,
 }
 
-impl Link {
+impl NetDevice {
     /// # Errors
     /// [`OpenError::BadName`], [`OpenError::System`].
     pub(crate) fn new(name: &str) -> Result<Self, OpenError> {
@@ -80,7 +80,7 @@ impl Link {
 /// # Errors
 /// [`OpenError::NoDevice`], [`OpenError::NotEthernet`], [`OpenError::BadName`].
 pub fn ethernet_device(name: &str) -> Result<u32, OpenError> {
-    let link = Link::new(name)?;
+    let link = NetDevice::new(name)?;
     link.mac()?;
     link.index()
 }
@@ -90,13 +90,13 @@ pub fn ethernet_device(name: &str) -> Result<u32, OpenError> {
 /// # Errors
 /// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and what the kernel refuses.
 pub fn set_address(name: &str, mac: [u8; 6]) -> Result<(), OpenError> {
-    Link::new(name)?.set_mac(mac)
+    NetDevice::new(name)?.set_mac(mac)
 }
 
 /// Bytes of the largest packet of a device, as of now; none if that name is not the device with this interface index (any more).
 #[must_use]
 pub fn mtu_bytes(name: &str, index: u32) -> Option<u32> {
-    let link = Link::new(name).ok()?;
+    let link = NetDevice::new(name).ok()?;
     link.index().ok().filter(|found| *found == index)?;
     link.mtu_bytes().ok()
 }
@@ -106,7 +106,7 @@ pub fn mtu_bytes(name: &str, index: u32) -> Option<u32> {
 /// # Errors
 /// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and what the kernel refuses.
 pub fn set_mtu(name: &str, mtu_bytes: u32) -> Result<(), OpenError> {
-    Link::new(name)?.set_mtu(mtu_bytes)
+    NetDevice::new(name)?.set_mtu(mtu_bytes)
 }
 
 /// Whether a kernel that says so does not know what it was asked.

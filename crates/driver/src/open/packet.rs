@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::bounds::SOCKET_BYTES;
 use crate::open::OpenError;
 use crate::open::features::{FEATURES, UDP_FEATURES};
-use crate::open::link::{Link, is_unknown};
+use crate::open::link::{NetDevice, is_unknown};
 use crate::sys::{bind_to_device, filter_out, listen_to_all, option, set_option};
 use crate::{Backend, DeviceFacts, OpenedDevice};
 
@@ -46,7 +46,7 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
         let (name, queues) = (name.to_owned(), options.queues);
         return Err(OpenError::BadQueues { name, queues, max: QUEUES_MAX });
     }
-    let link = Link::new(name)?;
+    let link = NetDevice::new(name)?;
     let (index, mac, mtu_bytes) = (link.index()?, link.mac()?, link.mtu_bytes()?);
     let (mut queues, mut header_bytes): (Vec<OwnedFd>, _) = (Vec::new(), HEADER_BYTES);
     for _ in 0..options.queues {

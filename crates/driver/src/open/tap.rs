@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::open::OpenError;
 use crate::open::features::{FEATURES, UDP_FEATURES};
-use crate::open::link::Link;
+use crate::open::link::NetDevice;
 use crate::sys::{DeviceCall, DeviceRequest, set_tap_carrier, set_tap_headers, set_tap_offloads};
 use crate::{Backend, DeviceFacts, OpenedDevice};
 
@@ -46,7 +46,7 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
         let (name, queues) = (name.to_owned(), options.queues);
         return Err(OpenError::BadQueues { name, queues, max: QUEUES_MAX });
     }
-    let link = Link::new(name)?;
+    let link = NetDevice::new(name)?;
     let (mut queues, mut features) = (Vec::new(), 0);
     for _ in 0..options.queues {
         let queue = open_queue(name, options.queues > 1)?;

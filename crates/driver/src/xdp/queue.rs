@@ -7,7 +7,7 @@ use lasthop_wire::Offload;
 use rustix::io::Errno;
 
 use super::frames::{Frames, HEADROOM_BYTES, Holder, LINK_BYTES, Way, place_bytes};
-use super::socket::Place;
+use super::socket::XdpBinding;
 use super::umem::{Received, Umem};
 use super::{HEADER, partial};
 use crate::bounds::{XDP_BATCH, XDP_FRAMES};
@@ -61,10 +61,10 @@ impl XdpQueue {
         })
     }
 
-    fn place(&self, pair: &VnicPair) -> Place {
+    fn place(&self, pair: &VnicPair) -> XdpBinding {
         let arena = pair.arena();
         let memory = &pair.map().regions()[usize::from(arena.region)].mapping;
-        Place {
+        XdpBinding {
             interface: self.interface,
             queue: self.number,
             umem_addr: memory.start().as_ptr() as u64 + arena.offset,

@@ -13,7 +13,7 @@ use crate::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
 
 /// Where an XDP socket gets its frames from and where they lie.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct XdpBinding {
     pub(super) interface: u32,
     pub(super) queue: u16,
     /// Address of the first frame's place in this process, at the start of a page.
@@ -40,7 +40,7 @@ impl Rings {
     /// # Errors
     /// What the kernel refuses: `ENOBUFS` where RLIMIT_MEMLOCK is too low, `EBUSY` where the queue has a socket still,
     /// `ENODEV` and `ENETDOWN` where the device is gone or down.
-    pub(super) fn bind(socket: BorrowedFd<'_>, place: &Place) -> Result<Self, Errno> {
+    pub(super) fn bind(socket: BorrowedFd<'_>, place: &XdpBinding) -> Result<Self, Errno> {
         sockopt::set_xdp_umem_reg(socket, umem(place))?;
         sockopt::set_xdp_umem_fill_ring_size(socket, XDP_ENTRIES)?;
         sockopt::set_xdp_umem_completion_ring_size(socket, XDP_ENTRIES)?;
@@ -82,7 +82,7 @@ impl Rings {
 }
 
 /// Binds. The kernel takes a closed socket off its queue some time later, so the next one may have to wait for that.
-fn bind_in_time(socket: BorrowedFd<'_>, place: &Place) -> Result<(), Errno> {
+fn bind_in_time(socket: BorrowedFd<'_>, place: &XdpBinding) -> Result<(), Errno> {
     for _ in 1..XDP_BINDS_MAX {
         match bind(socket, &address(place)) {
             Err(Errno::BUSY) => std::thread::sleep(XDP_BIND_PAUSE),
@@ -105,7 +105,7 @@ fn map<E: Entry>(
     RingMemory::of_socket(socket, page_offset, at, XDP_ENTRIES)
 }
 
-fn umem(place: &Place) -> XdpUmemReg {
+fn umem(place: &XdpBinding) -> XdpUmemReg {
     XdpUmemReg {
         addr: place.umem_addr,
         len: u64::from(place.umem_bytes),
@@ -116,7 +116,7 @@ fn umem(place: &Place) -> XdpUmemReg {
     }
 }
 
-fn address(place: &Place) -> SocketAddrXdp {
+fn address(place: &XdpBinding) -> SocketAddrXdp {
     let copy = if place.copy { SocketAddrXdpFlags::XDP_COPY } else { SocketAddrXdpFlags::empty() };
     let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copy;
     SocketAddrXdp::new(flags, place.interface, u32::from(place.queue))

@@ -5,7 +5,7 @@ use rustix::net::sockopt;
 
 use super::frames::{Frames, HEADROOM_BYTES, Holder, Way};
 use super::rings::{Broken, Frame};
-use super::socket::{Place, Rings};
+use super::socket::{Rings, XdpBinding};
 use crate::bounds::XDP_WAKES_MAX;
 use crate::{DropReason, QueueError};
 
@@ -62,7 +62,7 @@ impl Umem {
     /// # Errors
     /// [`QueueError::LockedMemory`]; [`QueueError::DeviceGone`] where it was bound to other memory before, which it cannot
     /// leave: there has to be another socket.
-    pub(super) fn bind(&mut self, place: &Place) -> Result<(), QueueError> {
+    pub(super) fn bind(&mut self, place: &XdpBinding) -> Result<(), QueueError> {
         if self.rings.is_some() {
             return if self.bound_to == place.umem_addr { Ok(()) } else { Err(QueueError::DeviceGone) };
         }
