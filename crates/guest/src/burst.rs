@@ -6,7 +6,7 @@ use lasthop_ring::{Carousel, Direction, DriverError, Returned};
 use lasthop_vhost::features;
 use lasthop_wire::vnet::HEADER_BYTES;
 
-use crate::bells::Bells;
+use crate::eventfds::RingEventFds;
 use crate::layout::{GUEST_ADDR, Slots};
 use crate::sleep::{Deadline, sleep};
 use crate::{Guest, GuestError, GuestOptions};
@@ -67,9 +67,9 @@ impl Side {
     }
 
     #[inline(always)]
-    fn publish(&mut self, bells: &Bells) -> Result<(), GuestError> {
+    fn publish(&mut self, eventfds: &RingEventFds) -> Result<(), GuestError> {
         if self.ring.publish() {
-            bells.kick()?;
+            eventfds.kick()?;
         }
         Ok(())
     }
@@ -95,7 +95,7 @@ impl BurstGuest {
         let mut rx = Side::new(&guest, 0, Direction::Writable, &slots.rx)?;
         let tx = Side::new(&guest, 1, Direction::Readable, &slots.tx)?;
         rx.ring.give_all();
-        rx.publish(&guest.pairs[0].rx.bells)?;
+        rx.publish(&guest.pairs[0].rx.eventfds)?;
         let mergeable = guest.agreement.has(features::MRG_RXBUF);
         Ok(Self { guest, rx, tx, mergeable, rest: 0, scratch: Box::new([0; SCRATCH_BYTES]) })
     }
@@ -153,7 +153,7 @@ impl BurstGuest {
     /// [`GuestError::System`] when the eventfd fails.
     #[inline(always)]
     pub fn flush(&mut self) -> Result<(), GuestError> {
-        self.tx.publish(&self.guest.pairs[0].tx.bells)
+        self.tx.publish(&self.guest.pairs[0].tx.eventfds)
     }
 
     /// Receives up to 32 frames; `each` sees the first bytes, header in front, and the length of the frame without header.
@@ -182,7 +182,7 @@ impl BurstGuest {
         self.rx.ring.give_all();
         let unpublished = self.rx.ring.unpublished();
         if unpublished >= PUBLISH_BATCH || (count == 0 && unpublished > 0) {
-            self.rx.publish(&self.guest.pairs[0].rx.bells)?;
+            self.rx.publish(&self.guest.pairs[0].rx.eventfds)?;
         }
         Ok(count)
     }
@@ -227,13 +227,13 @@ impl BurstGuest {
     /// # Errors
     /// [`GuestError::HungUp`] when the back end is gone and no frame is left.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, GuestError> {
-        let bells = &self.guest.pairs[0].rx.bells;
+        let eventfds = &self.guest.pairs[0].rx.eventfds;
         let deadline = Deadline::after(timeout);
         if self.rx.ring.unpublished() > 0 {
-            self.rx.publish(bells)?;
+            self.rx.publish(eventfds)?;
         }
         loop {
-            bells.take_calls()?;
+            eventfds.take_calls()?;
             if self.rx.ring.arm_calls() {
                 self.rx.ring.suppress_calls();
                 return Ok(true);
@@ -241,7 +241,7 @@ impl BurstGuest {
             if deadline.is_over() {
                 return Ok(false);
             }
-            sleep(&self.guest.front, std::iter::once(bells.call_fd()), deadline)?;
+            sleep(&self.guest.front, std::iter::once(eventfds.call_fd()), deadline)?;
         }
     }
 }

@@ -11,7 +11,7 @@ use lasthop_vhost::message::InflightMessage;
 use lasthop_wire::vnet::Offload;
 use lasthop_wire::{PacketHash, hash};
 
-use crate::bells::Bells;
+use crate::eventfds::RingEventFds;
 use crate::handshake::{Agreement, RingSetup, enable_rings, negotiate, share_memory, start_ring};
 use crate::layout::Layout;
 use crate::memory::Memory;
@@ -87,7 +87,7 @@ impl Guest {
     /// The whole conversation with a back end that knows nothing yet.
     fn introduce(&mut self) -> Result<(), GuestError> {
         self.front.set_owner()?;
-        self.agreement = negotiate(&mut self.front, self.options.wishes())?;
+        self.agreement = negotiate(&mut self.front, self.options.request())?;
         share_memory(&mut self.front, &self.memory, &self.layout.regions(self.options.regions))?;
         if self.options.inflight && self.agreement.protocol & protocol::INFLIGHT_SHMFD != 0 {
             let rings = self.layout.rings.len() as u16; // at most 256
@@ -105,7 +105,7 @@ impl Guest {
     pub fn resume(&mut self, stream: UnixStream) -> Result<(), GuestError> {
         self.front = FrontEnd::new(stream)?;
         self.front.set_owner()?;
-        let agreement = negotiate(&mut self.front, self.options.wishes())?;
+        let agreement = negotiate(&mut self.front, self.options.request())?;
         if agreement.features != self.agreement.features {
             return Err(GuestError::Options("the rings are of other features".to_owned()));
         }
@@ -179,9 +179,9 @@ impl Guest {
         }
         for (index, (base, addresses)) in (0..).zip(bases.iter().zip(&self.layout.rings)) {
             let pair = &self.pairs[usize::from(index / 2)];
-            let bells = if index % 2 == 0 { &pair.rx.bells } else { &pair.tx.bells };
+            let eventfds = if index % 2 == 0 { &pair.rx.eventfds } else { &pair.tx.eventfds };
             let entries = self.options.ring_entries;
-            let setup = RingSetup { index, entries, base: *base, addresses: *addresses, bells };
+            let setup = RingSetup { index, entries, base: *base, addresses: *addresses, eventfds };
             start_ring(&mut self.front, &setup)?;
         }
         enable_rings(&mut self.front, &self.agreement, bases.len() as u16)?;
@@ -209,11 +209,12 @@ impl Guest {
             cuts: self.options.rx_cuts.clone(),
             guard: self.options.rx_guard,
         };
-        let rx = RxQueue::new(2 * pair, self.ring(2 * pair)?, Bells::new()?, slots, shape);
+        let rx = RxQueue::new(2 * pair, self.ring(2 * pair)?, RingEventFds::new()?, slots, shape);
         rx.fill_guard(&self.memory.map)?;
         let indirect = self.options.indirect && self.agreement.has(features::INDIRECT_DESC);
         let tx_ring = self.ring(2 * pair + 1)?;
-        let tx = TxQueue::new(2 * pair + 1, tx_ring, Bells::new()?, slots, (sent_header_bytes, indirect));
+        let tx =
+            TxQueue::new(2 * pair + 1, tx_ring, RingEventFds::new()?, slots, (sent_header_bytes, indirect));
         Ok(QueuePair { rx, tx })
     }
 
@@ -364,7 +365,7 @@ impl Guest {
     /// Takes signals and asks for the next ones; whether a frame is there.
     fn received(&mut self) -> Result<bool, GuestError> {
         self.pairs.iter_mut().try_fold(false, |ready, pair| {
-            pair.rx.bells.take_calls()?;
+            pair.rx.eventfds.take_calls()?;
             Ok(pair.rx.ring.arm_calls() || ready)
         })
     }
@@ -379,7 +380,7 @@ impl Guest {
         let pair = self.pairs.get_mut(usize::from(queue)).ok_or(GuestError::NoSuchQueue(queue))?;
         let tx = &mut pair.tx;
         loop {
-            tx.bells.take_calls()?;
+            tx.eventfds.take_calls()?;
             if tx.ring.arm_calls() {
                 tx.ring.suppress_calls();
                 return Ok(true);
@@ -387,13 +388,13 @@ impl Guest {
             if deadline.is_over() {
                 return Ok(false);
             }
-            sleep(&self.front, std::iter::once(tx.bells.call_fd()), deadline)?;
+            sleep(&self.front, std::iter::once(tx.eventfds.call_fd()), deadline)?;
         }
     }
 
     /// The eventfds by which the back end signals received frames, one for each queue pair.
     pub fn call_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.pairs.iter().map(|pair| pair.rx.bells.call_fd())
+        self.pairs.iter().map(|pair| pair.rx.eventfds.call_fd())
     }
 
     /// The connection, for what the guest does not do by itself.
@@ -435,7 +436,7 @@ impl Guest {
     /// [`GuestError::NoSuchQueue`], [`GuestError::System`].
     pub fn kick(&mut self, queue: u16) -> Result<(), GuestError> {
         let pair = self.pair(queue)?.1;
-        pair.rx.bells.kick()?;
-        Ok(pair.tx.bells.kick()?)
+        pair.rx.eventfds.kick()?;
+        Ok(pair.tx.eventfds.kick()?)
     }
 }

@@ -9,8 +9,8 @@ use lasthop_wire::hash;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 
 use crate::GuestError;
-use crate::bells::Bells;
 use crate::config::DeviceConfig;
+use crate::eventfds::RingEventFds;
 use crate::memory::{Memory, region_message};
 
 /// ACKNOWLEDGE, DRIVER, DRIVER_OK, FEATURES_OK (virtio 1.2, 2.1).
@@ -55,7 +55,7 @@ impl Agreement {
 
 /// What a front end asks for; what is not offered is gone without.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct FeatureRequest {
     /// Virtio features.
     pub(crate) features: u64,
     /// Protocol features.
@@ -65,18 +65,18 @@ pub(crate) struct Wishes {
 }
 
 /// Agrees upon features.
-pub(crate) fn negotiate(front: &mut FrontEnd, wishes: Wishes) -> Result<Agreement, GuestError> {
+pub(crate) fn negotiate(front: &mut FrontEnd, request: FeatureRequest) -> Result<Agreement, GuestError> {
     let offered = front.get_features()?;
     let mut agreement = Agreement {
-        features: offered & wishes.features & !features::PROTOCOL_FEATURES,
+        features: offered & request.features & !features::PROTOCOL_FEATURES,
         has_protocol: offered & features::PROTOCOL_FEATURES != 0,
         ..Agreement::default()
     };
     if agreement.has_protocol {
-        agreement.protocol = front.get_protocol_features()? & wishes.protocol;
+        agreement.protocol = front.get_protocol_features()? & request.protocol;
         front.set_protocol_features(agreement.protocol)?;
     }
-    check_queues(front, wishes.queue_pairs, agreement.protocol)?;
+    check_queues(front, request.queue_pairs, agreement.protocol)?;
     agreement.set_features(front)?;
     agreement.config = read_config(front, agreement.protocol)?;
     Ok(agreement)
@@ -114,7 +114,7 @@ pub(crate) struct RingSetup<'a> {
     pub(crate) entries: u16,
     pub(crate) base: u16,
     pub(crate) addresses: RingAddresses,
-    pub(crate) bells: &'a Bells,
+    pub(crate) eventfds: &'a RingEventFds,
 }
 
 /// Starts a ring; it stays disabled if there are protocol features.
@@ -129,8 +129,8 @@ pub(crate) fn start_ring(front: &mut FrontEnd, ring: &RingSetup<'_>) -> Result<(
         available: ring.addresses.available,
         log: 0,
     })?;
-    front.set_vring_call(ring.index, Some(ring.bells.call_fd()))?;
-    Ok(front.set_vring_kick(ring.index, Some(ring.bells.kick_fd()))?)
+    front.set_vring_call(ring.index, Some(ring.eventfds.call_fd()))?;
+    Ok(front.set_vring_kick(ring.index, Some(ring.eventfds.kick_fd()))?)
 }
 
 /// Enables the first `count` rings, and tells that the driver runs.

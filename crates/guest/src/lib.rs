@@ -27,10 +27,10 @@
 
 #![forbid(unsafe_code)]
 
-mod bells;
 mod burst;
 mod config;
 mod error;
+mod eventfds;
 mod guest;
 mod handshake;
 mod layout;

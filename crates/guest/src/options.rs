@@ -3,7 +3,7 @@ use lasthop_vhost::features::{self, protocol};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::GuestError;
-use crate::handshake::Wishes;
+use crate::handshake::FeatureRequest;
 
 /// Queue pairs of one guest: vhost-user numbers rings in 8 bits.
 pub const QUEUE_PAIRS_MAX: u16 = 128;
@@ -107,9 +107,9 @@ impl GuestOptions {
         self
     }
 
-    pub(crate) fn wishes(&self) -> Wishes {
+    pub(crate) fn request(&self) -> FeatureRequest {
         let Self { features, protocol_features: protocol, queue_pairs, .. } = *self;
-        Wishes { features, protocol, queue_pairs }
+        FeatureRequest { features, protocol, queue_pairs }
     }
 
     pub(crate) fn check(&self) -> Result<(), GuestError> {

@@ -2,7 +2,7 @@ use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DriverRing, Used};
 use lasthop_wire::vnet::{HEADER_BYTES, Offload};
 
-use crate::bells::Bells;
+use crate::eventfds::RingEventFds;
 use crate::layout::{PairSlots, Slots};
 use crate::{GuestError, PARTS_MAX};
 
@@ -39,7 +39,7 @@ pub(crate) struct RxQueue {
     /// Number of the ring.
     pub(crate) index: u16,
     pub(crate) ring: DriverRing,
-    pub(crate) bells: Bells,
+    pub(crate) eventfds: RingEventFds,
     slots: Slots,
     shape: RxShape,
     /// Buffers added and not yet published.
@@ -50,9 +50,15 @@ pub(crate) struct RxQueue {
 
 impl RxQueue {
     /// With all buffers added, and not yet published.
-    pub(crate) fn new(index: u16, ring: DriverRing, bells: Bells, slots: &PairSlots, shape: RxShape) -> Self {
+    pub(crate) fn new(
+        index: u16,
+        ring: DriverRing,
+        eventfds: RingEventFds,
+        slots: &PairSlots,
+        shape: RxShape,
+    ) -> Self {
         let slots = slots.rx;
-        let mut queue = Self { index, ring, bells, slots, shape, unpublished: 0, frames: 0, bytes: 0 };
+        let mut queue = Self { index, ring, eventfds, slots, shape, unpublished: 0, frames: 0, bytes: 0 };
         let room = queue.ring.entries() / (queue.shape.cuts.len() as u16 + 1); // fewer cuts than entries
         for slot in 0..room.min(queue.shape.buffers) {
             queue.add(u32::from(slot));
@@ -89,7 +95,7 @@ impl RxQueue {
         self.ring.publish();
         let wanted = self.ring.needs_kick();
         if wanted {
-            self.bells.kick()?;
+            self.eventfds.kick()?;
         }
         Ok(wanted)
     }

@@ -3,7 +3,7 @@
 use lasthop_guestmem::Segment;
 use lasthop_ring::{DeviceRing, DriverError, DriverRing, RingMemory};
 
-use crate::bells::Bells;
+use crate::eventfds::RingEventFds;
 use crate::layout::Layout;
 use crate::memory::Memory;
 use crate::rx::{RxQueue, RxShape};
@@ -28,7 +28,7 @@ fn guarded_world(guard: Option<u8>) -> World {
     let driver = DriverRing::new(ring(), true);
     let device = DeviceRing::new(ring(), 0, true);
     let shape = RxShape { header_bytes: 12, mergeable: true, buffers: 8, cuts: Vec::new(), guard };
-    let mut queue = RxQueue::new(0, driver, Bells::new().unwrap(), &layout.pairs[0], shape);
+    let mut queue = RxQueue::new(0, driver, RingEventFds::new().unwrap(), &layout.pairs[0], shape);
     queue.fill_guard(&memory.map).unwrap();
     queue.flush().unwrap();
     World { memory, layout, queue, device }

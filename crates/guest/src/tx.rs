@@ -3,7 +3,7 @@ use lasthop_ring::{DriverRing, write_table};
 use lasthop_wire::PacketHash;
 use lasthop_wire::vnet::{HEADER_BYTES, Offload};
 
-use crate::bells::Bells;
+use crate::eventfds::RingEventFds;
 use crate::layout::{PairSlots, Slots};
 use crate::{GuestError, PARTS_MAX};
 
@@ -13,7 +13,7 @@ pub(crate) struct TxQueue {
     /// Number of the ring.
     pub(crate) index: u16,
     pub(crate) ring: DriverRing,
-    pub(crate) bells: Bells,
+    pub(crate) eventfds: RingEventFds,
     /// One for each descriptor: a frame lies in the slot of its chain's head.
     slots: Slots,
     /// One for each slot.
@@ -58,14 +58,14 @@ impl TxQueue {
     pub(crate) fn new(
         index: u16,
         ring: DriverRing,
-        bells: Bells,
+        eventfds: RingEventFds,
         slots: &PairSlots,
         (header_bytes, indirect): (usize, bool),
     ) -> Self {
         Self {
             index,
             ring,
-            bells,
+            eventfds,
             slots: slots.tx,
             tables: slots.tables,
             header_bytes,
@@ -157,7 +157,7 @@ impl TxQueue {
         self.ring.publish();
         let wanted = self.ring.needs_kick();
         if wanted {
-            self.bells.kick()?;
+            self.eventfds.kick()?;
         }
         Ok(wanted)
     }

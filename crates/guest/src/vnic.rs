@@ -6,8 +6,10 @@ use lasthop_ring::{DriverRing, RING_ENTRIES_MAX, RingAddresses, RingMemory, Used
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 
-use crate::bells::Bells;
-use crate::handshake::{Agreement, RingSetup, Wishes, enable_rings, negotiate, share_memory, start_ring};
+use crate::eventfds::RingEventFds;
+use crate::handshake::{
+    Agreement, FeatureRequest, RingSetup, enable_rings, negotiate, share_memory, start_ring,
+};
 use crate::layout::{GUEST_ADDR, Plan};
 use crate::memory::Memory;
 use crate::{DeviceConfig, GuestError, QUEUE_PAIRS_MAX};
@@ -43,9 +45,9 @@ impl VnicOptions {
         Err(GuestError::Options(wrong))
     }
 
-    fn wishes(&self) -> Wishes {
+    fn request(&self) -> FeatureRequest {
         let protocol = protocol::OFFERED;
-        Wishes { features: self.features, protocol, queue_pairs: self.queue_pairs }
+        FeatureRequest { features: self.features, protocol, queue_pairs: self.queue_pairs }
     }
 }
 
@@ -109,7 +111,7 @@ impl Vnic {
 
     fn introduce(&mut self) -> Result<Vec<VnicPair>, GuestError> {
         self.front.set_owner()?;
-        self.agreement = negotiate(&mut self.front, self.options.wishes())?;
+        self.agreement = negotiate(&mut self.front, self.options.request())?;
         let whole = 0..self.len_bytes;
         share_memory(&mut self.front, &self.memory, std::slice::from_ref(&whole))?;
         self.start()
@@ -133,8 +135,8 @@ impl Vnic {
         let pairs: Vec<VnicPair> = made.collect::<Result<_, _>>()?;
         for (place, pair) in self.pairs.iter().zip(&pairs) {
             for (ring, addresses) in [(&pair.rx, place.rx), (&pair.tx, place.tx)] {
-                let (index, entries, bells) = (ring.index, ring.ring.entries(), &ring.bells);
-                start_ring(&mut self.front, &RingSetup { index, entries, base: 0, addresses, bells })?;
+                let (index, entries, eventfds) = (ring.index, ring.ring.entries(), &ring.eventfds);
+                start_ring(&mut self.front, &RingSetup { index, entries, base: 0, addresses, eventfds })?;
             }
         }
         enable_rings(&mut self.front, &self.agreement, 2 * self.options.queue_pairs)?;
@@ -146,8 +148,8 @@ impl Vnic {
             let memory = RingMemory::new(&self.memory.map, u32::from(entries), addresses)?;
             let ring = DriverRing::new(memory, self.agreement.has(features::EVENT_IDX));
             let (arena, is_written) = (place.arena, index.is_multiple_of(2));
-            let bells = Bells::new()?;
-            Ok::<_, GuestError>(VnicRing { index, ring, bells, arena, is_written, is_published: true })
+            let eventfds = RingEventFds::new()?;
+            Ok::<_, GuestError>(VnicRing { index, ring, eventfds, arena, is_written, is_published: true })
         };
         Ok(VnicPair {
             rx: ring(2 * number, self.options.rx_entries, place.rx)?,
@@ -228,7 +230,7 @@ impl VnicPair {
 pub struct VnicRing {
     index: u16,
     ring: DriverRing,
-    bells: Bells,
+    eventfds: RingEventFds,
     arena: Segment,
     /// Whether the back end writes to the buffers.
     is_written: bool,
@@ -285,7 +287,7 @@ impl VnicRing {
         self.ring.publish();
         let wanted = self.ring.needs_kick();
         if wanted {
-            self.bells.kick()?;
+            self.eventfds.kick()?;
         }
         Ok(wanted)
     }
@@ -317,6 +319,6 @@ impl VnicRing {
     /// The eventfd by which the back end signals: non-blocking, to be waited for edge-triggered, never read.
     #[must_use]
     pub fn call_fd(&self) -> BorrowedFd<'_> {
-        self.bells.call_fd()
+        self.eventfds.call_fd()
     }
 }

@@ -5,12 +5,12 @@ use rustix::io::{Errno, read, write};
 
 /// The two eventfds of a ring.
 #[derive(Debug)]
-pub(crate) struct Bells {
+pub(crate) struct RingEventFds {
     kick: OwnedFd,
     call: OwnedFd,
 }
 
-impl Bells {
+impl RingEventFds {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { kick: eventfd(0, flags)?, call: eventfd(0, flags)? })
