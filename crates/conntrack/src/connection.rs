@@ -53,7 +53,7 @@ pub(crate) enum Progress {
 
 /// Neighbours in a list, as index + 1; 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Link {
+pub(crate) struct ListLink {
     pub(crate) before: u32,
     pub(crate) behind: u32,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Connection {
     pub(crate) hashes: [u32; 2],
     /// The next one in the same bucket, by direction; of a vacant place, the next vacant one.
     pub(crate) chain: [u32; 2],
-    pub(crate) links: [Link; 3],
+    pub(crate) links: [ListLink; 3],
     pub(crate) expires_ms: u64,
     pub(crate) packets: [u64; 2],
     pub(crate) bytes: [u64; 2],
@@ -113,7 +113,7 @@ impl Default for Connection {
             tuples: [NOTHING; 2],
             hashes: [0; 2],
             chain: [0; 2],
-            links: [Link::default(); 3],
+            links: [ListLink::default(); 3],
             expires_ms: 0,
             packets: [0; 2],
             bytes: [0; 2],

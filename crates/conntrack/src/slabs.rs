@@ -1,6 +1,6 @@
 //! Where connections are: slabs that are allocated as the table fills, and lists through them.
 
-use crate::connection::{Connection, LIVE, Link, ListKind};
+use crate::connection::{Connection, LIVE, ListKind, ListLink};
 
 /// Connections of a slab: 17 KiB, which are made in a few microseconds.
 const SLAB_CONNECTIONS: usize = 64;
@@ -88,7 +88,7 @@ impl Slabs {
         self.len -= 1;
     }
 
-    fn link(&mut self, index_and_one: u32, kind: ListKind) -> Option<&mut Link> {
+    fn link(&mut self, index_and_one: u32, kind: ListKind) -> Option<&mut ListLink> {
         let index = index_and_one.checked_sub(1)?;
         Some(&mut self.place(index)?.links[kind as usize])
     }
@@ -114,7 +114,7 @@ impl List {
     pub(crate) fn push(&mut self, slabs: &mut Slabs, kind: ListKind, index: u32) {
         let this = index + 1;
         if let Some(link) = slabs.link(this, kind) {
-            *link = Link { before: self.last, behind: 0 };
+            *link = ListLink { before: self.last, behind: 0 };
         }
         match slabs.link(self.last, kind) {
             Some(last) => last.behind = this,

@@ -12,9 +12,9 @@ mod tcp;
 mod translation;
 
 /// Numbers that look random (Marsaglia's xorshift).
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, bound: u32) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

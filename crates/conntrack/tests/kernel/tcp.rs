@@ -5,7 +5,7 @@ use lasthop_conntrack::{
 };
 use lasthop_wire::Offload;
 
-use crate::Dice;
+use crate::Rng;
 use crate::frames::{ACK, FIN, RST, SYN, Tcp, at};
 use crate::router::{Router, Side};
 
@@ -26,22 +26,22 @@ struct Talk {
 }
 
 impl Talk {
-    fn new(dice: &mut Dice, port: u16) -> Self {
-        let (client, server) = (dice.below(u32::MAX), dice.below(u32::MAX));
+    fn new(rng: &mut Rng, port: u16) -> Self {
+        let (client, server) = (rng.below(u32::MAX), rng.below(u32::MAX));
         Self { ends: [End { next: client, got: server }, End { next: server, got: client }], port }
     }
 
     /// A segment: a likely one, with an error now and then.
-    fn segment(&mut self, dice: &mut Dice, step: u32) -> (Side, Tcp) {
+    fn segment(&mut self, rng: &mut Rng, step: u32) -> (Side, Tcp) {
         let (side, flags) = match step {
-            0 => (Side::Left, dice.one(&[SYN, SYN, SYN, SYN, SYN, SYN, ACK, FIN | ACK, RST])),
+            0 => (Side::Left, rng.one(&[SYN, SYN, SYN, SYN, SYN, SYN, ACK, FIN | ACK, RST])),
             1 => (
-                dice.one(&[Side::Right, Side::Right, Side::Right, Side::Left]),
-                dice.one(&[SYN | ACK, SYN | ACK, SYN | ACK, SYN, RST | ACK, ACK]),
+                rng.one(&[Side::Right, Side::Right, Side::Right, Side::Left]),
+                rng.one(&[SYN | ACK, SYN | ACK, SYN | ACK, SYN, RST | ACK, ACK]),
             ),
             2 => (
-                dice.one(&[Side::Left, Side::Left, Side::Right]),
-                dice.one(&[ACK, ACK, ACK, SYN, SYN | ACK, RST]),
+                rng.one(&[Side::Left, Side::Left, Side::Right]),
+                rng.one(&[ACK, ACK, ACK, SYN, SYN | ACK, RST]),
             ),
             _ => {
                 let flags = [
@@ -59,42 +59,42 @@ impl Talk {
                     0,
                     SYN | FIN,
                 ];
-                (dice.one(&[Side::Left, Side::Right]), dice.one(&flags))
+                (rng.one(&[Side::Left, Side::Right]), rng.one(&flags))
             }
         };
         let (client, server) = (at(&format!("10.0.0.1:{}", self.port)), at("10.0.1.2:80"));
         let (src, dst, index) = if side == Side::Left { (client, server, 0) } else { (server, client, 1) };
         let end = self.ends[index];
-        let off = |dice: &mut Dice| match dice.below(12) {
+        let off = |rng: &mut Rng| match rng.below(12) {
             0 => 1,
             1 => 1_u32.wrapping_neg(),
-            2 => dice.one(&[100, 5000, 8192, 8193, 20_000, 66_001, 200_000]),
-            3 => dice.one(&[100_u32, 5000, 8192, 8193, 20_000, 66_001, 66_002, 200_000]).wrapping_neg(),
+            2 => rng.one(&[100, 5000, 8192, 8193, 20_000, 66_001, 200_000]),
+            3 => rng.one(&[100_u32, 5000, 8192, 8193, 20_000, 66_001, 66_002, 200_000]).wrapping_neg(),
             _ => 0,
         };
-        let seq = end.next.wrapping_add(off(dice));
-        let ack = if flags & ACK == 0 { dice.one(&[0, end.got]) } else { end.got.wrapping_add(off(dice)) };
+        let seq = end.next.wrapping_add(off(rng));
+        let ack = if flags & ACK == 0 { rng.one(&[0, end.got]) } else { end.got.wrapping_add(off(rng)) };
         let (seq, ack) =
-            if flags & RST != 0 { (dice.one(&[seq, seq, 0]), dice.one(&[ack, ack, 0])) } else { (seq, ack) };
+            if flags & RST != 0 { (rng.one(&[seq, seq, 0]), rng.one(&[ack, ack, 0])) } else { (seq, ack) };
         let mut segment =
-            Tcp::new(src, dst, flags, seq, ack).window(dice.one(&[0, 1, 1000, 8192, 8192, 65535]));
+            Tcp::new(src, dst, flags, seq, ack).window(rng.one(&[0, 1, 1000, 8192, 8192, 65535]));
         let options: &[&[u8]] = if flags & SYN != 0 {
             &[&[], &[4, 2], &[3, 3, 7], &[4, 2, 1, 3, 3, 2], &[3, 3, 14, 4, 2]]
         } else {
             &[&[], &[], &[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]]
         };
-        segment = segment.options(dice.one(options));
-        if flags & SYN == 0 && dice.below(6) == 0 {
-            let edge = end.got.wrapping_add(dice.one(&[10, 500, 3000]));
+        segment = segment.options(rng.one(options));
+        if flags & SYN == 0 && rng.below(6) == 0 {
+            let edge = end.got.wrapping_add(rng.one(&[10, 500, 3000]));
             let block = [&[5, 10], &edge.to_be_bytes()[..], &edge.wrapping_add(100).to_be_bytes()].concat();
             segment = segment.options(&block);
         }
         if flags & (SYN | RST) == 0 {
-            segment = segment.with(&vec![7; dice.one(&[0, 0, 1, 100, 1000])]);
+            segment = segment.with(&vec![7; rng.one(&[0, 0, 1, 100, 1000])]);
         }
         let used = segment.payload.len() as u32 + u32::from(flags & (SYN | FIN) != 0);
         // Most arrive.
-        if dice.below(8) > 0 && seq == end.next {
+        if rng.below(8) > 0 && seq == end.next {
             self.ends[index].next = seq.wrapping_add(used);
             self.ends[1 - index].got = self.ends[index].next;
         }
@@ -135,16 +135,16 @@ fn kept_by_kernel(words: Option<Vec<String>>) -> Option<(String, u64, bool, bool
 fn segments_get_the_same_states_and_leave_the_same_connections() {
     let Some(mut router) = Router::start("") else { return };
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed_0001);
-    let mut dice = Dice(seed);
+    let mut rng = Rng(seed);
     let request = CtRequest { commit: CtCommit::Yes, ..CtRequest::default() };
     let started = std::time::Instant::now();
     let now_ms = || 1_000_000 + started.elapsed().as_millis() as u64;
     for port in 10_000..10_000 + CONNECTIONS {
         let mut tracker = Tracker::new(CtBounds::default(), now_ms());
-        let mut talk = Talk::new(&mut dice, port);
+        let mut talk = Talk::new(&mut rng, port);
         let mut so_far = Vec::new();
         for step in 0..SEGMENTS {
-            let (side, segment) = talk.segment(&mut dice, step);
+            let (side, segment) = talk.segment(&mut rng, step);
             let frame = segment.frame();
             let wanted = router.pass(side, &frame).map(|routed| routed.state);
             let image = PacketImage::parse(&frame, frame.len() as u32, Offload::default(), 1).expect("TCP");

@@ -7,7 +7,7 @@ use lasthop_conntrack::{CtBounds, CtCommit, CtMetadata, CtRequest, PacketImage, 
 use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::Offload;
 
-use crate::Dice;
+use crate::Rng;
 use crate::frames::{ACK, SYN, Tcp, at, echo, udp, unreachable};
 use crate::router::{Router, Side};
 
@@ -38,25 +38,25 @@ fn request(scene: &Scene, side: Side) -> CtRequest {
 
 /// A packet of one of a few connections, or an error about one that was seen on that side.
 fn packet(
-    dice: &mut Dice,
+    rng: &mut Rng,
     scene: &Scene,
     seen: &[(Side, Vec<u8>)],
     opened: &mut BTreeSet<(u32, u32)>,
 ) -> (Side, Vec<u8>) {
-    let side = dice.one(&[Side::Left, Side::Left, Side::Right]);
+    let side = rng.one(&[Side::Left, Side::Left, Side::Right]);
     let about: Vec<&Vec<u8>> =
         seen.iter().filter(|(from, _)| *from != side).map(|(_, frame)| frame).collect();
-    if dice.below(4) == 0 && !about.is_empty() {
-        let from = if side == Side::Left { scene.client } else { dice.one(&[scene.server.1, "10.0.1.5"]) };
-        let about = about[dice.below(about.len() as u32) as usize];
-        return (side, unreachable(from, about, dice.one(&[28, 40, 48, 100, 500])));
+    if rng.below(4) == 0 && !about.is_empty() {
+        let from = if side == Side::Left { scene.client } else { rng.one(&[scene.server.1, "10.0.1.5"]) };
+        let about = about[rng.below(about.len() as u32) as usize];
+        return (side, unreachable(from, about, rng.one(&[28, 40, 48, 100, 500])));
     }
-    let (kind, port) = (dice.below(3), 2000 + dice.below(8));
+    let (kind, port) = (rng.below(3), 2000 + rng.below(8));
     // A server that comes first would have the client's port, and another one would be chosen at random.
     if side == Side::Left {
         opened.insert((kind, port));
     } else if !opened.contains(&(kind, port)) {
-        return packet(dice, scene, seen, opened);
+        return packet(rng, scene, seen, opened);
     }
     let (src, dst) = match side {
         Side::Left => (scene.client, scene.server.0),
@@ -64,7 +64,7 @@ fn packet(
     };
     let (here, there) = if side == Side::Left { (port, 80) } else { (80, port) };
     let (from, to) = (at(&format!("{src}:{here}")), at(&format!("{dst}:{there}")));
-    let payload = vec![7; dice.one(&[0, 1, 20, 333])];
+    let payload = vec![7; rng.one(&[0, 1, 20, 333])];
     let frame = match kind {
         0 => udp(from, to, &payload),
         1 if side == Side::Left => Tcp::new(from, to, SYN, 1000, 0).frame(),
@@ -84,11 +84,11 @@ fn comparable(frame: &[u8]) -> Vec<u8> {
 
 fn compare(scene: &Scene) {
     let Some(mut router) = Router::start(scene.rules) else { return };
-    let mut dice = Dice(0x5eed_0002);
+    let mut rng = Rng(0x5eed_0002);
     let mut tracker = Tracker::new(CtBounds::default(), 0);
     let (mut seen, mut opened, mut errors) = (Vec::new(), BTreeSet::new(), 0);
     for number in 0..PACKETS {
-        let (side, frame) = packet(&mut dice, scene, &seen, &mut opened);
+        let (side, frame) = packet(&mut rng, scene, &seen, &mut opened);
         let image =
             PacketImage::parse(&frame, frame.len() as u32, Offload::default(), 1).expect("an IP packet");
         let verdict = tracker.track(&image, &CtMetadata::default(), &request(scene, side), 1);
