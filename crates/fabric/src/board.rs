@@ -4,14 +4,14 @@ use lasthop_exchange::{Bounded, SleepFlag};
 use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 
 use crate::bounds::LENT_PACKETS_MAX;
-use crate::link::Link;
+use crate::port_link::PortLink;
 use crate::reference::Return;
 
 /// What the workers of one switch share, besides the receive rings: which queues are open, and what comes back to whom.
 #[derive(Debug)]
 pub(crate) struct Board {
     queues: Box<[OpenQueues]>,
-    links: Box<[Link]>,
+    links: Box<[PortLink]>,
     inboxes: Box<[WorkerInbox]>,
 }
 
@@ -37,7 +37,7 @@ impl Board {
         let inbox = |_| WorkerInbox { returns: Bounded::new(entries), sleep_flag: SleepFlag::default() };
         Self {
             queues: (0..PORTS_MAX).map(|_| OpenQueues::default()).collect(),
-            links: (0..PORTS_MAX).map(|_| Link::default()).collect(),
+            links: (0..PORTS_MAX).map(|_| PortLink::default()).collect(),
             inboxes: (0..workers).map(inbox).collect(),
         }
     }
@@ -71,7 +71,7 @@ impl Board {
     }
 
     /// What keeps a port from passing packets that its guest would pass.
-    pub(crate) fn link(&self, port: PortId) -> &Link {
+    pub(crate) fn link(&self, port: PortId) -> &PortLink {
         &self.links[port.index()]
     }
 

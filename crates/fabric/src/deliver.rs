@@ -10,7 +10,7 @@ use crate::Capabilities;
 use crate::counters::Delivered;
 use crate::express::Express;
 use crate::frame::Frame;
-use crate::place::RxQueue;
+use crate::receive_ring::RxQueue;
 use crate::reference::{Attempt, Outcome};
 use crate::reservation::{Refusal, Reservation};
 

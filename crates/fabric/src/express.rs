@@ -10,7 +10,7 @@ use crate::Capabilities;
 use crate::counters::Delivered;
 use crate::deliver::as_received;
 use crate::frame::shape;
-use crate::place::RxQueue;
+use crate::receive_ring::RxQueue;
 use crate::receiver::Copy;
 use crate::sender::Source;
 
@@ -26,12 +26,12 @@ const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 /// ```
 #[derive(Debug)]
 pub(crate) struct Express {
-    places: [Place; BATCH_PACKETS_MAX],
+    places: [ReservedFrame; BATCH_PACKETS_MAX],
 }
 
 /// A receive buffer, and the frame that it is for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct ReservedFrame {
     head: u16,
     len: u32,
     target: Segment,
@@ -41,7 +41,7 @@ pub(crate) struct Place {
 
 impl Default for Express {
     fn default() -> Self {
-        Self { places: [Place::default(); BATCH_PACKETS_MAX] }
+        Self { places: [ReservedFrame::default(); BATCH_PACKETS_MAX] }
     }
 }
 
@@ -74,7 +74,7 @@ impl Express {
         to: (&MemoryMap, Capabilities),
         source: &Source<'_>,
         copies: &[Copy<'_>],
-    ) -> &[Place] {
+    ) -> &[ReservedFrame] {
         let reserved = self.reserve(queue, to, source, copies);
         let places = &self.places[..reserved];
         complete(&mut queue.ring, places);
@@ -107,7 +107,7 @@ impl Express {
                 return ahead;
             }
             map.prefetch_write(target, len);
-            *place = Place { head, len, target, source, is_gso: offload.is_gso() };
+            *place = ReservedFrame { head, len, target, source, is_gso: offload.is_gso() };
         }
         count
     }
@@ -126,7 +126,12 @@ fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
 
 /// Copies frames into their buffers, up to the first that cannot be copied.
 #[inline(never)]
-fn copy_all(map: &MemoryMap, source: &Source<'_>, copies: &[Copy<'_>], places: &[Place]) -> Delivered {
+fn copy_all(
+    map: &MemoryMap,
+    source: &Source<'_>,
+    copies: &[Copy<'_>],
+    places: &[ReservedFrame],
+) -> Delivered {
     let (mut packets, mut bytes, mut gso_packets) = (0, 0, 0);
     for (copy, place) in copies.iter().zip(places) {
         if place.write(map, source, copy.header).is_err() {
@@ -141,14 +146,14 @@ fn copy_all(map: &MemoryMap, source: &Source<'_>, copies: &[Copy<'_>], places: &
 
 /// Takes the buffers and writes their used entries.
 #[inline]
-fn complete(ring: &mut DeviceRing, places: &[Place]) {
+fn complete(ring: &mut DeviceRing, places: &[ReservedFrame]) {
     ring.take(places.len() as u16); // at most a batch
     for place in places {
         ring.complete(place.head, place.len);
     }
 }
 
-impl Place {
+impl ReservedFrame {
     /// What counts when it is written.
     #[inline]
     pub(crate) fn delivered(&self) -> Delivered {

@@ -15,8 +15,8 @@ use crate::RingId;
 use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};
 use crate::counters::Delivered;
 use crate::deliver::Buffers;
-use crate::express::Place;
-use crate::place::ReceiveRing;
+use crate::express::ReservedFrame;
+use crate::receive_ring::ReceiveRing;
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef};
 use crate::reservation::Reservation;
@@ -41,7 +41,7 @@ struct Usual {
     ring: RingId,
     packet: PacketRef,
     image: u16,
-    place: Place,
+    place: ReservedFrame,
     is_copied: bool,
 }
 
@@ -90,7 +90,7 @@ impl Leases {
 
     /// Enters the first of `copies`, whose buffers are `places`.
     #[inline]
-    pub(crate) fn enter_usual(&mut self, ring: RingId, copies: &[Copy<'_>], places: &[Place]) {
+    pub(crate) fn enter_usual(&mut self, ring: RingId, copies: &[Copy<'_>], places: &[ReservedFrame]) {
         self.usual.extend(copies.iter().zip(places).map(|(copy, place)| Usual {
             ring,
             packet: copy.packet,

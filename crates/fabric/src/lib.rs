@@ -26,7 +26,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod account;
 mod board;
 pub mod bounds;
 mod chain;
@@ -37,15 +36,16 @@ mod destinations;
 mod drr;
 mod express;
 mod frame;
+mod injected;
 mod internal;
 mod lease;
 mod lifecycle;
-mod link;
 mod meter;
 mod offload;
-mod place;
+mod port_link;
 mod postpone;
 mod progress;
+mod receive_ring;
 mod receiver;
 mod reference;
 mod reservation;

@@ -17,7 +17,7 @@ use lasthop_verdict::{DropReason, Module, PortId};
 
 use crate::bounds::WORKERS_MAX;
 use crate::meter::Metering;
-use crate::place::ReceiveRing;
+use crate::receive_ring::ReceiveRing;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 use crate::side_table::Chains;

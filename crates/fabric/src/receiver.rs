@@ -9,7 +9,7 @@ use crate::board::Board;
 use crate::bounds::WAITING_NS_MAX;
 use crate::counters::Delivered;
 use crate::lease::Leases;
-use crate::place::{FollowUp, ReceiveRing};
+use crate::receive_ring::{FollowUp, ReceiveRing};
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::service::{Received, Service, Tools};
 use crate::{Capabilities, RingId};

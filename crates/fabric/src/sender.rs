@@ -8,14 +8,14 @@ use lasthop_ring::{
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_MADE_MAX, PORTS_MAX, PortId};
 use lasthop_wire::vnet::HEADER_BYTES;
 
-use crate::account::Accounts;
 use crate::board::Board;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, LENT_PACKETS_MAX, VISIT_BYTES_MAX, WAITING_SHARE_QUARTERS};
 use crate::chain::{Chain, read_one_piece, read_pieces};
 use crate::cost::Charge;
 use crate::counters::{Delivered, HandoffCounters, PortCounters};
 use crate::frame::Frame;
-use crate::place::ReceiveRing;
+use crate::injected::InjectedFrames;
+use crate::receive_ring::ReceiveRing;
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer};
 use crate::tap::Taps;
@@ -146,7 +146,7 @@ pub(crate) struct Senders {
     /// What is captured here, if anything.
     pub(crate) taps: Option<Box<Taps>>,
     /// Of the port `internal`, at its home.
-    pub(crate) accounts: Accounts,
+    pub(crate) accounts: InjectedFrames,
 }
 
 impl Senders {
@@ -155,7 +155,7 @@ impl Senders {
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
         let handoffs = HandoffCounters::default();
-        let accounts = Accounts::default();
+        let accounts = InjectedFrames::default();
         let (lent, returned, has_let_wait, taps) = (0, 0, false, None);
         Self {
             slots,

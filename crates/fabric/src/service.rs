@@ -9,7 +9,7 @@ use crate::counters::{Delivered, Drops};
 use crate::deliver::{Delivery, Scratch};
 use crate::frame::shape;
 use crate::lease::Leases;
-use crate::place::{FollowUp, ReceiveRing, RxQueue};
+use crate::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::receiver::Copy;
 use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
 use crate::reservation::Refusal;

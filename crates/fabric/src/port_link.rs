@@ -8,13 +8,13 @@ use lasthop_verdict::DropReason;
 /// Packets meet neither: they meet the bits of the board, which are what the guest wants while the link is up, and none
 /// while it is down. So a link that is up costs nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Link {
+pub(crate) struct PortLink {
     is_down: AtomicBool,
     /// Receive and transmit queues that the guest has open, as bits. Locked by whoever changes them: never for a packet.
     wanted: Mutex<(u64, u64)>,
 }
 
-impl Link {
+impl PortLink {
     fn wanted(&self) -> MutexGuard<'_, (u64, u64)> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -18,22 +18,22 @@ use crate::sender::{Fetched, Senders};
 
 /// Whom one frame is counted for, and how many copies of it wait.
 #[derive(Clone, Copy, Debug)]
-struct Account {
+struct InjectedFrame {
     port: PortId,
     waiting: u64,
 }
 
 /// By head of the chain in the ring of the port `internal`.
 #[derive(Debug)]
-pub(crate) struct Accounts([Account; INTERNAL_FRAMES_MAX as usize]);
+pub(crate) struct InjectedFrames([InjectedFrame; INTERNAL_FRAMES_MAX as usize]);
 
-impl Default for Accounts {
+impl Default for InjectedFrames {
     fn default() -> Self {
-        Self([Account { port: PortId::INTERNAL, waiting: 0 }; INTERNAL_FRAMES_MAX as usize])
+        Self([InjectedFrame { port: PortId::INTERNAL, waiting: 0 }; INTERNAL_FRAMES_MAX as usize])
     }
 }
 
-impl Accounts {
+impl InjectedFrames {
     fn of(&self, head: u16) -> PortId {
         self.0.get(usize::from(head)).map_or(PortId::INTERNAL, |account| account.port)
     }
@@ -44,7 +44,7 @@ impl Senders {
     pub(crate) fn open_account(&mut self, head: u16, port: PortId) {
         let port = if self.get(port).is_some() { port } else { PortId::INTERNAL };
         if let Some(account) = self.accounts.0.get_mut(usize::from(head)) {
-            *account = Account { port, waiting: 0 };
+            *account = InjectedFrame { port, waiting: 0 };
         }
     }
 
