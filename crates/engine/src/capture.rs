@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use lasthop_fabric::{CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 
-use crate::crew::Crew;
+use crate::worker_pool::WorkerPool;
 use crate::{Engine, EngineError};
 
 /// Captures at a time: each may cost every frame a copy.
@@ -34,7 +34,7 @@ impl Captures {
 /// A running capture. Its frames wait in bounded rings for whoever reads it; dropping it ends it. Any thread may read.
 pub struct Capture {
     number: u64,
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     readers: Vec<TapReader>,
     clock: TapClock,
     /// Frames from then on are held back.
@@ -52,15 +52,15 @@ impl Engine {
         let number = self.captures.number()?;
         let clock = wall_clock();
         let no_memory = |_| EngineError::System("capture", std::io::ErrorKind::OutOfMemory.into());
-        let made = self.crew.mailboxes().iter().map(|_| tap(number, watch, &clock));
+        let made = self.pool.mailboxes().iter().map(|_| tap(number, watch, &clock));
         let (taps, readers): (Vec<Tap>, Vec<TapReader>) =
             made.collect::<Result<Vec<_>, _>>().map_err(no_memory)?.into_iter().unzip();
-        let crew = Arc::clone(&self.crew);
+        let pool = Arc::clone(&self.pool);
         let running = Arc::clone(&self.captures.running);
         let capture =
-            Capture { number, crew, readers, clock, until_ns: 0, is_stopped: false, _running: running };
+            Capture { number, pool, readers, clock, until_ns: 0, is_stopped: false, _running: running };
         for (worker, tap) in taps.into_iter().enumerate() {
-            self.crew.call(worker, move |worker| worker.fabric.add_tap(tap))?;
+            self.pool.call(worker, move |worker| worker.fabric.add_tap(tap))?;
         }
         Ok(capture)
     }
@@ -85,8 +85,8 @@ impl Capture {
     /// Nothing more is seen; what was waits to be popped, all of it.
     pub fn stop(&mut self) {
         let number = self.number;
-        // A worker that does not answer will find the errand when it does.
-        let _ = self.crew.call_all(move |worker| worker.fabric.remove_tap(number));
+        // A worker that does not answer will find the task when it does.
+        let _ = self.pool.call_all(move |worker| worker.fabric.remove_tap(number));
         (self.is_stopped, self.until_ns) = (true, u64::MAX);
     }
 
@@ -112,7 +112,7 @@ impl Capture {
 impl Drop for Capture {
     fn drop(&mut self) {
         let number = self.number;
-        for mailbox in self.crew.mailboxes() {
+        for mailbox in self.pool.mailboxes() {
             mailbox.post(Box::new(move |worker| worker.fabric.remove_tap(number)));
         }
     }

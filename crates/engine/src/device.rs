@@ -6,9 +6,9 @@ use lasthop_vhost::{Device, ForeignFd, Offer, RingStart};
 
 use crate::EngineError;
 use crate::control::{ControlQueue, Pace};
-use crate::crew::Crew;
 use crate::features;
 use crate::port::{PortConfig, PortRecord, PortTable};
+use crate::worker_pool::WorkerPool;
 
 /// The number of changes that a worker's wait for others counts as: a wait takes 10 ms, a change 0.5 ms.
 const WAIT_CHANGES: u64 = 20;
@@ -25,7 +25,7 @@ pub struct PortDevice {
     map: Arc<MemoryMap>,
     /// Changes that all workers had to be told of.
     changes: u64,
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     ports: Arc<Mutex<PortTable>>,
 }
 
@@ -34,7 +34,7 @@ impl PortDevice {
     pub(crate) fn new(
         port: PortId,
         config: &PortConfig,
-        crew: Arc<Crew>,
+        pool: Arc<WorkerPool>,
         ports: Arc<Mutex<PortTable>>,
     ) -> Self {
         let offer = Offer {
@@ -44,7 +44,7 @@ impl PortDevice {
             mtu: config.mtu,
             private: features::private(config),
         };
-        Self { port, offer, features: 0, protocol_features: 0, map: Arc::default(), changes: 0, crew, ports }
+        Self { port, offer, features: 0, protocol_features: 0, map: Arc::default(), changes: 0, pool, ports }
     }
 
     /// Changes that workers were told of so far, each of which takes some of their time. One that made a worker wait for others counts as
@@ -57,17 +57,17 @@ impl PortDevice {
     /// Has workers make a change of the port, unless it is gone: then there is nothing to change.
     fn change<R>(&mut self, make: impl FnOnce(&Self) -> R) -> Option<R> {
         self.changes += 1;
-        let crew = Arc::clone(&self.crew);
-        let _change = crew.quiesce().session_change(self.port);
+        let pool = Arc::clone(&self.pool);
+        let _change = pool.quiesce().session_change(self.port);
         let is_there = self.table().get(self.port).is_some();
         let made = is_there.then(|| make(self));
-        self.changes += WAIT_CHANGES * crew.take_waits(self.port);
+        self.changes += WAIT_CHANGES * pool.take_waits(self.port);
         made
     }
 
     fn use_features(&mut self) {
         let capabilities = features::capabilities(self.features, self.protocol_features);
-        self.change(|this| _ = this.crew.set_capabilities(this.port, capabilities));
+        self.change(|this| _ = this.pool.set_capabilities(this.port, capabilities));
     }
 
     fn table(&self) -> MutexGuard<'_, PortTable> {
@@ -78,7 +78,7 @@ impl PortDevice {
     fn restore_pairs(&self, pairs: u32) {
         let pairs = u16::try_from(pairs).ok().filter(|pairs| (1..=self.offer.queue_pairs).contains(pairs));
         if let Some(pairs) = pairs {
-            self.crew.grant_pairs(self.port, pairs);
+            self.pool.grant_pairs(self.port, pairs);
         }
     }
 
@@ -93,13 +93,13 @@ impl PortDevice {
             let map = Arc::clone(&self.map);
             let pace = Pace::default();
             let control = ControlQueue { ring, map, index, queue_pairs_max, granted, error: None, pace };
-            self.crew.start_control(port, control, (kick, call))
+            self.pool.start_control(port, control, (kick, call))
         } else {
-            self.crew.start_ring(port, index, ring, (kick, call), enabled)
+            self.pool.start_ring(port, index, ring, (kick, call), enabled)
         };
         if is_taken_over && matches!(started, Ok(Ok(()))) {
             // The previous process may have published entries without signalling the guest.
-            self.crew.ring_bell_later(port, index);
+            self.pool.signal_guest_later(port, index);
         }
         started
     }
@@ -137,7 +137,7 @@ impl Device for PortDevice {
     }
 
     fn set_memory(&mut self, map: Arc<MemoryMap>) {
-        self.change(|this| _ = this.crew.set_memory(this.port, &map));
+        self.change(|this| _ = this.pool.set_memory(this.port, &map));
         self.map = map;
     }
 
@@ -151,15 +151,15 @@ impl Device for PortDevice {
     }
 
     fn stop_ring(&mut self, index: u16) -> Option<u16> {
-        self.change(|this| this.crew.stop_ring(this.port, index).ok().flatten()).flatten()
+        self.change(|this| this.pool.stop_ring(this.port, index).ok().flatten()).flatten()
     }
 
     fn set_ring_enabled(&mut self, index: u16, enabled: bool) {
-        self.change(|this| _ = this.crew.set_ring_enabled(this.port, index, enabled));
+        self.change(|this| _ = this.pool.set_ring_enabled(this.port, index, enabled));
     }
 
     fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>) {
-        self.change(|this| _ = this.crew.set_ring_call(this.port, index, call));
+        self.change(|this| _ = this.pool.set_ring_call(this.port, index, call));
     }
 
     fn set_mtu(&mut self, mtu: u16) {
@@ -169,10 +169,10 @@ impl Device for PortDevice {
 
 impl Drop for PortDevice {
     fn drop(&mut self) {
-        let crew = Arc::clone(&self.crew);
+        let pool = Arc::clone(&self.pool);
         // Rings that ran have stopped before: who quiesces the switch need not be waited for.
-        let _change = crew.quiesce().control_change(self.port);
-        let _ = crew.detach(self.port);
+        let _change = pool.quiesce().control_change(self.port);
+        let _ = pool.detach(self.port);
         // Last: what of this guest is still to be stopped or forgotten would be the next one's.
         self.table().detach(self.port);
     }
@@ -199,7 +199,7 @@ mod tests {
     fn hold_worker(engine: &Engine) -> Sender<()> {
         let (is_held, held) = channel();
         let (go_on, told) = channel();
-        engine.crew.mailbox(0).post(Box::new(move |_| {
+        engine.pool.mailbox(0).post(Box::new(move |_| {
             is_held.send(()).unwrap();
             assert!(told.recv().is_err(), "nothing is sent");
         }));
@@ -213,7 +213,7 @@ mod tests {
         let device = engine.device(port).unwrap();
         let held = hold_worker(&engine);
         let leaving = std::thread::spawn(move || drop(device));
-        while engine.crew.mailbox(0).len() == 0 {
+        while engine.pool.mailbox(0).len() == 0 {
             std::thread::yield_now();
         }
         // Something of the guest is still to be undone: that must not befall the next one.

@@ -12,8 +12,8 @@ const EVENTS_MAX: usize = 64;
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// An errand was left.
-    Bell,
+    /// A task was left.
+    Mailbox,
     /// A guest kicked virtqueue `index` of a port.
     Kick(PortId, u16),
 }
@@ -21,13 +21,13 @@ pub(crate) enum Event {
 impl Event {
     fn token(self) -> u64 {
         match self {
-            Self::Bell => u64::MAX,
+            Self::Mailbox => u64::MAX,
             Self::Kick(port, index) => u64::from(port.0) << 16 | u64::from(index),
         }
     }
 
     fn of_token(token: u64) -> Self {
-        if token == u64::MAX { Self::Bell } else { Self::Kick(PortId((token >> 16) as u16), token as u16) }
+        if token == u64::MAX { Self::Mailbox } else { Self::Kick(PortId((token >> 16) as u16), token as u16) }
     }
 }
 

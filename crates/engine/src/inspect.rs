@@ -45,7 +45,7 @@ impl Engine {
     pub fn inspect(&self, ports: &[PortId]) -> Result<Vec<Vec<RingInspection>>, EngineError> {
         let pairs = |port: &PortId| self.table().get(*port).map_or(0, |record| record.config.queue_pairs);
         let asked: Vec<(PortId, u16)> = ports.iter().map(|port| (*port, pairs(port))).collect();
-        let shares = self.crew.call_all(move |worker| {
+        let shares = self.pool.call_all(move |worker| {
             let of_port = |worker: &mut Worker, (port, pairs): (PortId, u16)| -> Vec<RingInspection> {
                 let at_home = (0..2 * pairs).filter(|index| worker.is_home(port, *index)).collect::<Vec<_>>();
                 at_home.into_iter().filter_map(|index| RingInspection::of(worker, port, index)).collect()

@@ -11,12 +11,12 @@
 //!
 //! **Not checked.** That kick and call descriptors are eventfds: the session does that before it hands them over.
 //!
-//! **Threading.** Each worker owns a fabric of one crew; a queue pair has a home among them. There is a thread for each worker, and
+//! **Threading.** Each worker owns a fabric of one pool; a queue pair has a home among them. There is a thread for each worker, and
 //! the first one serves all workers as long as they have little to do. The watchdog is a thread that
 //! sleeps unless guests are signalled. Whatever all of them have to
-//! know is an errand to each; when all have answered, nobody uses what was there before. The control side may be any number
+//! know is a task to each; when all have answered, nobody uses what was there before. The control side may be any number
 //! of threads: changes of one port are made one after the other. Before [`Engine::begin`] no thread serves a worker, and the control side, one thread then,
-//! runs errands itself.
+//! runs tasks itself.
 //!
 //! ```text
 //!            kick                     work                      nothing for the hysteresis
@@ -28,13 +28,10 @@
 //! ```
 #![deny(unsafe_code)] // sys.rs alone may have some
 
-mod bells;
-mod books;
+mod call_fd;
 mod capture;
 mod control;
-mod crew;
 mod device;
-mod duty;
 mod events;
 mod features;
 mod homes;
@@ -43,6 +40,7 @@ mod load;
 mod mailbox;
 mod memory_costs;
 mod offences;
+mod persistent_counters;
 mod polled;
 mod port;
 mod quiesce;
@@ -54,13 +52,15 @@ mod threads;
 mod upcalls;
 mod watchdog;
 mod worker;
+mod worker_pool;
+mod worker_thread;
 
-pub use books::{BOOK_BYTES, Booked, NAMES_BYTES};
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
 pub use inspect::RingInspection;
 pub use lasthop_fabric::{CapturedFrame, Direction, UpcallLimits, UpcallLine, UpcallRecord, Watch};
 pub use load::Gathering;
+pub use persistent_counters::{BOOK_BYTES, Booked, NAMES_BYTES};
 pub use port::{PortConfig, PortState};
 pub use stats::{PortStats, RingStats, Stats, WorkerStats};
 pub use sys::{peer_process, peer_user};
@@ -77,12 +77,12 @@ use lasthop_guestmem::Mapping;
 use lasthop_verdict::{FdbEntry, FdbMove, Mac, Module, PORTS_MAX, PortId, PortSettings, SwitchId, Vid};
 use thiserror::Error;
 
-use crew::Crew;
 use port::{PortRecord, PortTable};
 use stats::PortShare;
 use threads::Threads;
 use watchdog::Watchdog;
 use worker::Worker;
+use worker_pool::WorkerPool;
 
 /// How long a control call waits for the worker: far more than a visit takes, also on a machine whose CPUs are all taken, and less than
 /// who waits for the call.
@@ -167,7 +167,7 @@ impl Default for EngineSettings {
 /// A running switch. Dropping it stops its workers.
 pub struct Engine {
     module: Arc<dyn Module>,
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     ports: Arc<Mutex<PortTable>>,
     started: std::time::Instant,
     settings: EngineSettings,
@@ -197,20 +197,21 @@ impl Engine {
         let workers = settings.workers.clamp(1, WORKERS_MAX);
         let fabrics = Fabric::for_workers(&module, workers).map_err(EngineError::Refused)?;
         let flow_key = RandomState::new().hash_one(std::process::id());
-        let crew = Crew::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
-        let (crew, started) = (Arc::new(crew), std::time::Instant::now());
-        let audited = Arc::clone(&crew);
-        let watchdog = Watchdog::start(crew.watchdog(), move |port| audited.audit(port))
+        let pool =
+            WorkerPool::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
+        let (pool, started) = (Arc::new(pool), std::time::Instant::now());
+        let audited = Arc::clone(&pool);
+        let watchdog = Watchdog::start(pool.watchdog(), move |port| audited.audit(port))
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
         let (settings, threads) = (settings.clone(), Threads::start(workers)?);
-        let engine = Self { module, crew, ports, started, settings, threads, watchdog, captures };
+        let engine = Self { module, pool, ports, started, settings, threads, watchdog, captures };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
-            let worker = Worker::new(fabric, Arc::clone(&engine.crew), started)
+            let worker = Worker::new(fabric, Arc::clone(&engine.pool), started)
                 .map_err(|error| EngineError::System("set up a worker", error))?;
-            engine.crew.watchdog().watch_me(number);
-            engine.crew.mailbox(number).lay_down(worker);
+            engine.pool.watchdog().watch_me(number);
+            engine.pool.mailbox(number).park(worker);
         }
         Ok(engine)
     }
@@ -220,14 +221,14 @@ impl Engine {
     /// # Errors
     /// [`EngineError::System`].
     pub fn begin(&mut self) -> Result<(), EngineError> {
-        let workers = self.crew.mailboxes().iter().filter_map(|mailbox| mailbox.take_worker());
+        let workers = self.pool.mailboxes().iter().filter_map(|mailbox| mailbox.take_worker());
         let workers: Vec<Worker> = workers.map(|worker| *worker).collect();
         if workers.is_empty() {
             return Ok(());
         }
-        let duties = duty::duties(workers, &self.crew, &self.settings, self.started)
+        let worker_threads = worker_thread::worker_threads(workers, &self.pool, &self.settings, self.started)
             .map_err(|error| EngineError::System("set up a worker", error))?;
-        self.threads.begin(duties);
+        self.threads.begin(worker_threads);
         Ok(())
     }
 
@@ -243,10 +244,10 @@ impl Engine {
         let port = self.table().claim(config.clone()).ok_or(EngineError::TooManyPorts)?;
         let (pairs, link_up, settings) = (config.queue_pairs, config.link_up, settings(config));
         let added = self
-            .crew
+            .pool
             .call_all(move |worker| worker.fabric.add_port(port, pairs))
             .and_then(|_| self.module.port_added(port, &settings).map_err(EngineError::Refused))
-            .and_then(|()| if link_up { Ok(()) } else { self.crew.set_link(port, false) });
+            .and_then(|()| if link_up { Ok(()) } else { self.pool.set_link(port, false) });
         if let Err(error) = added {
             self.forget(port)?;
             return Err(error);
@@ -259,9 +260,9 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoAnswer`].
     pub fn keep_counters(&self, port: PortId, memory: &Arc<Mapping>) -> Result<(), EngineError> {
-        books::entitle(memory);
+        persistent_counters::write_names(memory);
         let memory = Arc::clone(memory);
-        self.crew.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
+        self.pool.call_all(move |worker| worker.keep_counters(port, &memory)).map(drop)
     }
 
     /// Takes nothing more from any guest. What was taken comes to its end, or is postponed: then it is taken once more, here after
@@ -276,18 +277,18 @@ impl Engine {
         let sum = |left: Vec<(usize, usize)>| {
             left.into_iter().fold((0, 0), |sum, left| (sum.0 + left.0, sum.1 + left.1))
         };
-        let mut under_way = sum(self.crew.call_all(move |worker| {
+        let mut under_way = sum(self.pool.call_all(move |worker| {
             worker.set_resting(true);
             left(worker)
         })?);
         while under_way.1 > 0 && std::time::Instant::now() < until {
             std::thread::sleep(REST_LOOK);
-            under_way = sum(self.crew.call_all(left)?);
+            under_way = sum(self.pool.call_all(left)?);
         }
-        self.crew.call_all(Worker::stand_still)?;
+        self.pool.call_all(Worker::quiesce)?;
         if under_way.0 > 0 {
-            self.crew.call(0, |worker| worker.withdraw())?;
-            self.crew.call_all(Worker::postpone)?;
+            self.pool.call(0, |worker| worker.withdraw())?;
+            self.pool.call_all(Worker::postpone)?;
         }
         Ok(())
     }
@@ -298,7 +299,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Changing`].
     pub fn quiesce(&self) -> Result<(), EngineError> {
-        if self.crew.quiesce().quiesce(REPLY_TIMEOUT) { Ok(()) } else { Err(EngineError::Changing) }
+        if self.pool.quiesce().quiesce(REPLY_TIMEOUT) { Ok(()) } else { Err(EngineError::Changing) }
     }
 
     /// Goes on after [`Self::rest`] and [`Self::quiesce`].
@@ -306,8 +307,8 @@ impl Engine {
     /// # Errors
     /// [`EngineError::NoAnswer`].
     pub fn wake(&self) -> Result<(), EngineError> {
-        self.crew.quiesce().resume();
-        self.crew.call_all(|worker| worker.set_resting(false)).map(drop)
+        self.pool.quiesce().resume();
+        self.pool.call_all(|worker| worker.set_resting(false)).map(drop)
     }
 
     /// Changes a port while its guest is attached. Its address, its limits and its link change at once; what a guest is told when it
@@ -337,8 +338,8 @@ impl Engine {
         if let Some(record) = self.table().get_mut(port) {
             record.config = config;
         }
-        let _change = self.crew.quiesce().control_change(port);
-        if link_up != old.link_up { self.crew.set_link(port, link_up) } else { Ok(()) }
+        let _change = self.pool.quiesce().control_change(port);
+        if link_up != old.link_up { self.pool.set_link(port, link_up) } else { Ok(()) }
     }
 
     /// Takes a port to another switch, with its guest. What passes meanwhile is dropped, by name.
@@ -352,7 +353,7 @@ impl Engine {
         let new = PortConfig { switch, ..old.clone() };
         self.module.port_removed(port);
         // No worker is amid a visit any more that knew it there.
-        self.crew.call_all(|_| ())?;
+        self.pool.call_all(|_| ())?;
         let added = self.module.port_added(port, &settings(new.clone())).map_err(EngineError::Refused);
         if added.is_err() {
             return self.module.port_added(port, &settings(old)).map_err(EngineError::Refused).and(added);
@@ -384,9 +385,9 @@ impl Engine {
     fn forget(&self, port: PortId) -> Result<(), EngineError> {
         // A session that is at work with it begins nothing more.
         self.table().leave(port);
-        let _change = self.crew.quiesce().control_change(port);
+        let _change = self.pool.quiesce().control_change(port);
         // Rings first: a frame still under way would be learned from again.
-        self.crew.remove_port(port)?;
+        self.pool.remove_port(port)?;
         self.module.port_removed(port);
         self.table().release(port);
         Ok(())
@@ -399,7 +400,7 @@ impl Engine {
     /// [`EngineError::NoSuchPort`], [`EngineError::Attached`].
     pub fn device(&self, port: PortId) -> Result<PortDevice, EngineError> {
         let config = self.table().attach(port)?;
-        Ok(PortDevice::new(port, &config, Arc::clone(&self.crew), Arc::clone(&self.ports)))
+        Ok(PortDevice::new(port, &config, Arc::clone(&self.pool), Arc::clone(&self.ports)))
     }
 
     /// Counters and states of all ports and workers. Each worker tells of one moment of its own; sums are conserved.
@@ -411,7 +412,7 @@ impl Engine {
         let internal = (PortId::INTERNAL, 0);
         let ports = records.iter().map(|(port, record)| (*port, record.config.queue_pairs));
         let ports: Arc<[(PortId, u16)]> = std::iter::once(internal).chain(ports).collect();
-        let shares = self.crew.call_all(move |worker| {
+        let shares = self.pool.call_all(move |worker| {
             let shares = ports.iter().map(|(port, pairs)| PortShare::of(worker, *port, *pairs)).collect();
             (worker.stats(), shares)
         })?;
@@ -427,11 +428,11 @@ impl Engine {
     /// Has `module` decide from now on. It knows the ports that there are already.
     ///
     /// # Errors
-    /// [`EngineError::NoAnswer`]: that worker uses the old one until it looks at its errands.
+    /// [`EngineError::NoAnswer`]: that worker uses the old one until it looks at its tasks.
     pub fn set_module(&mut self, module: &Arc<dyn Module>) -> Result<(), EngineError> {
         self.module = Arc::clone(module);
         let module = Arc::clone(module);
-        self.crew.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
+        self.pool.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
     }
 
     /// The module's forwarding table.
@@ -476,11 +477,11 @@ fn settings(config: PortConfig) -> PortSettings {
 impl Drop for Engine {
     fn drop(&mut self) {
         // Those without a thread know of each other, and would stay for ever.
-        self.crew.mailboxes().iter().for_each(|mailbox| drop(mailbox.take_worker()));
-        self.crew.mailboxes().iter().for_each(|mailbox| mailbox.post(Box::new(Worker::stop)));
+        self.pool.mailboxes().iter().for_each(|mailbox| drop(mailbox.take_worker()));
+        self.pool.mailboxes().iter().for_each(|mailbox| mailbox.post(Box::new(Worker::stop)));
         self.threads.join();
         // Last: a worker may be stuck until the watchdog looks.
-        self.crew.watchdog().end();
+        self.pool.watchdog().end();
         let _ = self.watchdog.take().map(JoinHandle::join);
     }
 }

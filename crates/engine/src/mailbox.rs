@@ -8,15 +8,15 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::worker::Worker;
 
 /// Something for the worker to do between two visits.
-pub(crate) type Errand = Box<dyn FnOnce(&mut Worker) + Send>;
+pub(crate) type WorkerTask = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// Errands from the control side to a worker, and the bell that wakes it. Errands are rare, so a lock each time is fine.
+/// Tasks from the control side to a worker, and the eventfd that wakes it. Tasks are rare, so a lock each time is fine.
 ///
-/// Before a worker has a thread it is here itself, and whoever asks runs the errand.
+/// Before a worker has a thread it is here itself, and whoever asks runs the task.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    errands: Mutex<Errands>,
-    bell: OwnedFd,
+    tasks: Mutex<TaskQueue>,
+    wake_fd: OwnedFd,
     at_hand: Mutex<AtHand>,
 }
 
@@ -30,22 +30,22 @@ impl std::fmt::Debug for AtHand {
 }
 
 #[derive(Default)]
-struct Errands(VecDeque<Errand>);
+struct TaskQueue(VecDeque<WorkerTask>);
 
-impl std::fmt::Debug for Errands {
+impl std::fmt::Debug for TaskQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} errands", self.0.len())
+        write!(f, "{} tasks", self.0.len())
     }
 }
 
 impl Mailbox {
     pub(crate) fn new() -> std::io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { errands: Mutex::default(), bell, at_hand: Mutex::default() })
+        let wake_fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Self { tasks: Mutex::default(), wake_fd, at_hand: Mutex::default() })
     }
 
     /// Has the worker here until it is taken.
-    pub(crate) fn lay_down(&self, worker: Worker) {
+    pub(crate) fn park(&self, worker: Worker) {
         self.at_hand().0 = Some(Box::new(worker));
     }
 
@@ -58,44 +58,44 @@ impl Mailbox {
         self.at_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Readable when there are errands; edge-triggered, never read.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// Readable when there are tasks; edge-triggered, never read.
+    pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
+        self.wake_fd.as_fd()
     }
 
     /// Wakes the worker.
-    pub(crate) fn ring(&self) {
-        // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    pub(crate) fn wake(&self) {
+        // An eventfd of ours, non-blocking: the write fails only when it is readable already.
+        let _ = rustix::io::write(&self.wake_fd, &1_u64.to_ne_bytes());
     }
 
-    /// Leaves an errand and wakes the worker.
-    pub(crate) fn post(&self, errand: Errand) {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.push_back(errand);
-        self.ring();
+    /// Leaves a task and wakes the worker.
+    pub(crate) fn post(&self, task: WorkerTask) {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.push_back(task);
+        self.wake();
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.len()
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.len()
     }
 
-    /// The next errand.
-    pub(crate) fn take(&self) -> Option<Errand> {
-        self.errands.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front()
+    /// The next task.
+    pub(crate) fn take(&self) -> Option<WorkerTask> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 
-    /// Has the worker run `errand`; what it returns comes out of the receiver.
+    /// Has the worker run `task`; what it returns comes out of the receiver.
     pub(crate) fn ask<R: Send + 'static>(
         &self,
-        errand: impl FnOnce(&mut Worker) -> R + Send + 'static,
+        task: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Receiver<R> {
         let (reply, answer) = sync_channel(1);
-        let errand: Errand = Box::new(move |worker| {
-            let _ = reply.send(errand(worker));
+        let task: WorkerTask = Box::new(move |worker| {
+            let _ = reply.send(task(worker));
         });
         match &mut self.at_hand().0 {
-            Some(worker) => worker.run_errand(errand),
-            None => self.post(errand),
+            Some(worker) => worker.run_task(task),
+            None => self.post(task),
         }
         answer
     }

@@ -16,10 +16,10 @@ use lasthop_fabric::Meter;
 use lasthop_guestmem::{Filled, MemoryMap};
 use lasthop_verdict::{PORTS_MAX, PortId};
 
-use crate::crew::Crew;
 use crate::offences::Offence;
 use crate::sys::ThreadUsage;
 use crate::worker::now_ns;
+use crate::worker_pool::WorkerPool;
 
 /// Bytes of a small page.
 const PAGE_BYTES: u64 = 4096;
@@ -139,7 +139,7 @@ impl MemoryCosts {
 
 /// One worker's meter.
 pub(crate) struct MemoryMeter {
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     started: Instant,
     /// The thread's usage at the end of the last lap, and the time of that.
     used: ThreadUsage,
@@ -147,8 +147,8 @@ pub(crate) struct MemoryMeter {
 }
 
 impl MemoryMeter {
-    pub(crate) fn new(crew: Arc<Crew>, started: Instant) -> Self {
-        Self { crew, started, used: ThreadUsage::default(), at_ns: 0 }
+    pub(crate) fn new(pool: Arc<WorkerPool>, started: Instant) -> Self {
+        Self { pool, started, used: ThreadUsage::default(), at_ns: 0 }
     }
 }
 
@@ -159,14 +159,14 @@ impl Meter for MemoryMeter {
             (std::mem::replace(&mut self.used, used), std::mem::replace(&mut self.at_ns, at_ns));
         let faults = used.faults().saturating_sub(before.faults());
         let Some(port) = port.filter(|port| faults > 0 && *port != PortId::INTERNAL) else { return };
-        let costs = self.crew.memory_costs();
+        let costs = self.pool.memory_costs();
         if costs.charge(port, faults.saturating_mul(weight)) {
-            self.crew.watchdog().audit(port);
+            self.pool.watchdog().audit(port);
         }
         // A thread that lost its core does not wait for memory, and a front end is not to blame for pages that were swapped out.
         let has_waited = used.waits > before.waits && used.major_faults == before.major_faults;
         if has_waited && at_ns - since_ns >= STALL_NS && costs.stall(port) {
-            self.crew.quarantine(port, Offence::MemoryStalls);
+            self.pool.quarantine(port, Offence::MemoryStalls);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lasthop_verdict::PortId;
 
 /// Sessions change the rings of their ports side by side, and the control side adds and removes ports meanwhile. A change takes
-/// several errands to workers; those of two changes of one port must not mix.
+/// several tasks to workers; those of two changes of one port must not mix.
 #[derive(Debug, Default)]
 pub(crate) struct Quiesce {
     state: Mutex<State>,
@@ -37,7 +37,7 @@ impl Quiesce {
         self.begin(port, |state| state.is_quiesced || state.changing.contains(&port))
     }
 
-    /// The control side begins to change a port. Waits for one change of its session at most, which takes some errands.
+    /// The control side begins to change a port. Waits for one change of its session at most, which takes some tasks.
     pub(crate) fn control_change(&self, port: PortId) -> Change<'_> {
         self.begin(port, |state| state.changing.contains(&port))
     }

@@ -5,7 +5,7 @@ use lasthop_fabric::{RingId, Signal};
 use lasthop_ring::SignalRetry;
 use lasthop_verdict::PortId;
 
-use crate::bells::{Blocked, Call};
+use crate::call_fd::{Blocked, CallFd};
 use crate::control::Served;
 use crate::offences::Offence;
 use crate::slow_calls::{Judgement, SLOW_NS};
@@ -17,19 +17,19 @@ const REACTION_NS: u64 = 100_000;
 
 impl Worker {
     /// Signals a guest, if it gave a call descriptor for this ring; whether it did.
-    pub(crate) fn ring_bell(&mut self, port: PortId, index: u16) -> bool {
+    pub(crate) fn signal_guest(&mut self, port: PortId, index: u16) -> bool {
         self.ring_timed(port, index, &mut now_ns(self.started))
     }
 
-    /// As [`Self::ring_bell`]. `clock_ns` is what the clock showed just before, and what it shows afterwards.
+    /// As [`Self::signal_guest`]. `clock_ns` is what the clock showed just before, and what it shows afterwards.
     fn ring_timed(&mut self, port: PortId, index: u16, clock_ns: &mut u64) -> bool {
-        let Some(call) = self.fds.get(&(port, index)).and_then(|fds| fds.bells.call.as_deref()) else {
+        let Some(call) = self.fds.get(&(port, index)).and_then(|fds| fds.signals.call.as_deref()) else {
             return false;
         };
         let cpu_ns = self.slow_calls.is_suspect(port).then(thread_cpu_ns);
-        let rung = self.crew.watchdog().over(self.stats.index, || call.ring());
+        let signalled = self.pool.watchdog().over(self.stats.index, || call.signal());
         let since_ns = std::mem::replace(clock_ns, now_ns(self.started));
-        if rung == Err(Blocked) {
+        if signalled == Err(Blocked) {
             // A worker that waited for the same descriptor has said so before.
             if call.shut() {
                 self.refuse_calls(port, Offence::CallBlocks);
@@ -56,17 +56,17 @@ impl Worker {
     /// No call descriptor of the port is written any more, by anybody, and its rings stop.
     fn refuse_calls(&self, port: PortId, offence: Offence) {
         self.calls(port).for_each(|call| _ = call.shut());
-        self.crew.quarantine(port, offence);
+        self.pool.quarantine(port, offence);
     }
 
-    fn calls(&self, port: PortId) -> impl Iterator<Item = &Call> {
+    fn calls(&self, port: PortId) -> impl Iterator<Item = &CallFd> {
         let of_port = self.fds.iter().filter(move |((owner, _), _)| *owner == port);
-        of_port.filter_map(|(_, fds)| fds.bells.call.as_deref())
+        of_port.filter_map(|(_, fds)| fds.signals.call.as_deref())
     }
 
     /// Stops the rings of a port whose front end held a worker up, unless that was by calls and it has given others meanwhile.
     pub(crate) fn stop_offender(&mut self, port: PortId, offence: Offence) {
-        if !offence.is_by_calls() || self.calls(port).any(Call::is_shut) {
+        if !offence.is_by_calls() || self.calls(port).any(CallFd::is_shut) {
             self.stop_for(port, offence.why());
         }
     }
@@ -79,14 +79,14 @@ impl Worker {
         let mut wakes = self.fabric.wakes();
         self.stats.wakes += u64::from(wakes.count_ones());
         while wakes != 0 {
-            self.crew.mailbox(wakes.trailing_zeros() as usize).ring();
+            self.pool.mailbox(wakes.trailing_zeros() as usize).wake();
             wakes &= wakes - 1;
         }
         if self.fabric.take_upcalled()
-            && let Some(bell) = &self.upcall_bell
+            && let Some(wake_fd) = &self.upcall_wake_fd
         {
-            // An eventfd of ours, non-blocking: the write fails only when the bell rings already.
-            let _ = rustix::io::write(bell, &1_u64.to_ne_bytes());
+            // An eventfd of ours, non-blocking: the write fails only when it is readable already.
+            let _ = rustix::io::write(wake_fd, &1_u64.to_ne_bytes());
         }
     }
 
@@ -107,19 +107,19 @@ impl Worker {
     /// There were no packets: if the guest that was signalled last has had time to react and has not, it is signalled once
     /// more, if that has been worth it.
     #[inline]
-    pub(crate) fn remind(&mut self, now: u64, signal_retry: &mut SignalRetry) {
+    pub(crate) fn retry_signals(&mut self, now: u64, signal_retry: &mut SignalRetry) {
         let is_due = |(_, at): &mut (RingId, u64)| now.saturating_sub(*at) >= REACTION_NS;
         if let Some((ring, _)) = self.called.take_if(is_due) {
-            self.remind_if_unheeded(ring, now, signal_retry);
+            self.retry_if_unanswered(ring, now, signal_retry);
         }
     }
 
-    fn remind_if_unheeded(&mut self, ring: RingId, now: u64, signal_retry: &mut SignalRetry) {
+    fn retry_if_unanswered(&mut self, ring: RingId, now: u64, signal_retry: &mut SignalRetry) {
         if self.is_still {
             return; // somebody else may have the ring
         }
         let is_wanted = self.fabric.is_unheeded(ring) && signal_retry.is_worth_it(now);
-        if is_wanted && self.ring_bell(ring.port, 2 * ring.queue) {
+        if is_wanted && self.signal_guest(ring.port, 2 * ring.queue) {
             self.fabric.count_signal(ring.port);
         }
         self.send_signals();
@@ -135,13 +135,13 @@ impl Worker {
         let Served { commands, granted, signal } = control.serve();
         let (index, rings) = (control.index, 2 * control.queue_pairs_max);
         if let Some(pairs) = granted {
-            self.crew.grant_pairs(port, pairs);
+            self.pool.grant_pairs(port, pairs);
             (0..rings).for_each(|ring| self.grant_ring(port, ring));
             self.debts.push((port, VISIT_COST * u64::from(rings)));
         }
         self.debts.push((port, PACKET_COST * commands as u64));
         if signal {
-            self.ring_bell(port, index);
+            self.signal_guest(port, index);
         }
         self.send_signals();
     }

@@ -4,12 +4,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use crate::EngineError;
-use crate::duty::Duty;
+use crate::worker_thread::WorkerThread;
 
-/// Each waits for its duty, or for the end.
+/// Each waits for its workers, or for the end.
 #[derive(Default)]
 pub(crate) struct Threads {
-    idle: Vec<Sender<Duty>>,
+    idle: Vec<Sender<WorkerThread>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -18,22 +18,22 @@ impl Threads {
     pub(crate) fn start(count: usize) -> Result<Self, EngineError> {
         let mut threads = Self::default();
         for number in 0..count {
-            let (duty, given) = channel();
+            let (worker_thread, given) = channel();
             let thread = std::thread::Builder::new()
                 .name(format!("worker{number}"))
                 .spawn(move || work(&given))
                 .map_err(|error| EngineError::System("start a worker thread", error))?;
-            threads.idle.push(duty);
+            threads.idle.push(worker_thread);
             threads.threads.push(thread);
         }
         Ok(threads)
     }
 
-    /// Gives each its duty, which it does once in its life.
-    pub(crate) fn begin(&mut self, duties: Vec<Duty>) {
-        for (idle, duty) in self.idle.drain(..).zip(duties) {
-            // A thread ends with its duty, or when there will be none.
-            let _ = idle.send(duty);
+    /// Gives each thread its workers, once in its life.
+    pub(crate) fn begin(&mut self, worker_threads: Vec<WorkerThread>) {
+        for (idle, worker_thread) in self.idle.drain(..).zip(worker_threads) {
+            // A thread ends with its workers, or when it will get none.
+            let _ = idle.send(worker_thread);
         }
     }
 
@@ -48,7 +48,7 @@ impl Threads {
 
 /// What a thread does. If it panics the process ends, whatever the build says of panics: a switch without one of its workers
 /// would hold up every guest for ever, one that has died is started again.
-fn work(given: &Receiver<Duty>) {
+fn work(given: &Receiver<WorkerThread>) {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {
@@ -58,7 +58,7 @@ fn work(given: &Receiver<Duty>) {
         }
     }
     let _bomb = Bomb;
-    if let Ok(duty) = given.recv() {
-        duty.run();
+    if let Ok(worker_thread) = given.recv() {
+        worker_thread.run();
     }
 }

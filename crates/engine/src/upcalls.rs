@@ -9,16 +9,16 @@ use lasthop_wire::Offload;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::crew::Crew;
 use crate::worker::{Worker, now_ns};
+use crate::worker_pool::WorkerPool;
 use crate::{Engine, EngineError};
 
 /// Packets for the control plane. Dropping it sends no more there: packets of no flow are lost by name. Belongs to one thread.
 #[derive(Debug)]
 pub struct Upcalls {
     reader: UpcallReader,
-    bell: Arc<OwnedFd>,
-    crew: Arc<Crew>,
+    wake_fd: Arc<OwnedFd>,
+    pool: Arc<WorkerPool>,
 }
 
 impl Engine {
@@ -28,15 +28,15 @@ impl Engine {
     /// [`EngineError::System`] without memory or descriptors, [`EngineError::NoAnswer`].
     pub fn upcalls(&self, limits: UpcallLimits) -> Result<Upcalls, EngineError> {
         let refused = |error: std::io::Error| EngineError::System("hand packets to the control plane", error);
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+        let wake_fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|errno| refused(errno.into()))?;
-        let bell = Arc::new(bell);
+        let wake_fd = Arc::new(wake_fd);
         let no_memory = |_| refused(std::io::ErrorKind::OutOfMemory.into());
-        let (writers, reader) = upcalls(self.crew.mailboxes().len(), limits).map_err(no_memory)?;
-        let upcalls = Upcalls { reader, bell, crew: Arc::clone(&self.crew) };
+        let (writers, reader) = upcalls(self.pool.mailboxes().len(), limits).map_err(no_memory)?;
+        let upcalls = Upcalls { reader, wake_fd, pool: Arc::clone(&self.pool) };
         for (worker, writer) in writers.into_iter().enumerate() {
-            let bell = Arc::clone(&upcalls.bell);
-            self.crew.call(worker, move |worker| worker.answer_to(Some((writer, bell))))?;
+            let wake_fd = Arc::clone(&upcalls.wake_fd);
+            self.pool.call(worker, move |worker| worker.answer_to(Some((writer, wake_fd))))?;
         }
         Ok(upcalls)
     }
@@ -52,7 +52,7 @@ impl Engine {
         announce: impl FnOnce() -> Result<(), DropReason> + Send + 'static,
         done: impl FnOnce() + Send + 'static,
     ) {
-        self.crew.mailbox(0).post(Box::new(move |worker| {
+        self.pool.mailbox(0).post(Box::new(move |worker| {
             match worker.can_inject(frame.len()).and_then(|()| announce()) {
                 Ok(()) => worker.inject(origin, &frame),
                 Err(reason) => worker.fabric.drop_injected(origin, reason),
@@ -63,7 +63,7 @@ impl Engine {
 
     /// Counts packets that came from `origin`, were handed to the control plane, and never got there.
     pub fn upcalls_lost(&self, origin: PortId, packets: u64) {
-        self.crew.mailbox(0).post(Box::new(move |worker| {
+        self.pool.mailbox(0).post(Box::new(move |worker| {
             (0..packets).for_each(|_| worker.fabric.drop_injected(origin, DropReason::NoFlow));
         }));
     }
@@ -81,7 +81,7 @@ impl Upcalls {
     /// Readable when a packet has come since this was last called and [`Self::pop`] found none.
     pub fn hear(&self) {
         // Non-blocking: nothing to read is nothing new.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        let _ = rustix::io::read(&self.wake_fd, &mut [0; 8]);
     }
 
     /// The next packet, of the line whose turn it is; its bytes replace those in `frame`.
@@ -106,15 +106,15 @@ impl Upcalls {
 
 impl AsFd for Upcalls {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.wake_fd.as_fd()
     }
 }
 
 impl Drop for Upcalls {
     fn drop(&mut self) {
-        for mailbox in self.crew.mailboxes() {
-            let bell = Arc::clone(&self.bell);
-            mailbox.post(Box::new(move |worker| worker.answer_no_more(&bell)));
+        for mailbox in self.pool.mailboxes() {
+            let wake_fd = Arc::clone(&self.wake_fd);
+            mailbox.post(Box::new(move |worker| worker.answer_no_more(&wake_fd)));
         }
     }
 }
@@ -122,14 +122,14 @@ impl Drop for Upcalls {
 impl Worker {
     /// Packets for the control plane go there from now on.
     pub(crate) fn answer_to(&mut self, plane: Option<(UpcallWriter, Arc<OwnedFd>)>) {
-        let (writer, bell) = plane.unzip();
+        let (writer, wake_fd) = plane.unzip();
         self.fabric.set_upcalls(writer);
-        self.upcall_bell = bell;
+        self.upcall_wake_fd = wake_fd;
     }
 
-    /// The control plane with this bell is gone; another one may be there already.
-    pub(crate) fn answer_no_more(&mut self, bell: &Arc<OwnedFd>) {
-        if self.upcall_bell.as_ref().is_some_and(|own| Arc::ptr_eq(own, bell)) {
+    /// The control plane with this eventfd is gone; another one may be there already.
+    pub(crate) fn answer_no_more(&mut self, wake_fd: &Arc<OwnedFd>) {
+        if self.upcall_wake_fd.as_ref().is_some_and(|own| Arc::ptr_eq(own, wake_fd)) {
             self.answer_to(None);
         }
     }

@@ -10,17 +10,17 @@ use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
 use lasthop_verdict::PortId;
 use lasthop_vhost::ForeignFd;
 
-use crate::bells::{Bells, Call};
-use crate::books::Books;
+use crate::call_fd::{CallFd, GuestSignals};
 use crate::control::ControlQueue;
-use crate::crew::Crew;
 use crate::events::{Event, Events};
 use crate::load::{Load, Stay};
-use crate::mailbox::Errand;
+use crate::mailbox::WorkerTask;
 use crate::memory_costs::{MemoryMeter, Sampling};
+use crate::persistent_counters::PersistentCounters;
 use crate::polled::{PolledRings, UNKICKED_NS};
 use crate::slow_calls::SlowCalls;
 use crate::stats::WorkerStats;
+use crate::worker_pool::WorkerPool;
 
 /// How long a stop waits for other workers' visits, which take some 100 us, before the control side asks who is stuck.
 const RECALL: Duration = Duration::from_millis(10);
@@ -33,7 +33,7 @@ pub(crate) fn now_ns(started: Instant) -> u64 {
 /// A guest's eventfds of one virtqueue.
 #[derive(Debug)]
 pub(crate) struct RingFds {
-    pub(crate) bells: Bells,
+    pub(crate) signals: GuestSignals,
     /// Whether this worker is the ring's home.
     is_home: bool,
     /// At home only.
@@ -42,14 +42,14 @@ pub(crate) struct RingFds {
     kicks: u64,
 }
 
-/// One fabric of the crew with what it takes to run it; served by one thread at a time.
+/// A fabric with everything that runs it. One thread at a time serves it.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
     pub(crate) stats: WorkerStats,
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) pool: Arc<WorkerPool>,
     events: Events,
     active: DrrScheduler,
-    books: Books,
+    persistent_counters: PersistentCounters,
     pub(crate) fds: HashMap<(PortId, u16), RingFds>,
     pub(crate) controls: HashMap<PortId, ControlQueue>,
     /// When the first of the control queues is to be served whose guests kicked too soon after the last time.
@@ -64,7 +64,7 @@ pub(crate) struct Worker {
     busy_since_ns: Option<u64>,
     failures: HashMap<PortId, String>,
     /// To be rung when the control plane was handed something.
-    pub(crate) upcall_bell: Option<Arc<OwnedFd>>,
+    pub(crate) upcall_wake_fd: Option<Arc<OwnedFd>>,
     /// How much of the time its rounds take, and how long it stays with the thread that serves it.
     pub(crate) load: Load,
     pub(crate) stay: Stay,
@@ -83,18 +83,18 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(mut fabric: Fabric, crew: Arc<Crew>, started: Instant) -> std::io::Result<Self> {
+    pub(crate) fn new(mut fabric: Fabric, pool: Arc<WorkerPool>, started: Instant) -> std::io::Result<Self> {
         let events = Events::new()?;
-        events.listen(crew.mailbox(fabric.worker()).bell(), Event::Bell)?;
-        fabric.set_meter(Box::new(MemoryMeter::new(Arc::clone(&crew), started)));
+        events.listen(pool.mailbox(fabric.worker()).wake_fd(), Event::Mailbox)?;
+        fabric.set_meter(Box::new(MemoryMeter::new(Arc::clone(&pool), started)));
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
         Ok(Self {
             fabric,
             stats,
-            crew,
+            pool,
             events,
             active: DrrScheduler::default(),
-            books: Books::default(),
+            persistent_counters: PersistentCounters::default(),
             fds: HashMap::new(),
             controls: HashMap::new(),
             late_control_ns: u64::MAX,
@@ -104,7 +104,7 @@ impl Worker {
             sampling: Sampling::new(RandomState::new().hash_one(0)),
             busy_since_ns: None,
             failures: HashMap::new(),
-            upcall_bell: None,
+            upcall_wake_fd: None,
             load: Load::default(),
             stay: Stay::default(),
             started,
@@ -118,7 +118,7 @@ impl Worker {
         })
     }
 
-    /// Its number in the crew.
+    /// Its number in the pool.
     pub(crate) fn number(&self) -> usize {
         self.stats.index
     }
@@ -150,11 +150,11 @@ impl Worker {
         }
         self.has_worked = self.round(now, adaptive_poll);
         self.busy_since_ns = self.has_worked.then_some(now);
-        self.books.write_if_due(now, &self.fabric);
+        self.persistent_counters.write_if_due(now, &self.fabric);
         self.has_worked
     }
 
-    /// Looks for kicks and errands if it has not for `poll_ns`; among others that have packets, rings without any for
+    /// Looks for kicks and tasks if it has not for `poll_ns`; among others that have packets, rings without any for
     /// `look_ns` are left alone then.
     pub(crate) fn hear_if_due(&mut self, now: u64, poll_ns: u64, look_ns: u64) {
         if now - self.polled_ns >= poll_ns {
@@ -166,7 +166,7 @@ impl Worker {
         }
     }
 
-    /// Takes kicks and errands, waiting for one up to `sleep_ns` (`u64::MAX`: as long as it takes).
+    /// Takes kicks and tasks, waiting for one up to `sleep_ns` (`u64::MAX`: as long as it takes).
     pub(crate) fn hear(&mut self, sleep_ns: u64) {
         self.count_rest(sleep_ns);
         self.take_events((sleep_ns < u64::MAX).then_some(sleep_ns));
@@ -226,7 +226,7 @@ impl Worker {
             self.stats.batches += 1;
             adaptive_poll.found(ring.port.index(), now);
         }
-        self.books.note();
+        self.persistent_counters.note();
         self.send_signals();
         visited
     }
@@ -280,15 +280,15 @@ impl Worker {
     /// Whether the guest gave no kick descriptor: such a ring is looked at for ever (vhost-user, "VHOST_USER_VRING_NOFD_MASK").
     fn must_poll(&self, ring: RingId) -> bool {
         let key = (ring.port, 2 * ring.queue + 1);
-        self.fds.get(&key).is_some_and(|fds| fds.bells.is_polled)
+        self.fds.get(&key).is_some_and(|fds| fds.signals.is_polled)
             && self.fabric.ring_state(ring.port, key.1).is_some_and(|state| state.error.is_none())
     }
 
-    /// Nothing is active: gets ready to sleep until a kick, an errand, another worker or the earliest deadline. For how long,
+    /// Nothing is active: gets ready to sleep until a kick, a task, another worker or the earliest deadline. For how long,
     /// in ns; 0: not at all, `u64::MAX`: as long as it takes.
-    pub(crate) fn lie_down(&mut self, now: u64) -> u64 {
+    pub(crate) fn prepare_sleep(&mut self, now: u64) -> u64 {
         if self.is_still {
-            return u64::MAX; // what comes meanwhile is seen to when it goes on, of which an errand tells
+            return u64::MAX; // what comes meanwhile is seen to when it goes on, of which a task tells
         }
         let moved = self.fabric.arm_waiting();
         self.send_signals();
@@ -308,14 +308,14 @@ impl Worker {
         }
         let shortened =
             |timeout: u64| if self.waits_for_a_polled_ring() { timeout.min(UNKICKED_NS) } else { timeout };
-        let due = self.books.due_in_ns(now);
+        let due = self.persistent_counters.due_in_ns(now);
         let late = (self.late_control_ns < u64::MAX).then_some(self.late_control_ns);
         let looks = self.polled.due_ns().into_iter().chain(late).map(|at| at.saturating_sub(now));
         deadline.map(shortened).into_iter().chain(due).chain(looks).min().unwrap_or(u64::MAX)
     }
 
     /// Has slept, or was about to.
-    pub(crate) fn get_up(&mut self, now: u64) {
+    pub(crate) fn wake(&mut self, now: u64) {
         self.fabric.end_sleep();
         self.send_signals();
         self.wake_unblocked(now);
@@ -323,33 +323,34 @@ impl Worker {
 
     /// Whether packets wait for a guest that gave no kick descriptor: it will post buffers and tell nobody.
     fn waits_for_a_polled_ring(&self) -> bool {
-        let is_polled =
-            |ring: &RingId| self.fds.get(&(ring.port, 2 * ring.queue)).is_some_and(|fds| fds.bells.is_polled);
+        let is_polled = |ring: &RingId| {
+            self.fds.get(&(ring.port, 2 * ring.queue)).is_some_and(|fds| fds.signals.is_polled)
+        };
         self.fabric.waiting_rings().iter().any(is_polled)
     }
 
-    /// Takes kicks and errands, waiting for one up to `timeout_ns` (`None`: as long as it takes).
+    /// Takes kicks and tasks, waiting for one up to `timeout_ns` (`None`: as long as it takes).
     pub(crate) fn take_events(&mut self, timeout_ns: Option<u64>) {
         let events = self.events.wait(timeout_ns);
         let now = now_ns(self.started);
         for event in events {
             match event {
-                Event::Bell => self.run_errands(),
+                Event::Mailbox => self.run_tasks(),
                 Event::Kick(port, index) => self.kicked(port, index, now),
             }
         }
     }
 
-    fn run_errands(&mut self) {
-        // What an errand leaves is for later.
-        for _ in 0..self.crew.mailbox(self.stats.index).len() {
-            let Some(errand) = self.crew.mailbox(self.stats.index).take() else { break };
-            self.run_errand(errand);
+    fn run_tasks(&mut self) {
+        // What a task leaves is for later.
+        for _ in 0..self.pool.mailbox(self.stats.index).len() {
+            let Some(task) = self.pool.mailbox(self.stats.index).take() else { break };
+            self.run_task(task);
         }
     }
 
-    pub(crate) fn run_errand(&mut self, errand: Errand) {
-        errand(self);
+    pub(crate) fn run_task(&mut self, task: WorkerTask) {
+        task(self);
         self.send_signals();
     }
 
@@ -360,7 +361,7 @@ impl Worker {
         if let Some(fds) = self.fds.get_mut(&(port, index)) {
             fds.kicks += 1;
         }
-        self.books.note();
+        self.persistent_counters.note();
         self.heed(port, index, now);
     }
 
@@ -382,10 +383,10 @@ impl Worker {
 
     /// Enables or disables a ring as its guest asked for; asks again by itself.
     pub(crate) fn grant_ring(&mut self, port: PortId, index: u16) {
-        let Some(pairs) = self.crew.granted_pairs(port) else { return };
+        let Some(pairs) = self.pool.granted_pairs(port) else { return };
         if !self.set_ring_enabled(port, index, index / 2 < pairs) {
-            let again: Errand = Box::new(move |worker| worker.grant_ring(port, index));
-            self.crew.mailbox(self.stats.index).post(again);
+            let again: WorkerTask = Box::new(move |worker| worker.grant_ring(port, index));
+            self.pool.mailbox(self.stats.index).post(again);
         }
     }
 
@@ -395,10 +396,10 @@ impl Worker {
         port: PortId,
         control: ControlQueue,
         kick: Option<ForeignFd>,
-        bells: Bells,
+        signals: GuestSignals,
     ) -> std::io::Result<()> {
         let index = control.index;
-        self.fds.insert((port, index), RingFds { bells, is_home: true, kick: None, kicks: 0 });
+        self.fds.insert((port, index), RingFds { signals, is_home: true, kick: None, kicks: 0 });
         self.listen(port, index, kick)?;
         self.controls.insert(port, control);
         self.serve_control(port, now_ns(self.started));
@@ -447,7 +448,7 @@ impl Worker {
     /// Others may be at a ring of a port that stops: they come back. Rings that its session has started anew meanwhile stay.
     fn go_on_stopping(&mut self, port: PortId) {
         if self.failures.contains_key(&port) && !self.stop_all(port) {
-            self.crew.mailbox(self.stats.index).post(Box::new(move |worker| worker.go_on_stopping(port)));
+            self.pool.mailbox(self.stats.index).post(Box::new(move |worker| worker.go_on_stopping(port)));
         }
     }
 
@@ -459,7 +460,7 @@ impl Worker {
         let mut all = true;
         for index in indices {
             match self.stop_ring(port, index) {
-                Some(Some(base)) => self.crew.note_stopped(port, index, base),
+                Some(Some(base)) => self.pool.note_stopped(port, index, base),
                 Some(None) => {}
                 None => all = false,
             }
@@ -469,19 +470,23 @@ impl Worker {
 
     /// A ring of this worker's is made; nothing passes yet.
     pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
-        let fds =
-            RingFds { bells: Bells { call: None, is_polled: false }, is_home: true, kick: None, kicks: 0 };
+        let fds = RingFds {
+            signals: GuestSignals { call: None, is_polled: false },
+            is_home: true,
+            kick: None,
+            kicks: 0,
+        };
         let part = self.fabric.prepare_ring(port, index, ring)?;
         self.fds.insert((port, index), fds);
         Some(part)
     }
 
     /// A ring was made, by this worker or another one.
-    pub(crate) fn join_ring(&mut self, port: PortId, index: u16, part: &RingPart, bells: Bells) {
+    pub(crate) fn join_ring(&mut self, port: PortId, index: u16, part: &RingPart, signals: GuestSignals) {
         self.failures.remove(&port);
         self.fabric.join_ring(port, index, part);
         let is_home = self.is_home(port, index);
-        self.fds.insert((port, index), RingFds { bells, is_home, kick: None, kicks: 0 });
+        self.fds.insert((port, index), RingFds { signals, is_home, kick: None, kicks: 0 });
     }
 
     /// A ring of this worker's starts: everybody knows it. It is looked at once without a kick.
@@ -503,8 +508,8 @@ impl Worker {
     /// Enables or disables a ring; if others are at it for long, later.
     fn enable_at_last(&mut self, port: PortId, index: u16, enabled: bool) {
         if !self.set_ring_enabled(port, index, enabled) {
-            let again: Errand = Box::new(move |worker| worker.enable_at_last(port, index, enabled));
-            self.crew.mailbox(self.stats.index).post(again);
+            let again: WorkerTask = Box::new(move |worker| worker.enable_at_last(port, index, enabled));
+            self.pool.mailbox(self.stats.index).post(again);
         }
     }
 
@@ -566,9 +571,9 @@ impl Worker {
         done
     }
 
-    pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<&Arc<Call>>) {
+    pub(crate) fn set_call(&mut self, port: PortId, index: u16, call: Option<&Arc<CallFd>>) {
         if let Some(fds) = self.fds.get_mut(&(port, index)) {
-            fds.bells.call = call.cloned();
+            fds.signals.call = call.cloned();
         }
     }
 
@@ -600,10 +605,10 @@ impl Worker {
         self.is_still
     }
 
-    /// Nothing is done any more, and what was counted is known to who has the books.
-    pub(crate) fn stand_still(&mut self) {
+    /// Stops work; the counters are written for their reader.
+    pub(crate) fn quiesce(&mut self) {
         self.is_still = true;
-        self.books.write(now_ns(self.started), &self.fabric);
+        self.persistent_counters.write(now_ns(self.started), &self.fabric);
     }
 
     /// All workers stand still: what waits for receive buffers is taken back to its homes.
@@ -614,19 +619,19 @@ impl Worker {
     /// Packets that are taken back here will be taken from their rings once more.
     pub(crate) fn postpone(&mut self) {
         self.fabric.postpone();
-        self.books.write(now_ns(self.started), &self.fabric);
+        self.persistent_counters.write(now_ns(self.started), &self.fabric);
     }
 
     /// A port goes.
     pub(crate) fn remove_port(&mut self, port: PortId) {
         self.fabric.remove_port(port);
-        self.books.close(port);
+        self.persistent_counters.close(port);
         self.slow_calls.forget(port);
     }
 
     /// Keeps a copy of a port's counters, as far as this worker counts them.
     pub(crate) fn keep_counters(&mut self, port: PortId, memory: &Arc<Mapping>) {
-        self.books.open(port, self.stats.index, memory);
+        self.persistent_counters.open(port, self.stats.index, memory);
     }
 
     /// What it counted, and how many rings are active.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use lasthop_engine::Gathering;
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_wire::Offload;
-use support::{TestCrew, TestSwitch, config, eventually, frame, receive, send};
+use support::{TestSwitch, TestWorkers, config, eventually, frame, receive, send};
 
-const CREW: TestCrew = TestCrew { workers: 2, gathering: Gathering::ByLoad };
+const CREW: TestWorkers = TestWorkers { workers: 2, gathering: Gathering::ByLoad };
 
 /// Two guests on each of `pairs` pairs of ports, joined; each pair's first guest has worker 0 as its home, the other worker 1.
 fn start(pairs: u8) -> (TestSwitch, Vec<(Guest, Guest)>) {

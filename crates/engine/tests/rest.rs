@@ -7,14 +7,14 @@ use std::time::Duration;
 use lasthop_engine::Gathering;
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_verdict::{DropReason, PortId};
-use support::{TestCrew, TestSwitch, config, eventually, frame, send};
+use support::{TestSwitch, TestWorkers, config, eventually, frame, send};
 
 const SENT: u32 = 24;
 const BUFFERS: u16 = 4;
 
 /// A guest that sends and one that has few buffers, joined.
 fn start(workers: usize) -> (TestSwitch, (PortId, Guest), (PortId, Guest)) {
-    let mut switch = TestSwitch::start("dummy", TestCrew { workers, gathering: Gathering::ByLoad });
+    let mut switch = TestSwitch::start("dummy", TestWorkers { workers, gathering: Gathering::ByLoad });
     let one = switch.attach(config("one"), GuestOptions::default());
     let options = GuestOptions { rx_buffers: BUFFERS, ..GuestOptions::default() };
     let other = switch.attach(config("other"), options);

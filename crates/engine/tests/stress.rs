@@ -11,7 +11,7 @@ use lasthop_engine::{Gathering, PortState};
 use lasthop_guest::{Guest, GuestOptions};
 use lasthop_verdict::PortId;
 use lasthop_wire::Offload;
-use support::{TestCrew, TestSwitch, config, eventually, frame};
+use support::{TestSwitch, TestWorkers, config, eventually, frame};
 
 const WORKERS: usize = 3;
 const TALKERS: u8 = 5;
@@ -112,15 +112,15 @@ fn visit(switch: &mut TestSwitch, port: PortId, visits: u32) {
 
 #[test]
 fn crowds_are_conserved_in_order_and_whole_while_guests_come_and_go() {
-    crowd(TestCrew::from(WORKERS));
+    crowd(TestWorkers::from(WORKERS));
 }
 
 #[test]
 fn crowds_are_as_well_off_while_workers_go_from_thread_to_thread() {
-    crowd(TestCrew { workers: WORKERS, gathering: Gathering::Restless });
+    crowd(TestWorkers { workers: WORKERS, gathering: Gathering::Restless });
 }
 
-fn crowd(crew: TestCrew) {
+fn crowd(crew: TestWorkers) {
     let mut switch = TestSwitch::start("bridge", crew);
     let mut ports = Vec::new();
     let mut guests = Vec::new();

@@ -17,15 +17,15 @@ mod three_workers {
 }
 
 mod gathered_workers {
-    use crate::support::TestCrew;
-    const WORKERS: TestCrew = TestCrew { workers: 3, gathering: lasthop_engine::Gathering::ByLoad };
+    use crate::support::TestWorkers;
+    const WORKERS: TestWorkers = TestWorkers { workers: 3, gathering: lasthop_engine::Gathering::ByLoad };
     include!("cases.rs");
     include!("quiet.rs");
 }
 
 mod restless_workers {
-    use crate::support::TestCrew;
-    const WORKERS: TestCrew = TestCrew { workers: 3, gathering: lasthop_engine::Gathering::Restless };
+    use crate::support::TestWorkers;
+    const WORKERS: TestWorkers = TestWorkers { workers: 3, gathering: lasthop_engine::Gathering::Restless };
     include!("cases.rs");
     // Not quiet.rs: one who wakes goes elsewhere, which wakes the next.
 }

@@ -18,12 +18,12 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How many workers there are, and which thread serves which; if it is not said, each has its own.
 #[derive(Clone, Copy)]
-pub struct TestCrew {
+pub struct TestWorkers {
     pub workers: usize,
     pub gathering: Gathering,
 }
 
-impl From<usize> for TestCrew {
+impl From<usize> for TestWorkers {
     fn from(workers: usize) -> Self {
         Self { workers, gathering: Gathering::Never }
     }
@@ -43,19 +43,19 @@ pub fn config(name: &str) -> PortConfig {
 }
 
 impl TestSwitch {
-    pub fn start(module: &str, crew: impl Into<TestCrew>) -> Self {
+    pub fn start(module: &str, crew: impl Into<TestWorkers>) -> Self {
         Self::with(named(module), crew)
     }
 
     /// Its workers do not yet work.
-    pub fn prepare(module: &str, crew: impl Into<TestCrew>) -> Self {
-        let TestCrew { workers, gathering } = crew.into();
+    pub fn prepare(module: &str, crew: impl Into<TestWorkers>) -> Self {
+        let TestWorkers { workers, gathering } = crew.into();
         let settings = EngineSettings { workers, gathering, ..EngineSettings::default() };
         Self { engine: Engine::prepare(named(module), &settings).unwrap(), sessions: Vec::new() }
     }
 
-    pub fn with(module: Arc<dyn Module>, crew: impl Into<TestCrew>) -> Self {
-        let TestCrew { workers, gathering } = crew.into();
+    pub fn with(module: Arc<dyn Module>, crew: impl Into<TestWorkers>) -> Self {
+        let TestWorkers { workers, gathering } = crew.into();
         let settings = EngineSettings { workers, gathering, ..EngineSettings::default() };
         Self { engine: Engine::start(module, &settings).unwrap(), sessions: Vec::new() }
     }

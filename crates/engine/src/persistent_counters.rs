@@ -74,7 +74,7 @@ fn word(page: &[u8], index: usize) -> u64 {
 }
 
 /// Writes into a port's memory what its words are.
-pub(crate) fn entitle(memory: &Arc<Mapping>) {
+pub(crate) fn write_names(memory: &Arc<Mapping>) {
     let names = PortCounters::names().collect::<Vec<_>>().join(" ");
     let mut bytes = names.into_bytes();
     bytes.resize(bytes.len().next_multiple_of(8), 0);
@@ -86,14 +86,14 @@ pub(crate) fn entitle(memory: &Arc<Mapping>) {
 
 /// One worker's copies.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct PersistentCounters {
     pages: Vec<(PortId, Words)>,
     written_ns: u64,
     /// Something was counted since.
     is_behind: bool,
 }
 
-impl Books {
+impl PersistentCounters {
     /// Keeps the counters of `port` in worker number `worker`'s part of `memory`, if it has one.
     pub(crate) fn open(&mut self, port: PortId, worker: usize, memory: &Arc<Mapping>) {
         self.close(port);
@@ -157,13 +157,13 @@ mod tests {
         let mut counters = PortCounters { rx_packets: 5, forwarded: 3, ..PortCounters::default() };
         counters.rx_drops.count_all(DropReason::ALL[0], 2);
         counters.tx_drops.count_all(*DropReason::ALL.last().unwrap(), 4);
-        entitle(&memory);
-        let mut books = Books::default();
+        write_names(&memory);
+        let mut persistent_counters = PersistentCounters::default();
         for worker in [0, WORKERS_MAX - 1] {
-            books.open(PortId(worker as u16), worker, &memory);
+            persistent_counters.open(PortId(worker as u16), worker, &memory);
         }
-        assert_eq!(books.pages.len(), 2, "there is room");
-        books.pages.iter().for_each(|(_, page)| page.write(&counters.words()));
+        assert_eq!(persistent_counters.pages.len(), 2, "there is room");
+        persistent_counters.pages.iter().for_each(|(_, page)| page.write(&counters.words()));
         let mut bytes = vec![0; BOOK_BYTES];
         assert_eq!(rustix::io::pread(&file, &mut bytes[..], 0), Ok(BOOK_BYTES));
         let mut twice = counters;

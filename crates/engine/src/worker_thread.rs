@@ -22,21 +22,21 @@ use std::time::Instant;
 use lasthop_ring::{AdaptivePoll, CoreYield, SignalRetry};
 
 use crate::EngineSettings;
-use crate::crew::Crew;
 use crate::events::Gate;
 use crate::load::Gathering;
 use crate::worker::{Worker, now_ns};
+use crate::worker_pool::WorkerPool;
 
-/// How often a busy worker looks for kicks and errands: a ring that wakes meanwhile waits so long at most.
+/// How often a busy worker looks for kicks and tasks: a ring that wakes meanwhile waits so long at most.
 const POLL_NS: u64 = 20_000;
 /// The same of one whose thread has looked around in vain for so long: the answer to what it delivered may come from an armed ring.
 const IDLE_POLL_NS: u64 = 2_000;
 
 /// A thread and the workers that it serves.
-pub(crate) struct Duty {
+pub(crate) struct WorkerThread {
     number: usize,
     gathering: Gathering,
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     started: Instant,
     cpus: Vec<usize>,
     workers: Vec<Worker>,
@@ -67,13 +67,13 @@ enum Role {
     },
 }
 
-/// A duty for each worker, to be run by a thread of its own.
-pub(crate) fn duties(
+/// Makes a [`WorkerThread`] for each worker, to be run on an operating system thread.
+pub(crate) fn worker_threads(
     workers: Vec<Worker>,
-    crew: &Arc<Crew>,
+    pool: &Arc<WorkerPool>,
     settings: &EngineSettings,
     started: Instant,
-) -> std::io::Result<Vec<Duty>> {
+) -> std::io::Result<Vec<WorkerThread>> {
     let load = Arc::new(AtomicU64::new(0));
     let (to_first, to_this) = channel();
     let (mut homes, mut arrivals) = (vec![None], vec![to_this]);
@@ -87,10 +87,10 @@ pub(crate) fn duties(
     let others =
         std::iter::repeat_with(|| Role::Other { first: to_first.clone(), load_of_first: Arc::clone(&load) });
     let roles = std::iter::once(first).chain(others);
-    let duty = |((worker, arrivals), role): ((Worker, _), _)| Duty {
+    let worker_thread = |((worker, arrivals), role): ((Worker, _), _)| WorkerThread {
         number: worker.number(),
         gathering: settings.gathering,
-        crew: Arc::clone(crew),
+        pool: Arc::clone(pool),
         started,
         cpus: settings.cpus.clone(),
         workers: vec![worker],
@@ -102,10 +102,10 @@ pub(crate) fn duties(
         worked_ns: 0,
         core_yield: CoreYield::default(),
     };
-    Ok(workers.into_iter().zip(arrivals).zip(roles).map(duty).collect())
+    Ok(workers.into_iter().zip(arrivals).zip(roles).map(worker_thread).collect())
 }
 
-impl Duty {
+impl WorkerThread {
     /// Serves until all workers were told to stop.
     pub(crate) fn run(mut self) {
         self.choose_cpus();
@@ -143,7 +143,7 @@ impl Duty {
             if worked {
                 self.signal_retry.found(now);
             } else {
-                self.workers.iter_mut().for_each(|worker| worker.remind(now, &mut self.signal_retry));
+                self.workers.iter_mut().for_each(|worker| worker.retry_signals(now, &mut self.signal_retry));
             }
             if self.workers.iter().any(Worker::is_active) {
                 self.stay_awake(worked, now);
@@ -157,7 +157,7 @@ impl Duty {
 
     /// A worker comes here.
     fn take(&mut self, mut worker: Worker) {
-        self.crew.watchdog().watch_me(worker.number());
+        self.pool.watchdog().watch_me(worker.number());
         worker.set_thread(self.number);
         worker.load.begin(now_ns(self.started));
         self.workers.push(worker);
@@ -272,9 +272,9 @@ impl Duty {
             return;
         }
         if let [only] = &mut self.workers[..] {
-            let sleep_ns = only.lie_down(now);
+            let sleep_ns = only.prepare_sleep(now);
             only.hear(sleep_ns);
-            only.get_up(now);
+            only.wake(now);
         } else {
             self.sleep_together(now);
         }
@@ -291,7 +291,7 @@ impl Duty {
         }
         match first.send(worker) {
             Ok(()) => {
-                self.crew.mailbox(0).ring();
+                self.pool.mailbox(0).wake();
                 true
             }
             // It has ended, and so will this one.
@@ -305,7 +305,7 @@ impl Duty {
     /// Sleeps until one of several workers is wanted.
     fn sleep_together(&mut self, now: u64) {
         let Role::First { gate, .. } = &self.role else { return };
-        let sleep_ns = self.workers.iter_mut().map(|worker| worker.lie_down(now)).min().unwrap_or(0);
+        let sleep_ns = self.workers.iter_mut().map(|worker| worker.prepare_sleep(now)).min().unwrap_or(0);
         let wanted = gate.wait(sleep_ns);
         for worker in &mut self.workers {
             let is_wanted = wanted.contains(&worker.number());
@@ -315,7 +315,7 @@ impl Duty {
             if is_wanted {
                 worker.take_events(Some(0));
             }
-            worker.get_up(now);
+            worker.wake(now);
         }
     }
 }

@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use lasthop_vhost::ForeignFd;
 use rustix::io::Errno;
 
-/// How a guest is signalled, and whether it signals.
+/// The descriptors between a ring and its guest: the call descriptor, and whether there is a kick descriptor.
 #[derive(Clone, Debug)]
-pub(crate) struct Bells {
+pub(crate) struct GuestSignals {
     /// Shared, since any worker may deliver.
-    pub(crate) call: Option<Arc<Call>>,
+    pub(crate) call: Option<Arc<CallFd>>,
     /// The guest gave no kick descriptor.
     pub(crate) is_polled: bool,
 }
 
 /// A guest's call descriptor.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallFd {
     fd: ForeignFd,
     /// Never to be written again, by any worker.
     is_shut: AtomicBool,
@@ -25,7 +25,7 @@ pub(crate) struct Call {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocked;
 
-impl Call {
+impl CallFd {
     pub(crate) fn new(fd: ForeignFd) -> Self {
         Self { fd, is_shut: AtomicBool::new(false) }
     }
@@ -35,7 +35,7 @@ impl Call {
     ///
     /// # Errors
     /// [`Blocked`]: the descriptor is not non-blocking any more, and was saturated.
-    pub(crate) fn ring(&self) -> Result<(), Blocked> {
+    pub(crate) fn signal(&self) -> Result<(), Blocked> {
         if self.is_shut() {
             return Ok(());
         }

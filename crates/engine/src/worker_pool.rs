@@ -11,7 +11,7 @@ use lasthop_ring::DeviceRing;
 use lasthop_verdict::PortId;
 use lasthop_vhost::ForeignFd;
 
-use crate::bells::{Bells, Call};
+use crate::call_fd::{CallFd, GuestSignals};
 use crate::control::ControlQueue;
 use crate::homes::Homes;
 use crate::mailbox::Mailbox;
@@ -27,7 +27,7 @@ const STOPS_MAX: u32 = 3;
 
 /// The workers' mailboxes, and what is decided for all of them.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     mailboxes: Vec<Mailbox>,
     homes: Mutex<Homes>,
     /// Queue pairs that guests asked for through their control queues: kept when rings are started again.
@@ -48,7 +48,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Crew {
+impl WorkerPool {
     pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
         Ok(Self {
             mailboxes: (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?,
@@ -92,23 +92,23 @@ impl Crew {
         &self.mailboxes
     }
 
-    /// Has one worker run `errand` and waits for what it returns.
+    /// Has one worker run `task` and waits for what it returns.
     pub(crate) fn call<R: Send + 'static>(
         &self,
         worker: usize,
-        errand: impl FnOnce(&mut Worker) -> R + Send + 'static,
+        task: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, EngineError> {
-        wait_for(worker, &self.mailboxes[worker].ask(errand), Instant::now())
+        wait_for(worker, &self.mailboxes[worker].ask(task), Instant::now())
     }
 
-    /// Has all workers run `errand`, side by side. When they have answered, each was between two visits since: whatever
+    /// Has all workers run `task`, side by side. When they have answered, each was between two visits since: whatever
     /// was taken from all of them is used by none.
     pub(crate) fn call_all<R: Send + 'static>(
         &self,
-        errand: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
+        task: impl Fn(&mut Worker) -> R + Clone + Send + 'static,
     ) -> Result<Vec<R>, EngineError> {
         let asked = Instant::now();
-        let answers: Vec<_> = self.mailboxes.iter().map(|mailbox| mailbox.ask(errand.clone())).collect();
+        let answers: Vec<_> = self.mailboxes.iter().map(|mailbox| mailbox.ask(task.clone())).collect();
         let numbered = answers.iter().enumerate();
         numbered.map(|(worker, answer)| wait_for(worker, answer, asked)).collect()
     }
@@ -139,10 +139,11 @@ impl Crew {
         self.check_adrift(port, index)?;
         self.check_held(port)?;
         let home = self.settle(port, index / 2);
-        let bells = Bells { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(Call::new(fd))) };
+        let signals =
+            GuestSignals { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(CallFd::new(fd))) };
         let prepared = self.call(home, move |worker| worker.prepare_ring(port, index, ring))?;
         let Some(part) = prepared else { return Ok(Ok(())) };
-        self.call_all(move |worker| join(worker, port, index, &part, &bells))?;
+        self.call_all(move |worker| join(worker, port, index, &part, &signals))?;
         let granted = self.granted_pairs(port).is_none_or(|pairs| index / 2 < pairs);
         self.call(home, move |worker| worker.open_ring(port, index, kick, enabled && granted))
     }
@@ -169,8 +170,9 @@ impl Crew {
         self.check_adrift(port, index)?;
         self.check_held(port)?;
         let home = self.settle(port, index / 2);
-        let bells = Bells { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(Call::new(fd))) };
-        self.call(home, move |worker| worker.start_control(port, control, kick, bells))
+        let signals =
+            GuestSignals { is_polled: kick.is_none(), call: call.map(|fd| Arc::new(CallFd::new(fd))) };
+        self.call(home, move |worker| worker.start_control(port, control, kick, signals))
     }
 
     /// A worker stopped a ring by itself, which would go on at `base`: its session does not know yet.
@@ -259,24 +261,24 @@ impl Crew {
         index: u16,
         call: Option<ForeignFd>,
     ) -> Result<(), EngineError> {
-        let call = call.map(|fd| Arc::new(Call::new(fd)));
+        let call = call.map(|fd| Arc::new(CallFd::new(fd)));
         self.call_all(move |worker| worker.set_call(port, index, call.as_ref()))?;
         // What was published while there was none, nobody was told of.
-        self.ring_bell(port, index)
+        self.signal_guest(port, index)
     }
 
     /// Signals a guest whatever was published. By a worker: it is watched.
-    pub(crate) fn ring_bell(&self, port: PortId, index: u16) -> Result<(), EngineError> {
+    pub(crate) fn signal_guest(&self, port: PortId, index: u16) -> Result<(), EngineError> {
         match self.home(port, index) {
-            Some(home) => self.call(home, move |worker| worker.ring_bell(port, index)).map(drop),
+            Some(home) => self.call(home, move |worker| worker.signal_guest(port, index)).map(drop),
             None => Ok(()),
         }
     }
 
-    /// As `ring_bell`, when the worker has nothing better to do: guests that wake up want CPUs.
-    pub(crate) fn ring_bell_later(&self, port: PortId, index: u16) {
+    /// As `signal_guest`, when the worker has nothing better to do: guests that wake up want CPUs.
+    pub(crate) fn signal_guest_later(&self, port: PortId, index: u16) {
         if let Some(home) = self.home(port, index) {
-            self.mailboxes[home].post(Box::new(move |worker| _ = worker.ring_bell(port, index)));
+            self.mailboxes[home].post(Box::new(move |worker| _ = worker.signal_guest(port, index)));
         }
     }
 
@@ -342,8 +344,8 @@ fn whole_seconds(time: Duration) -> u64 {
     time.as_millis().div_ceil(1000) as u64
 }
 
-fn join(worker: &mut Worker, port: PortId, index: u16, part: &RingPart, bells: &Bells) {
-    worker.join_ring(port, index, part, bells.clone());
+fn join(worker: &mut Worker, port: PortId, index: u16, part: &RingPart, signals: &GuestSignals) {
+    worker.join_ring(port, index, part, signals.clone());
 }
 
 /// Waits for an answer that was asked for at `asked`.
