@@ -165,10 +165,10 @@ fn the_running_configuration_is_a_file_to_start_with() {
 }
 
 #[test]
-fn the_file_in_the_readme_is_one() {
-    let readme = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = std::fs::read_to_string(readme).expect("the README");
-    let text = readme.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
+fn the_documented_file_has_no_mistakes() {
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/user/ports.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let text = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a file");
     let json: Value = serde_json::from_str(&check(text, &["--json"]).out).expect("JSON");
     let mistakes = json["mistakes"].as_array().expect("a list");
     // Line 0: what only this machine lacks, CPUs or groups.

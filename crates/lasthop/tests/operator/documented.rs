@@ -36,7 +36,7 @@ fn pages(folder: &str) -> Vec<PathBuf> {
 
 /// The commands of a text's indented blocks.
 fn commands(text: &str) -> Vec<&str> {
-    let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
+    let lines = text.lines().filter_map(|line| line.strip_prefix("    ")).map(str::trim_start);
     let ours = lines.filter(|line| line.starts_with("lasthop "));
     ours.map(|line| line.split(" #").next().unwrap_or_default().trim_end()).collect()
 }
