@@ -74,6 +74,9 @@ def image(directory):
 class Process:
     """A child with its output in a log file; ended, if need be by force, on exit."""
 
+    # How long it may take to end before force is used.
+    end_s = 10
+
     def __init__(self, log, command, **options):
         self.log = pathlib.Path(log)
         self.command = [str(word) for word in command]
@@ -90,7 +93,7 @@ class Process:
         if self.alive():
             self.child.terminate()
         try:
-            self.child.wait(10)
+            self.child.wait(self.end_s)
         except subprocess.TimeoutExpired:
             self.child.kill()
             self.child.wait()
@@ -197,6 +200,9 @@ class Linux(Process):
 
     Its MAC address follows from its IP address, unless the switch is to choose (`own_mac=False`).
     """
+
+    # The child is a script that ends its guest: if it is killed before, the guest stays, and is connected still.
+    end_s = PATIENCE_S
 
     def __init__(self, switch, port, ip, job=(), words=(), own_mac=True, prefix=(), tool=None, env=None, limit_s=120):
         command = [*prefix, tool or ROOT / "tools/uml-guest", "-t", limit_s, switch.socket(port), image(switch.directory)]
