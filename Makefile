@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo build check test test-systemd lint bench chaos install deb clean
+.PHONY: help demo build check test test-systemd lint bench chaos soak install deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,10 @@ chaos: ## random trouble over random traffic for an hour; SECONDS=n SEED=n GUEST
 	@tools/deps build
 	CHAOS_SECONDS=$(or $(SECONDS),3600) $(if $(SEED),CHAOS_SEED=$(SEED)) $(if $(GUESTS),CHAOS_GUESTS=$(GUESTS)) \
 	    $(if $(WORKERS),CHAOS_WORKERS=$(WORKERS)) cargo test --release --locked -p lasthop --test chaos
+
+soak: ## property tests and chaos with random input for ten minutes; SECONDS=n
+	@tools/deps build
+	@tools/soak $(SECONDS)
 
 install: build ## the binary, manual pages, completions, systemd's units, below $(DESTDIR)$(PREFIX)
 	@tools/install-files $(BINARY) $(DESTDIR)$(PREFIX) $(PREFIX)

@@ -1,8 +1,9 @@
 //! Random trouble over random traffic, on the built binary: guest processes are killed, stopped, reset and replaced, vnics
 //! removed and added, while every frame that arrives is checked byte by byte and all counters are compared.
 //!
-//! Environment: `CHAOS_SECONDS` (45), `CHAOS_SEED` (printed; the same seed gives the same actions), `CHAOS_GUESTS` (5),
-//! `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown). docs/results/reliability.md tells what is checked.
+//! Environment: `CHAOS_SECONDS` (45), `CHAOS_SEED` (printed; the same seed gives the same actions; several with commas between
+//! share the time), `CHAOS_GUESTS` (5), `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown). docs/results/reliability.md
+//! tells what is checked.
 
 #![deny(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program of its own, not a test of the harness")]
@@ -27,15 +28,21 @@ fn setting(name: &str, default: u64) -> u64 {
     text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number"))
 }
 
-fn plan() -> Plan {
+/// A plan for each seed; all of them together take the time given.
+fn plans() -> Vec<Plan> {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_nanos() as u64);
-    Plan {
-        seconds: setting("CHAOS_SECONDS", 45),
-        seed: setting("CHAOS_SEED", clock % 1_000_000),
+    let seeds = std::env::var("CHAOS_SEED").unwrap_or_else(|_| (clock % 1_000_000).to_string());
+    let number =
+        |text: &str| text.parse().unwrap_or_else(|_| panic!("CHAOS_SEED={seeds}: {text} is not a number"));
+    let seeds: Vec<u64> = seeds.split(',').map(number).collect();
+    let plan = |seed| Plan {
+        seconds: setting("CHAOS_SECONDS", 45).div_ceil(seeds.len() as u64),
+        seed,
         guests: setting("CHAOS_GUESTS", 5).clamp(2, 100) as u8,
         workers: setting("CHAOS_WORKERS", 3).clamp(1, 16) as u8,
         trace: setting("CHAOS_TRACE", 0) > 0,
-    }
+    };
+    seeds.iter().copied().map(plan).collect()
 }
 
 fn main() {
@@ -50,9 +57,10 @@ fn main() {
     if words.iter().any(|word| !word.starts_with('-') && !"chaos".contains(word.as_str())) {
         return;
     }
-    let plan = plan();
-    println!("\nrunning chaos: {plan:?}");
-    let summary = Storm::start(plan).run(&mut |line| println!("chaos: {line}"));
-    println!("chaos: seed {}, {} s, {summary}", plan.seed, plan.seconds);
+    for plan in plans() {
+        println!("\nrunning chaos: {plan:?}");
+        let summary = Storm::start(plan).run(&mut |line| println!("chaos: {line}"));
+        println!("chaos: seed {}, {} s, {summary}", plan.seed, plan.seconds);
+    }
     println!("test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out");
 }

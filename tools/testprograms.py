@@ -1,0 +1,95 @@
+"""testprograms - the crates' tests as built programs: for tools/crate-tests and tools/soak."""
+
+import collections
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+# A program takes a CPU for a quarter of its time at most. So do its threads.
+THREADS_MIN = 4
+# A property test with other input each time would fail a change that has nothing to do with it: tools/soak looks for such input.
+# Of the chaos tests the second kills the switch process (`may_die`).
+SEEDS = {"PROPTEST_RNG_SEED": "1", "CHAOS_SEED": "1,2"}
+# Of what a failed test says: the first panic is in the head; the reason and a property test's smallest input are in the tail.
+HEAD_LINES, TAIL_LINES, LINE_CHARACTERS = 40, 40, 1500
+# The harness says so before what a failed test printed, and before the names of all that failed.
+TEST_SAYS = re.compile(r"^(---- .* stdout ----|failures:)$")
+
+
+def seeds():
+    """The variables that say which random input the tests take."""
+    return SEEDS | {name: os.environ[name] for name in SEEDS if name in os.environ}
+
+
+class Program:
+    """A target's tests, built."""
+
+    def __init__(self, message):
+        target, self.path = message["target"], message["executable"]
+        self.home = pathlib.Path(message["manifest_path"]).parent
+        # "path+file:///crates/ring#lasthop-ring@0.1.0", where the name is left out if it is the directory's.
+        location, _, name = message["package_id"].rpartition("#")
+        self.package = name.partition("@")[0] if "@" in name else pathlib.Path(location).name
+        self.is_unit = target["kind"] != ["test"]
+        self.target = target["name"]
+        self.name = f"{self.package}:{'unit' if self.is_unit else self.target}"
+
+    def is_one_of(self, names):
+        return self.name in names or self.package in names
+
+    def start(self, words, output, env):
+        """Starts it as cargo would."""
+        threads = os.environ.get("RUST_TEST_THREADS", str(max(len(os.sched_getaffinity(0)), THREADS_MIN)))
+        env = os.environ | {"CARGO_MANIFEST_DIR": str(self.home), "RUST_TEST_THREADS": threads} | env
+        options = {"cwd": self.home, "env": env, "stdin": subprocess.DEVNULL}
+        return subprocess.Popen([self.path, *words], stdout=output, stderr=output, **options)
+
+
+def build(*options):
+    """Builds the tests of all crates, as one package's tests would be built with other features, and again."""
+    command = ["cargo", "test", "--workspace", "--locked", "--no-run", "--message-format=json-render-diagnostics", *options]
+    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if built.returncode:
+        sys.exit(built.returncode)
+    messages = map(json.loads, built.stdout.splitlines())
+    return [Program(m) for m in messages if m.get("executable") and m["profile"]["test"]]
+
+
+def property_tests():
+    """The names of the property tests of each program that has some, by the program's name."""
+    found = collections.defaultdict(list)
+    for path in sorted(ROOT.glob("crates/*/**/*.rs")):
+        crate, kind, *rest = path.relative_to(ROOT / "crates").parts
+        target = "unit" if kind == "src" else rest[0].removesuffix(".rs")
+        text = path.read_text()
+        for block in re.finditer(r"^( *)(?:proptest::)?proptest! \{\n(.*?)^\1\}", text, re.MULTILINE | re.DOTALL):
+            names = re.findall(r"#\[test\]\s+(?:#\[[^\n]*\]\s+)*fn (\w+)", block[2])
+            found[f"{package(crate)}:{target}"] += names
+    return found
+
+
+def package(crate):
+    """The package in `crates/CRATE`."""
+    return crate if crate == "lasthop" else f"lasthop-{crate}"
+
+
+def cut(lines, head=HEAD_LINES, tail=TAIL_LINES):
+    """The first and the last of the lines, and how many there are between them."""
+    lines = [line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} [{len(line) - LINE_CHARACTERS} characters]" for line in lines]
+    left_out = len(lines) - head - tail
+    return lines if left_out <= 0 else [*lines[:head], f"[{left_out} lines]", *lines[-tail:]]
+
+
+def cut_by_test(text):
+    """The output of a program that failed, cut for each test."""
+    tests = [[]]
+    for line in text.splitlines():
+        if TEST_SAYS.match(line):
+            tests.append([])
+        tests[-1].append(line)
+    return "".join(f"{line}\n" for lines in tests for line in cut(lines))
