@@ -16,49 +16,48 @@ use crate::workers::Workers;
 /// What is asked for, by the file or by flags. In a report of a running switch, what it runs with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// What decides where packets of the switch "default" go: flow, bridge or dummy [default: flow]
+    /// Module of the switch "default", which decides where its packets go: flow, bridge or dummy [default: flow]
     #[arg(long)]
     pub(crate) module: Option<ModuleName>,
     /// CPUs that workers may use, as in 0-3,6 [default: all]
     #[arg(long, value_name = "LIST")]
     pub(crate) cpus: Option<CpuList>,
-    /// Slots of the forwarding table of the switch "default", of which the addresses behind one port take a quarter at most
-    /// [default: 16384]
+    /// Slots of the forwarding table of the switch "default"; addresses behind one port take at most a quarter [default: 16384]
     #[arg(long, value_name = "N")]
     pub(crate) fdb_entries: Option<FdbEntries>,
-    /// Whom the switch "default" asks about packets of no flow, if its module is flow: the controller that comes with it, who comes
-    /// over the control interface, or nobody [default: embedded]
+    /// Controller of the switch "default", with module flow: the built-in one (embedded), a client of the datapath socket such as
+    /// ovs-vswitchd (external), or none [default: embedded]
     #[arg(long, value_name = "embedded|external|none")]
     #[serde(default)]
     pub(crate) controller: Option<ControllerKind>,
-    /// What the switch "default" does, if its module is flow, while it can ask nobody: forward as a bridge (standalone), or drop
-    /// packets of no flow (secure) [default: standalone]
+    /// Packets without a flow in the switch "default", while its controller is away: forward as a bridge (standalone), or drop
+    /// (secure) [default: standalone]
     #[arg(long, value_name = "standalone|secure")]
     #[serde(default)]
     pub(crate) fail_mode: Option<FailMode>,
-    /// What each port may have on the way to the controller of a switch of module flow: packets, KiB of them, and packets a second for
-    /// each worker, 0 being no limit; what is beyond is dropped as no_flow [default: packets=256,kib=256,rate=20000]
+    /// Limits of each port for packets on the way to the controller: packets, KiB, and packets a second per worker (0: no
+    /// limit); packets beyond are dropped as no_flow [default: packets=256,kib=256,rate=20000]
     #[arg(long, value_name = "packets=N,kib=N,rate=N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) upcalls: Option<Upcalls>,
-    /// Threads that move packets, 1 to 16, the first alone while there is little to do [default: one for each CPU of --cpus; without
+    /// Threads that move packets, 1 to 16; under light load only the first one works [default: one for each CPU of --cpus; without
     /// it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     pub(crate) workers: Option<Workers>,
-    /// Microseconds for which a thread that moves packets looks for more before it sleeps, at most, 0 to 10000: it does so while
-    /// that has been paying lately; more saves wake-ups of requests whose answers take long [default: 200]
+    /// Longest busy-poll before a worker thread sleeps, in microseconds, 0 to 10000. It polls only while that pays; a larger value
+    /// saves wake-ups where answers take long [default: 200]
     #[arg(long, value_name = "N")]
     #[serde(default)]
     pub(crate) hysteresis_us: Option<Hysteresis>,
-    /// What the switch process gives up before it meets a guest, so that who takes it over is nowhere: as much as this kernel
-    /// allows (auto), all or no start (strict), nothing (off) [default: auto]
+    /// Sandbox of the switch, driver and controller process: as much as this kernel allows (auto), everything or no start
+    /// (strict), none (off) [default: auto]
     #[arg(long, value_name = "auto|strict|off")]
     pub(crate) sandbox: Option<sandbox::Mode>,
-    /// Group, by name or number, whose members may use the control socket, beside the switch's own user [default: none]
+    /// Group, by name or number, whose members may use the control socket, besides the switch's own user [default: none]
     #[arg(long, value_name = "GROUP")]
     #[serde(default)]
     pub(crate) control_group: Option<String>,
-    /// Network devices that a controller outside may have as ports, and taps that it may have made, by name, as in eth1,br*
+    /// Network devices that an outside controller may use as ports, and taps that it may request, by name, as in eth1,br*
     /// [default: all if a switch has controller=external, else none]
     #[arg(long, value_name = "NAMES")]
     #[serde(default, skip_serializing_if = "Option::is_none")]

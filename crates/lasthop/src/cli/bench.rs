@@ -28,26 +28,26 @@ pub(super) struct BenchArgs {
     /// NAME=COMMAND, which starts one (bench/peers/README.md); may be repeated [default: lasthop, limit, null]
     #[arg(long = "backend", value_name = "NAME[=COMMAND]")]
     backends: Vec<BackendSpec>,
-    /// A back end that runs already: its sockets, one for each guest
+    /// A back end that already runs: its sockets, one for each guest
     #[arg(long, value_name = "PATH,...", value_delimiter = ',')]
     sockets: Vec<PathBuf>,
-    /// Who makes these sockets: listen (the back end does) or connect (the guests do)
+    /// Maker of these sockets: listen (the back end) or connect (the guests)
     #[arg(long, value_enum, default_value = "listen", requires = "sockets")]
     socket_mode: SocketMode,
-    /// Process of that back end, to see what it takes
+    /// Process of that back end, to measure its CPU time
     #[arg(long, requires = "sockets")]
     pid: Option<u32>,
-    /// A piece of work, as in stream,size=1500,touched (may be repeated). Who: stream, both, pairs=N, fan-in=N,
-    /// offered=PPS, first=PPS (each packet begins a flow), rtt[,sleep][,pause-us=N], idle=N. How: size=BYTES, ring=ENTRIES, flows=N, macs=N, touched
+    /// A workload, as in stream,size=1500,touched (may be repeated). Pattern: stream, both, pairs=N, fan-in=N,
+    /// offered=PPS, first=PPS (each packet begins a flow), rtt[,sleep][,pause-us=N], idle=N. Options: size=BYTES, ring=ENTRIES, flows=N, macs=N, touched
     #[arg(long = "workload", value_name = "WORK", value_parser = parse_workload)]
     workloads: Vec<Workload>,
-    /// Named list of them: quick, standard, full [default: quick]
+    /// Named list of workloads: quick, standard, full [default: quick]
     #[arg(long, conflicts_with = "workloads")]
     suite: Option<Suite>,
-    /// How often each back end does each, in turns
+    /// Repetitions of each workload on each back end, in turns
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
     rounds: u32,
-    /// How long each measurement takes
+    /// Duration of each measurement
     #[arg(long, default_value_t = 1.0, value_parser = parse_seconds)]
     seconds: f64,
     /// CPU of the switch [default: the second one that may be used]
@@ -59,7 +59,7 @@ pub(super) struct BenchArgs {
     /// Peers may use huge pages
     #[arg(long)]
     huge_pages: bool,
-    /// Back end that ratios are of [default: the first one]
+    /// Back end to compare the others with [default: the first one]
     #[arg(long, value_name = "NAME")]
     reference: Option<String>,
     /// Write every sample as a line

@@ -37,22 +37,22 @@ pub(super) struct CaptureArgs {
     /// Vnics, each an interface of the file
     #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
     names: Vec<Name>,
-    /// All vnics that there are now
+    /// All present vnics
     #[arg(long)]
     all: bool,
-    /// What to capture, as seen by the switch [default: in,out,drop]
+    /// Events to capture, as seen by the switch [default: in,out,drop]
     #[arg(short = 'Q', long, value_enum, value_delimiter = ',', value_name = "LIST")]
     direction: Vec<Sighting>,
     /// Write pcapng to this file; - is standard output, which may be a pipe but no terminal [default: -]
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
-    /// End after so many packets
+    /// End after this number of packets
     #[arg(short, long, value_name = "N")]
     count: Option<u64>,
-    /// Capture so many bytes of each packet, at most [default: 262144, which is all of it]
+    /// Capture at most this number of bytes of each packet [default: 262144, the whole packet]
     #[arg(short, long, value_name = "BYTES")]
     snaplen: Option<u32>,
-    /// End after so many seconds
+    /// End after this number of seconds
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
 }

@@ -22,20 +22,20 @@ use crate::rundir::datapath_socket;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FlowCommand {
-    /// Show flows with what they match, their counters and their actions, a line each as ovs-dpctl dump-flows has them
+    /// Show flows with match, counters and actions, one line each, as ovs-dpctl dump-flows prints them
     Show {
         /// Only flows of this datapath [default: all]
         #[arg(long, value_name = "NAME")]
         datapath: Option<String>,
-        /// Show what masks leave open, too, and flows' names
+        /// Show wildcarded fields, too, and names of flows
         #[arg(short, long)]
         more: bool,
         /// Show ports by name, not by number
         #[arg(long)]
         names: bool,
     },
-    /// Join two ports by flows, whatever comes from one of them: for a switch with controller=none, since others' flows
-    /// go before or behind these as it happens
+    /// Join two ports by flows that match all their packets; only for a switch with controller=none, since flows have no
+    /// priorities
     Join {
         /// A vnic or port, of a switch of module flow
         one: String,

@@ -81,19 +81,19 @@ enum Command {
         #[arg(long, conflicts_with = "config")]
         schema: bool,
     },
-    /// Make the running switch what a configuration file asks for, vnic by vnic; others are left alone
+    /// Change the running switch to match a configuration file, vnic by vnic; unchanged vnics are left alone
     ///
-    /// Exit status: 0 when the switch is as the file says, 1 when something failed, 3 when it differs: with --dry-run,
-    /// or since a setting takes a restart.
+    /// Exit status: 0 if the switch matches the file, 1 if something failed, 3 if they differ: with --dry-run, or because a setting
+    /// needs a restart.
     Apply {
         /// The file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Only say what would be done
+        /// Only print the steps
         #[arg(long)]
         dry_run: bool,
     },
-    /// Look at what the switch was told, at its start and since
+    /// Show the configuration of the running switch
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Show and change the forwarding tables
@@ -105,26 +105,26 @@ enum Command {
     /// Have Open vSwitch's own daemon control the switch, unmodified
     #[command(subcommand)]
     Ovs(ovs::OvsCommand),
-    /// Show which VLANs the vnics carry
+    /// Show the VLANs of the vnics
     #[command(subcommand)]
     Vlan(VlanCommand),
     /// Show packet counters, drops with their reasons, and whether every packet is accounted for
     Stats {
         /// Only these vnics; * and ? stand for letters: 'vm0*'
         names: Vec<Pattern>,
-        /// Exit with 1 unless every packet that came in is delivered, dropped for a reason, or waiting
+        /// Exit with 1 unless every received packet is delivered, dropped for a reason, or waiting
         #[arg(long)]
         check: bool,
-        /// Show what the worker threads did instead, and how busy they are
+        /// Show counters and load of the worker threads instead
         #[arg(long, conflicts_with_all = ["check", "names", "watch"])]
         workers: bool,
-        /// Write them as Prometheus reads them, for node_exporter's textfile collector
+        /// Print in the format of Prometheus, for node_exporter's textfile collector
         #[arg(long, conflicts_with_all = ["check", "workers", "watch", "json"])]
         prometheus: bool,
         /// Show packets, bits and drops per second, again and again [default: every second]
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
         watch: Option<watch::Interval>,
-        /// With --watch: what comes first [default: rate in a terminal, name elsewhere]
+        /// With --watch: the order of lines [default: rate in a terminal, name elsewhere]
         #[arg(long, value_enum, requires = "watch")]
         sort: Option<Sort>,
     },
@@ -132,24 +132,24 @@ enum Command {
     Capture(capture::CaptureArgs),
     /// Say why a guest has no network
     ///
-    /// Looks at each link from the vnic's socket to its drops, at the switch and its host, and shows what is broken first,
-    /// with the remedy. Exits with 1 if something is broken, else with 0; a vnic without a guest is broken.
+    /// Checks each link from the vnic's socket to its drops, the switch and its host. The first line names the broken link, with
+    /// the remedy. Exits with 1 if something is broken, else with 0; a vnic without a guest is broken.
     Doctor {
         /// Only this vnic
         name: Option<Name>,
-        /// Say whether the switch itself is well, whatever its guests are, for monitoring: exits with 0, 1 after a warning, 2 if
+        /// Check the switch itself and not its guests, for monitoring: exits with 0, with 1 after a warning, with 2 if
         /// something is broken or there is no switch
         #[arg(long, conflicts_with = "name")]
         switch: bool,
     },
     /// Measure switches: traffic between guests on bare virtio rings, back ends in turns
     Bench(bench::BenchArgs),
-    /// Replace the running switch process by that of another program, under its guests
+    /// Replace the running switch process by one of another program; guests stay attached
     ///
-    /// The supervisor goes on as it is. If the program cannot be run, or knows another version of what is kept of guests, it is
-    /// refused and nothing is touched.
+    /// The supervisor stays. A program that cannot be run, or that has another version of the kept state, is refused, and
+    /// nothing changes.
     Upgrade {
-        /// The new lasthop [default: what is now at the path that `lasthop run` was started from]
+        /// The new lasthop [default: the file at the path that `lasthop run` was started from]
         binary: Option<PathBuf>,
     },
     /// Show the version of this program and of the running switch
@@ -185,7 +185,7 @@ struct RunArgs {
     /// Configuration file; flags add to it and win over it
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A switch beside the one that is always there, "default": NAME[,module=flow|bridge|dummy]
+    /// A switch besides "default", which always exists: NAME[,module=flow|bridge|dummy]
     /// [,fdb-entries=N][,controller=embedded|external|none] (may be repeated)
     #[arg(long = "switch", value_name = "NAME[,KEY=VALUE]...")]
     switches: Vec<SwitchSpec>,
@@ -222,11 +222,11 @@ enum VnicCommand {
     },
     /// Change vnics while their guests are attached
     Set {
-        /// The vnics, and last what to change; * and ? stand for letters of names: 'vm0*'
+        /// The vnics, and last the changes; * and ? stand for letters of names: 'vm0*'
         ///
-        /// What to change: link=down|up, mac=ADDRESS, memory-max=SIZE, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
-        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP at once; mtu=BYTES, features-off=CSUM+TSO4 for the next
-        /// time that a guest attaches. KEY=none takes a key back to its default
+        /// Changes: link=down|up, mac=ADDRESS, memory-max=SIZE, storm-broadcast=N, storm-multicast=N, storm-unknown=N,
+        /// socket-mode=0660, socket-owner=USER, socket-group=GROUP at once; mtu=BYTES, features-off=CSUM+TSO4 when a
+        /// guest attaches next. KEY=none resets a key to its default
         #[arg(value_names = ["NAME", "KEY=VALUE[,KEY=VALUE]"], num_args = 2.., required = true)]
         words: Vec<String>,
     },
@@ -238,7 +238,7 @@ enum VnicCommand {
     },
     /// List all vnics
     List,
-    /// Show vnics, or what to give to a VMM to attach a guest
+    /// Show vnics, or the options of a VMM to attach a guest
     Show {
         /// The vnics; * and ? stand for letters: 'vm0*'
         #[arg(required = true)]
@@ -253,7 +253,7 @@ enum PortCommand {
     /// Make a port over a network device or a tap
     Add {
         /// Its name, and options: device=DEVICE [default: NAME] or tap=TAP (made if it is not there),
-        /// backend=auto|af_packet|af_xdp|tap, queues=N, host=shared|off|port (who else sees the device's frames),
+        /// backend=auto|af_packet|af_xdp|tap, queues=N, host=shared|off|port (other users of the device's frames),
         /// transit=true (frames may go to other uplinks that say so), link-tracking=true (guests have a link only while an
         /// uplink has one), qdisc-bypass=true, uplink=false (no wire, but another VMM's tap), address=ADDRESS/LEN+ADDRESS/LEN,
         /// mac=ADDRESS and mtu=BYTES (of a tap); as for a vnic: switch, features-off, vlan, trunk, native, isolated,
@@ -261,7 +261,7 @@ enum PortCommand {
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         port: PortSpec,
     },
-    /// Remove a port; its device is left as it is, a tap that the switch made goes
+    /// Remove a port; its device is left as it is, a tap made by the switch is removed
     Del {
         /// The port
         name: Name,
@@ -289,8 +289,8 @@ enum SwitchCommand {
     Set {
         /// The switch
         name: SwitchName,
-        /// What to change: module=flow, bridge or dummy, fdb-entries=N, controller=embedded, external or none,
-        /// fail-mode=standalone or secure. What another module had learned, or was told by its controller, goes with it
+        /// Changes: module=flow, bridge or dummy, fdb-entries=N, controller=embedded, external or none,
+        /// fail-mode=standalone or secure. A change of module forgets learned addresses and flows
         #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
         keys: String,
     },
@@ -305,7 +305,7 @@ enum SwitchCommand {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Write it as a configuration file, for a later start: lasthop config show > FILE
+    /// Print it as a configuration file, for a later start: lasthop config show > FILE
     Show,
 }
 
@@ -319,14 +319,14 @@ enum FdbCommand {
     },
     /// Enter a static address: frames to it go to the vnic, and no other may send from it
     Add(FdbEntryArgs),
-    /// Take a static address out again
+    /// Remove a static address
     Del(FdbEntryArgs),
     /// Forget learned addresses: all, or those of one vnic, one VLAN
     Flush {
-        /// Only what was learned from this vnic
+        /// Only addresses learned from this vnic
         #[arg(long, value_name = "NAME")]
         vnic: Option<Name>,
-        /// Only what was learned in this VLAN
+        /// Only addresses learned in this VLAN
         #[arg(long, value_name = "VID")]
         vlan: Option<Vid>,
     },
@@ -352,7 +352,7 @@ impl From<FdbEntryArgs> for StaticEntry {
 
 #[derive(Debug, Subcommand)]
 enum VlanCommand {
-    /// Show the VLANs of each vnic, and which of them it has without tags
+    /// Show the VLANs of each vnic, and the untagged ones
     Show,
 }
 
@@ -419,6 +419,33 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The help texts of a command and of those below it.
+    fn help_texts(command: &clap::Command) -> Vec<String> {
+        let of_arguments = command.get_arguments().flat_map(|argument| {
+            let values = argument.get_possible_values();
+            let of_values = values.iter().filter_map(|value| value.get_help().map(ToString::to_string));
+            let of_argument = [argument.get_help(), argument.get_long_help()].into_iter().flatten();
+            of_argument.map(ToString::to_string).chain(of_values).collect::<Vec<_>>()
+        });
+        let own = [command.get_about(), command.get_long_about()].into_iter().flatten();
+        let below = command.get_subcommands().flat_map(help_texts);
+        own.map(ToString::to_string).chain(of_arguments).chain(below).collect()
+    }
+
+    #[test]
+    fn help_is_in_sentences_with_a_subject() {
+        let texts = help_texts(&Cli::command());
+        assert!(texts.len() > 100, "{}", texts.len());
+        let sentences = texts.iter().flat_map(|text| text.split(". ").flat_map(str::lines));
+        let wrong: Vec<_> = sentences
+            .filter(|sentence| {
+                let word = sentence.split_whitespace().next().unwrap_or_default().trim_end_matches(':');
+                ["What", "Who", "Whom", "Whose", "Whoever", "Whatever", "Nobody", "Somebody"].contains(&word)
+            })
+            .collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::switches::{ControllerKind, SwitchName};
 pub(super) enum OvsCommand {
     /// Run the installed ovsdb-server and ovs-vswitchd over this switch, in the foreground, until told to end
     Run {
-        /// Open vSwitch's configuration, made if it is not there [default: RUNDIR/ovs/conf.db, gone with a reboot]
+        /// Open vSwitch's configuration, made if it does not exist [default: RUNDIR/ovs/conf.db, lost at a reboot]
         #[arg(long, value_name = "FILE")]
         database: Option<PathBuf>,
     },
@@ -37,7 +37,7 @@ pub(super) enum OvsCommand {
         #[arg(long, value_name = "DIR")]
         units: Option<PathBuf>,
     },
-    /// Show what is there of all that it takes, and what is missing; exits with 1 if something is
+    /// Show the requirements that are met, and those that are missing; exits with 1 if one is missing
     Status {
         /// Where Open vSwitch's sockets are, if not where its tools look
         #[arg(long, value_name = "DIR")]
