@@ -3,14 +3,15 @@ use std::ops::{Deref, DerefMut};
 use crate::sync::{AtomicBool, Cell, Ordering, full_fence};
 use crate::{Bounded, PublishOrder};
 
-/// A thing `T` that one worker at a time works on, and a queue of `R` for what others leave there meanwhile.
+/// A lock around a `T`, with a queue of `R` for threads that find it taken (flat combining).
 ///
-/// A guard is one atomic exchange, a release one store and a fence; nobody ever waits, but may look a bounded number of times.
+/// To lock is one atomic exchange. To release is one store and a fence. No thread waits; it may spin a
+/// bounded number of times.
 #[derive(Debug)]
 pub struct CombiningLock<T, R> {
     taken: AtomicBool,
     owned: Cell<T>,
-    left: Bounded<R>,
+    queue: Bounded<R>,
     publish_order: PublishOrder,
 }
 
@@ -20,35 +21,36 @@ unsafe impl<T: Send, R: Send> Send for CombiningLock<T, R> {}
 // SAFETY: as above.
 unsafe impl<T: Send, R: Send> Sync for CombiningLock<T, R> {}
 
-/// The right to work at a lock, until it is released. Dropping it releases it too, but then nobody looks again.
+/// The right to use the locked value until it is released. Dropping it unlocks too, but does not look for
+/// queued work.
 #[must_use = "a lock that is not released is lost"]
 pub struct CombiningGuard<'a, T, R>(&'a CombiningLock<T, R>);
 
 impl<T, R> CombiningLock<T, R> {
-    /// A free lock with room for at least `entries` to be left.
+    /// A free lock whose queue has room for at least `entries`.
     #[must_use]
     pub fn new(owned: T, entries: usize) -> Self {
-        let left = Bounded::new(entries);
+        let queue = Bounded::new(entries);
         Self {
             taken: AtomicBool::new(false),
             owned: Cell::new(owned),
-            left,
+            queue,
             publish_order: PublishOrder::default(),
         }
     }
 
-    /// Takes the lock, unless it is taken.
+    /// Takes the lock if it is free.
     #[inline]
     pub fn try_lock(&self) -> Option<CombiningGuard<'_, T, R>> {
         let won = self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         won.is_ok().then(|| CombiningGuard(self))
     }
 
-    /// As [`Self::try_lock`]; if it is taken, looks `looks` times more, for a holder that is soon done.
+    /// As [`Self::try_lock`]; if it is taken, spins for up to `looks` loads, for a holder that is soon done.
     #[inline]
     pub fn try_lock_spinning(&self, looks: u32) -> Option<CombiningGuard<'_, T, R>> {
         for _ in 0..looks {
-            // Only a look: an exchange would take the line away from the holder each time.
+            // A load only: each exchange would take the cache line away from the holder.
             if !self.taken.load(Ordering::Relaxed) {
                 break;
             }
@@ -57,30 +59,30 @@ impl<T, R> CombiningLock<T, R> {
         self.try_lock()
     }
 
-    /// Leaves something for the holder. [`Self::try_lock_again`] has to follow, once for all that is left.
+    /// Queues a value for the holder. [`Self::try_lock_again`] has to follow, once for several values.
     ///
     /// # Errors
-    /// Gives it back when too much was left already.
+    /// Returns the value when the queue is full.
     #[inline]
     pub fn enqueue(&self, value: R) -> Result<(), R> {
-        self.left.push(value)
+        self.queue.push(value)
     }
 
-    /// After something was left or a turn finished: takes the lock if it is free. If not, its holder will look.
+    /// Takes the lock if it is free, after a value was queued or a piece finished. If not, its holder will look.
     #[inline]
     pub fn try_lock_again(&self) -> Option<CombiningGuard<'_, T, R>> {
         full_fence();
         self.try_lock()
     }
 
-    /// Whether something was left, or the oldest turn is finished.
+    /// Whether a value is queued, or the oldest piece is finished.
     #[inline]
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.left.is_empty() || self.publish_order.is_due()
+        !self.queue.is_empty() || self.publish_order.is_due()
     }
 
-    /// The order of work that goes on without the guard.
+    /// The order in which work outside the lock is published.
     #[inline]
     #[must_use]
     pub fn publish_order(&self) -> &PublishOrder {
@@ -89,20 +91,20 @@ impl<T, R> CombiningLock<T, R> {
 }
 
 impl<T, R> CombiningGuard<'_, T, R> {
-    /// The oldest thing left.
+    /// Takes the oldest queued value.
     #[inline]
     pub fn dequeue(&mut self) -> Option<R> {
-        self.0.left.pop()
+        self.0.queue.pop()
     }
 
-    /// Whether nothing is left, in particular nothing of what this thread left: what it does now overtakes nothing.
+    /// Whether the queue is empty, including this thread's own entries: then its next work overtakes nothing.
     #[inline]
     #[must_use]
     pub fn is_clear(&self) -> bool {
-        self.0.left.is_drained()
+        self.0.queue.is_drained()
     }
 
-    /// Gives the lock up and looks once more. True: there is work again; guard it, or see to it later.
+    /// Unlocks and looks for queued work once more. True: there is some; lock again, or have it served later.
     #[inline]
     #[must_use]
     pub fn release(self) -> bool {
@@ -143,14 +145,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_claim_at_a_time_and_what_was_left_is_found_at_release() {
+    fn one_holder_at_a_time_and_queued_values_are_found_at_release() {
         let lock = CombiningLock::new(7, 4);
         let mut guard = lock.try_lock().unwrap();
         *guard += 1;
         assert!(lock.try_lock().is_none());
         lock.enqueue('a').unwrap();
         assert!(lock.try_lock_again().is_none());
-        assert!(guard.release(), "something was left");
+        assert!(guard.release(), "a value is queued");
         let mut guard = lock.try_lock().unwrap();
         assert_eq!((*guard, guard.dequeue(), guard.dequeue()), (8, Some('a'), None));
         assert!(lock.try_lock_spinning(3).is_none(), "it ends although the lock stays taken");
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_serve_all_that_is_left() {
+    fn threads_serve_all_queued_values() {
         const EACH: u64 = if cfg!(miri) { 50 } else { 10_000 };
         let lock: CombiningLock<u64, u64> = CombiningLock::new(0, 8);
         let serve = |first: Option<CombiningGuard<'_, u64, u64>>| {

@@ -1,11 +1,12 @@
 use crate::WORKERS_MAX;
 use crate::sync::{AtomicBool, AtomicU8, Ordering};
 
-const NOBODY: u8 = u8::MAX;
+const NO_WORKER: u8 = u8::MAX;
 
-/// Who has finished what was begun in an order that has to be kept, one piece per worker.
+/// Tells which workers have finished their piece of work. Pieces are published in the order in which they
+/// began; each worker has one at most.
 ///
-/// The order itself is kept under a guard; here is what has to be told to its holder from outside.
+/// The order itself is kept under the lock. These flags tell its holder about work outside the lock.
 #[derive(Debug)]
 pub struct PublishOrder {
     finished: [AtomicBool; WORKERS_MAX],
@@ -15,18 +16,18 @@ pub struct PublishOrder {
 impl Default for PublishOrder {
     fn default() -> Self {
         let finished = std::array::from_fn(|_| AtomicBool::new(false));
-        Self { finished, oldest: AtomicU8::new(NOBODY) }
+        Self { finished, oldest: AtomicU8::new(NO_WORKER) }
     }
 }
 
 impl PublishOrder {
-    /// `worker` has finished its piece; what it wrote is seen by who sees this.
+    /// `worker` has finished its piece. A thread that sees this also sees the writes of the piece.
     #[inline]
     pub fn finish(&self, worker: u8) {
         self.finished[usize::from(worker)].store(true, Ordering::Release);
     }
 
-    /// Whether the piece of `worker` is finished; if so it is taken off, and the worker may begin another one.
+    /// Whether the piece of `worker` is finished. If so it is removed, and the worker may begin another one.
     #[inline]
     pub fn take_finished(&self, worker: u8) -> bool {
         let finished = &self.finished[usize::from(worker)];
@@ -37,13 +38,13 @@ impl PublishOrder {
         is_finished
     }
 
-    /// Whose turn is next; under the guard only.
+    /// Sets the worker whose piece is published next. Only under the lock.
     #[inline]
     pub fn set_oldest(&self, worker: Option<u8>) {
-        self.oldest.store(worker.unwrap_or(NOBODY), Ordering::Relaxed);
+        self.oldest.store(worker.unwrap_or(NO_WORKER), Ordering::Relaxed);
     }
 
-    /// Whether the next in turn has finished: somebody has to guard and go on.
+    /// Whether the next piece is finished: a worker has to take the lock and publish it.
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {

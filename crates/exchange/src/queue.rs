@@ -10,7 +10,7 @@ use crate::sync::{AtomicUsize, Cell, Ordering, places};
 ///   turn == position + len  free for the next lap
 /// ```
 ///
-/// What one thread pushes is popped in its order.
+/// Values of one thread are popped in the order in which it pushed them.
 #[derive(Debug)]
 pub struct Bounded<T> {
     turns: Box<[AtomicUsize]>,

@@ -44,8 +44,8 @@ pub struct RecordReader {
     read: usize,
 }
 
-/// A ring of at least `bytes` (rounded up to a power of two of words), whose memory is touched at once: its writer meets no
-/// page for the first time.
+/// Makes a ring of at least `bytes`, rounded up to a power of two of words. All of its memory is touched, so
+/// the writer causes no page fault.
 ///
 /// # Errors
 /// When there is no memory for it.
@@ -148,7 +148,7 @@ impl RecordReader {
         (written != at).then(|| [self.ring.load(at.wrapping_add(1)), self.ring.load(at.wrapping_add(2))])
     }
 
-    /// Takes the oldest record, whose bytes replace those in `out`.
+    /// Takes the oldest record. Its bytes replace those in `out`.
     pub fn pop(&mut self, out: &mut Vec<u8>) -> Option<[u64; 2]> {
         let head = self.head()?;
         let len = self.ring.load(self.read) as usize;

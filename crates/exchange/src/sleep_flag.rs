@@ -1,8 +1,8 @@
 use crate::sync::{AtomicBool, Ordering};
 
-/// Whether somebody sleeps and has to be woken for what is left for it.
+/// Tells whether a thread sleeps and has to be woken for new work.
 ///
-/// The sleeper calls `prepare_sleep`, fences, looks once more, sleeps. Others leave something, fence, ask `wake`.
+/// The sleeper calls `prepare_sleep`, fences, looks once more, and sleeps. Others queue work, fence, and call `wake`.
 #[derive(Debug)]
 pub struct SleepFlag(AtomicBool);
 
@@ -18,7 +18,7 @@ impl SleepFlag {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Is awake, and looks at everything before it lies down again.
+    /// The sleeper is awake. It looks for work before it prepares to sleep again.
     pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }

@@ -27,7 +27,7 @@ pub(crate) fn places<T>(count: usize) -> Box<[Cell<MaybeUninit<T>>]> {
     unsafe { places.assume_init() }
 }
 
-/// Stores before it are seen by whoever's loads come after another full fence that comes after this one.
+/// A full fence: of two threads that store, fence and load, at least one sees the other's store.
 #[inline]
 pub fn full_fence() {
     fence(Ordering::SeqCst);

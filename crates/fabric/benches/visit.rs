@@ -37,7 +37,7 @@ fn visits(criterion: &mut Criterion, name: &str, plan: &Plan) {
     traffic.check();
 }
 
-/// Packets of 64 bytes whose destinations do not exist: what is left is fetching and sorting.
+/// Packets of 64 bytes whose destinations do not exist: only fetching and sorting are left.
 fn gone(destinations: u16, flood: bool) -> Plan {
     Plan {
         decider: Decider::Nowhere { destinations, flood },

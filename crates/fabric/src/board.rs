@@ -7,7 +7,8 @@ use crate::bounds::LENT_PACKETS_MAX;
 use crate::port_link::PortLink;
 use crate::reference::Return;
 
-/// What the workers of one switch share, besides the receive rings: which queues are open, and what comes back to whom.
+/// State that the workers of one switch share, besides the receive rings: open queues, links, and completion
+/// queues.
 #[derive(Debug)]
 pub(crate) struct Board {
     queues: Box<[OpenQueues]>,
@@ -15,7 +16,7 @@ pub(crate) struct Board {
     inboxes: Box<[WorkerInbox]>,
 }
 
-/// One bit per queue pair of a port. Hints for others: what counts is seen under the ring's claim, or by its home.
+/// One bit per queue pair of a port. Other workers take them as hints; a ring's claim, or its home, decides.
 #[derive(Debug, Default)]
 struct OpenQueues {
     receive: AtomicU64,
@@ -70,7 +71,7 @@ impl Board {
         self.link(port).or(DropReason::QueueDisabled)
     }
 
-    /// What keeps a port from passing packets that its guest would pass.
+    /// The port's link: it may be down although the guest would pass packets.
     pub(crate) fn link(&self, port: PortId) -> &PortLink {
         &self.links[port.index()]
     }
@@ -83,13 +84,13 @@ impl Board {
         self.show(port, |wanted| set(&mut wanted.1, queue, open));
     }
 
-    /// Sets a port's link up or down; whoever is amid a visit may still see the old state.
+    /// Sets a port's link up or down. A visit under way may still see the old state.
     pub(crate) fn set_link(&self, port: PortId, up: bool) {
         self.link(port).set_up(up);
         self.show(port, |_| {});
     }
 
-    /// Changes what a port's guest wants, and shows all workers what comes of it.
+    /// Changes the queues that a port's guest has enabled, and shows the result to all workers.
     fn show(&self, port: PortId, change: impl FnOnce(&mut (u64, u64))) {
         let queues = &self.queues[port.index()];
         self.link(port).update(change, |(receive, transmit)| {

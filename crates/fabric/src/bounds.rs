@@ -6,11 +6,11 @@
 //! | [`lasthop_verdict::BATCH_PACKETS_MAX`] | 32 | packets | headers of a batch stay in the first-level cache |
 //! | [`lasthop_verdict::IMAGES_MADE_MAX`] | 64 | header images | of each packet of a batch one tagged and one untagged |
 //! | [`lasthop_ring::RING_ENTRIES_MAX`] | 32768 | entries | virtio 1.2, 2.7 |
-//! | chains of a ring that are postponed | all; of 32768 entries 2016 | chains | what a ring's ledger has room for; more are lost as `restart` |
-//! | [`lasthop_ring::CHAIN_DESCRIPTORS_MAX`] | 1024 | descriptors | what QEMU allows a chain |
-//! | [`lasthop_guestmem::REGIONS_MAX`] | 509 | regions | what QEMU asks for at most |
+//! | chains of a ring that are postponed | all; of 32768 entries 2016 | chains | room in a ring's ledger; more are lost as `restart` |
+//! | [`lasthop_ring::CHAIN_DESCRIPTORS_MAX`] | 1024 | descriptors | the limit of QEMU |
+//! | [`lasthop_guestmem::REGIONS_MAX`] | 509 | regions | the most that QEMU asks for |
 //! | [`FRAME_BYTES_MAX`] | 65553 | bytes | 65535 of IP behind an Ethernet header with one tag |
-//! | [`GSO_SEGMENTS_MAX`] | 128 | segments | what one GSO frame may become in software |
+//! | [`GSO_SEGMENTS_MAX`] | 128 | segments | software segments of one GSO frame |
 //! | the others | | | below |
 
 /// Queue pairs of one port: as many as a guest has vCPUs worth giving a queue.
@@ -34,21 +34,22 @@ pub const VISIT_BYTES_MAX: u32 = 256 << 10;
 /// Costs are in bytes that could be copied meanwhile, at about 10 per ns. A visit that finds packets: indices read and
 /// published, a signal.
 pub const VISIT_COST: u64 = 2048;
-/// Cost of a nanosecond of which it is known who took it.
+/// Cost of a nanosecond that was measured at one port's memory.
 pub const NS_COST: u64 = 10;
 /// Cost of a packet that is taken, decided on and put into one ring, besides its bytes.
 pub const PACKET_COST: u64 = 768;
 /// Cost of each further copy, or segment, besides its bytes.
 pub const COPY_COST: u64 = 512;
-/// Cost of a piece of memory, where a chain or what a packet is written to is in more than one, besides its bytes: its
-/// descriptor is read, checked and translated, and it is copied from or to on its own.
+/// Cost of a piece of memory, besides its bytes, when a chain or a packet's buffers are in more than one
+/// piece. Each descriptor is read, checked and translated, and each piece is copied by itself.
 pub const PIECE_COST: u64 = 128;
-/// Cost of a visit, some 100 us: if what is made of a batch costs more (floods, software segmentation), the port's next
-/// batches are smaller. A packet's copies are not divided, so one alone can cost more: 64 KiB to 1023 ports some 10 ms. What
-/// waited for buffers is delivered when they come, within its own bounds, and charged then.
+/// Cost of a visit, some 100 us. If a batch costs more (floods, software segmentation), the port's next
+/// batches are smaller. The copies of one packet are not divided, so one alone can cost more: 64 KiB to 1023
+/// ports take some 10 ms. Packets that waited for buffers are delivered and charged when buffers come, within
+/// bounds of their own.
 pub const VISIT_COST_MAX: u64 = 1 << 20;
-/// Cost of a port's turn at its worker, while others wait: some 30 us; a visit that was begun is finished, and what it
-/// cost too much is taken off the next turns.
+/// Cost of a port's turn at its worker while others wait: some 30 us. A visit is always finished; its excess
+/// is taken off the next turns.
 pub const TURN_COST: i64 = 256 << 10;
 /// Packets that wait in one internal receive queue: one large ring's worth of small ones.
 pub const WAITING_PACKETS_MAX: usize = 256;
@@ -62,19 +63,22 @@ pub const WAITING_SHARE_QUARTERS: u16 = 3;
 pub const INTERNAL_FRAMES_MAX: u16 = 64;
 /// Workers of one switch.
 pub const WORKERS_MAX: usize = lasthop_exchange::WORKERS_MAX;
-/// Packets that other workers leave at a receive ring whose claim is taken: as many as may wait there for buffers.
+/// Packets that other workers queue at a receive ring whose claim is taken: as many as may wait there for
+/// buffers.
 pub const LEFT_PACKETS_MAX: usize = WAITING_PACKETS_MAX;
 /// References of one worker's senders that others may hold: each comes back through its completion queue, which holds as many.
 pub const LENT_PACKETS_MAX: usize = 4096;
-/// Packets of other workers that a claim's holder delivers before it sees to its own rings again: two batches.
+/// Packets of other workers that a claim's holder delivers before it returns to its own rings: two batches.
 pub const SERVICE_PACKETS_MAX: u32 = 64;
 /// Bytes of them: one visit's worth.
 pub const SERVICE_BYTES_MAX: u32 = VISIT_BYTES_MAX;
-/// Times that a holder goes on at once because something was left while it worked; then others of its rings are next.
+/// Times that a holder continues at once because packets were queued while it worked. Then its other rings
+/// are next.
 pub const RECLAIMS_MAX: u32 = 2;
-/// Looks at a receive ring that another worker has, before packets are left there: some 5 us, many times what a holder that
-/// copies without the claim needs to reserve a batch's buffers. What is left has to be delivered one by one by the holder, so
-/// that others find the claim taken for longer and leave more: a short look would make that the rule.
+/// Times to look at a receive ring that another worker has, before packets are queued there: some 5 us. A
+/// holder that copies without the claim needs much less to reserve a batch's buffers. Queued packets are
+/// delivered one by one by the holder, so that others find the claim taken for longer and queue more. A short
+/// look would make that the rule.
 pub const CLAIM_LOOKS_MAX: u32 = 256;
 /// Batches for which copies into a ring are made without the claim, after one that found it taken.
 pub const CONTENDED_BATCHES: u8 = 64;
@@ -82,7 +86,8 @@ pub const CONTENDED_BATCHES: u8 = 64;
 pub const LEASE_PACKETS_MAX: usize = 256;
 /// Pieces of memory that they go to.
 pub const LEASE_SEGMENTS_MAX: usize = 2048;
-/// Bytes of a frame that a capture can see: the longest one, with whatever actions may put in front.
+/// Bytes of a frame that a capture can see: the longest frame, with all headers that actions may put in
+/// front.
 pub const TAP_FRAME_BYTES_MAX: usize =
     FRAME_BYTES_MAX as usize + lasthop_verdict::IMAGE_BYTES - lasthop_verdict::IMAGE_FETCH_BYTES;
 /// Bytes of frames that wait for a capture's reader, by worker: 25 Gbit/s for as long as a reader looks away at most.

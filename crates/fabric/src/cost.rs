@@ -1,7 +1,8 @@
-//! What a port's packets cost its worker, counted per visit and per list, not per packet.
+//! The cost of a port's packets to its worker, counted per visit and per list, not per packet.
 //!
-//! The unit is the byte: those that are written count as they are, everything else as many as could be written
-//! meanwhile. What is written when, and where the time goes, does not matter: a port is charged for what it caused.
+//! The unit is the byte. Bytes written count as they are; everything else counts as the bytes that could be
+//! written in its time. The moment of writing does not matter: a port is charged for all that its packets
+//! caused.
 
 use lasthop_verdict::BATCH_PACKETS_MAX;
 
@@ -37,8 +38,8 @@ impl Default for Charge {
 }
 
 impl Charge {
-    /// A visit begins: how many packets it may take. If those of the last one caused more than a visit may cost, so many
-    /// that they would not; else up to twice as many as then.
+    /// A visit begins. Returns the packets that it may take. If the last visit cost more than one may, this
+    /// is a number that would not; else up to twice the last number.
     #[inline]
     pub(crate) fn begin_visit(&mut self) -> usize {
         let cost = self.total - self.visited;
@@ -91,7 +92,7 @@ impl Charge {
         self.add_bytes(delivered.bytes << u32::from(delivered.csum_completed > 0));
     }
 
-    /// What came together since it was asked for last.
+    /// The cost since the last call.
     #[inline]
     pub(crate) fn take(&mut self) -> u64 {
         self.total - std::mem::replace(&mut self.told, self.total)

@@ -52,7 +52,7 @@ impl Drops {
     }
 }
 
-/// What was put into the receive rings of one port.
+/// Packets that were put into the receive rings of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Delivered {
     pub(crate) packets: u64,
@@ -71,8 +71,8 @@ impl Delivered {
     }
 }
 
-/// What a worker had to do with the others of its crew. All but wake-ups are counted per batch at most, on ways that a
-/// worker alone never goes.
+/// Counters of a worker's hand-overs to others. All but wake-ups are counted once a batch at most, on paths
+/// that a single worker never takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandoffCounters {
     /// Batches for one receive ring that found another worker at it, and for longer than a short look.
@@ -85,14 +85,14 @@ pub struct HandoffCounters {
     pub returned: u64,
 }
 
-/// What happened to the packets of one port. "rx" is what the switch received from the guest, "tx" what it gave the
-/// guest. Every packet is accounted to the port that it came from; what was delivered or lost on the way to a port is
-/// counted there too, outside the equation.
+/// Counters of the packets of one port. "rx" is from the guest to the switch, "tx" from the switch to the
+/// guest. Every packet is accounted to its input port. Packets delivered to a port, or lost on the way to it,
+/// are counted there too, outside the equation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
     /// Packets taken from the guest's transmit rings.
     pub rx_packets: u64,
-    /// Their bytes, without virtio-net headers and without what is no frame.
+    /// Their bytes, without virtio-net headers and without invalid frames.
     pub rx_bytes: u64,
     /// Those of them that were GSO frames.
     pub rx_gso_packets: u64,
@@ -144,10 +144,10 @@ impl PortCounters {
         true
     }
 
-    /// Adds what another worker counted for the port.
+    /// Adds another worker's counters of the port.
     ///
-    /// Each worker changes its counters of both sides of a packet in one go, at the packet's home; so sums over workers
-    /// are conserved, whatever the moments at which each one's were read.
+    /// Each worker changes its counters of both sides of a packet at once, at the packet's home. So sums over
+    /// workers are conserved, at whatever moments the workers are read.
     pub fn merge(&mut self, other: &Self) {
         self.rx_packets += other.rx_packets;
         self.rx_bytes += other.rx_bytes;
@@ -168,13 +168,13 @@ impl PortCounters {
         self.signals += other.signals;
     }
 
-    /// What came in and was made of it.
+    /// Packets that came in, and copies and segments made of them.
     #[must_use]
     pub fn taken_in(&self) -> u64 {
         self.rx_packets + self.injected + self.copies_added + self.segments_added
     }
 
-    /// What became of it.
+    /// Packets by their end: delivered, dropped, flooded to no port, or waiting.
     #[must_use]
     pub fn accounted_for(&self) -> u64 {
         self.forwarded + self.rx_drops.total() + self.flooded_to_none + self.waiting

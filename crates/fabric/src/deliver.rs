@@ -1,4 +1,5 @@
-//! One frame into one receive ring: reserve, copy, publish; and whatever the receiver did not negotiate on the way.
+//! Puts one frame into one receive ring: reserve, copy, publish. Does in software the offloads that the
+//! receiver did not negotiate.
 
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
 use lasthop_ring::RingError;
@@ -14,7 +15,7 @@ use crate::receive_ring::RxQueue;
 use crate::reference::{Attempt, Outcome};
 use crate::reservation::{Refusal, Reservation};
 
-/// What a worker needs to deliver, once per worker.
+/// Scratch memory for delivery, once per worker.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(crate) reservation: Reservation,
@@ -73,7 +74,8 @@ enum Body<'a> {
 }
 
 impl Delivery<'_> {
-    /// Delivers `frame`, from segment `next_segment` on if it is to be segmented; `next_segment` follows.
+    /// Delivers `frame`. A frame that needs segmentation continues at segment `next_segment`, which is
+    /// advanced.
     #[inline]
     pub(crate) fn deliver(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
         let is_gso = frame.offload.is_gso();
@@ -239,7 +241,7 @@ fn store_checksum(mut packet: Cursor<'_>, offload: Offload, sum: Sum) -> Result<
     packet.write(&value.to_be_bytes()).map(|_| ())
 }
 
-/// What a receiver may be told: nothing that only the sender claims.
+/// The metadata that a receiver may get: nothing that only the sender claims.
 pub(crate) fn as_received(offload: Offload) -> Offload {
     if offload.needs_csum() { Offload { flags: F_NEEDS_CSUM, ..offload } } else { Offload::default() }
 }

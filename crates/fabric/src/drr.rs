@@ -1,30 +1,31 @@
-//! Whose turn it is at a worker: deficit round robin (Shreedhar and Varghese, 1995) among ports.
+//! Deficit round robin (Shreedhar and Varghese, 1995) among the ports of a worker.
 //!
 //! ```text
 //!   round:   port 1 | port 2            | port 3 | port 1 | ...
 //!   turn:    ring a | ring a  b  b  c   |  (owes)         visits, until the port's credit is spent or its rings are empty
 //! ```
 //!
-//! Each round gives each port the same credit; its turn lasts until what its visits cost exceeds that, and what they cost
-//! too much is taken off its next turns. So ports that always have packets get the same of a worker, however many rings
-//! they have and whatever is made of their packets. Credit is not saved, debts are not forgiven while others work.
+//! Each round gives each port the same credit. Its turn lasts until the cost of its visits exceeds its
+//! credit; the excess is taken off its next turns. So ports that always have packets get equal shares of a
+//! worker, for any number of rings and any cost per packet. Credit is not saved. Debts stay while others
+//! work.
 
 use lasthop_verdict::PortId;
 
 use crate::RingId;
 use crate::bounds::TURN_COST;
 
-/// Rounds after which every debt is paid: when nobody was there who had to wait.
+/// Rounds after which every debt is paid: no other port was waiting.
 const ROUNDS_FOR_ALL: u64 = 1 << 32;
 
-/// What came of a visit to a ring.
+/// The result of a visit to a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Visited {
     /// Packets taken.
     pub packets: usize,
     /// Whether the ring has more that could be taken at once.
     pub more: bool,
-    /// What the port's packets cost since it was asked last; see [`crate::bounds`] for the unit.
+    /// Cost of the port's packets since the last call; see [`crate::bounds`] for the unit.
     pub cost: u64,
 }
 
@@ -37,7 +38,7 @@ pub struct ActiveRing {
     pub worked_ns: u64,
 }
 
-/// What a port may still cost, as of a round.
+/// A port's remaining credit, as of a round.
 #[derive(Clone, Copy, Debug, Default)]
 struct PortCredit {
     credit: i64,
@@ -70,7 +71,7 @@ impl DrrScheduler {
         true
     }
 
-    /// Takes a ring off; what its port owes stays as long as others are here.
+    /// Removes a ring. Its port's debt stays as long as other rings are here.
     pub fn remove(&mut self, ring: RingId) {
         self.rings.retain(|active| active.ring != ring);
         if self.rings.is_empty() {
@@ -96,7 +97,7 @@ impl DrrScheduler {
         self.rings.get(index).copied()
     }
 
-    /// Takes what a port cost beside its visits off its next turns.
+    /// Takes a port's cost outside its visits off its next turns.
     pub fn charge(&mut self, port: PortId, cost: u64) {
         if let Some(account) = self.accounts.get_mut(port.index()) {
             account.credit = account.credit.saturating_sub_unsigned(cost);
@@ -114,7 +115,7 @@ impl DrrScheduler {
             let turn = from..from + rings;
             from = turn.end;
             if rings == self.rings.len() {
-                return self.turn_alone(port, now_ns, visit); // the usual case: nobody waits
+                return self.turn_alone(port, now_ns, visit); // the usual case: no other port waits
             }
             let credit = self.credit(port);
             if credit > 0 {
@@ -124,7 +125,7 @@ impl DrrScheduler {
             }
         }
         match least_debt {
-            // Nobody has anything but those who owe: time passes faster.
+            // Only ports with debts have packets: let rounds pass faster.
             Some(debt) if !worked => self.round += debt.unsigned_abs() / TURN_COST as u64,
             _ => {}
         }
@@ -155,7 +156,7 @@ impl DrrScheduler {
             let mut more = true;
             while more && account.credit > 0 {
                 let visited = visit(rings[at].ring);
-                // Nobody writes as much as would be too much for the type.
+                // The cost of one visit is far below the range of the type.
                 account.credit -= visited.cost as i64;
                 more = visited.more;
                 if visited.packets > 0 {
@@ -170,7 +171,7 @@ impl DrrScheduler {
         worked
     }
 
-    /// Visits each ring of the only port once; nobody asks what it costs.
+    /// Visits each ring of the only port once, without charging it.
     fn turn_alone(&mut self, port: PortId, now_ns: u64, mut visit: impl FnMut(RingId) -> Visited) -> bool {
         self.accounts[port.index()] = PortCredit { credit: TURN_COST, round: self.round, first: 0 };
         let mut worked = false;

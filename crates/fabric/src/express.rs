@@ -17,7 +17,7 @@ use crate::sender::Source;
 /// The virtio-net header of a frame to which nothing is left to be done, in one buffer.
 const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
-/// Buffers reserved for the first packets of a list, with what goes where.
+/// Buffers reserved for the first packets of a list, with their frames.
 ///
 /// ```text
 ///   reserve: descriptor, check, translate, ask for the lines   x n   (cache misses side by side)
@@ -93,7 +93,7 @@ impl Express {
         if capabilities.header_bytes != HEADER_BYTES || source.vnet_bytes() != HEADER_BYTES {
             return 0;
         }
-        // What is wrong with the index is found out, and told, by the way that takes all packets.
+        // An invalid index is found and reported by the slow path, which takes all packets.
         let pending = usize::from(queue.ring.pending().unwrap_or_default());
         let count = pending.min(copies.len()).min(BATCH_PACKETS_MAX);
         for (ahead, (copy, place)) in copies[..count].iter().zip(&mut self.places).enumerate() {
@@ -119,7 +119,7 @@ fn is_plain(offload: Offload) -> bool {
     offload.flags | offload.gso_type == 0
 }
 
-/// Whether the receiver does what the sender left to be done.
+/// Whether the receiver accepts the frame with its offloads undone.
 fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
     (!offload.needs_csum() || capabilities.csum) && (!offload.is_gso() || capabilities.takes_gso(offload))
 }
@@ -154,7 +154,7 @@ fn complete(ring: &mut DeviceRing, places: &[ReservedFrame]) {
 }
 
 impl ReservedFrame {
-    /// What counts when it is written.
+    /// The counters of this frame once it is written.
     #[inline]
     pub(crate) fn delivered(&self) -> Delivered {
         let bytes = u64::from(self.len) - HEADER_BYTES as u64;

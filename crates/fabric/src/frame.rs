@@ -50,7 +50,7 @@ pub(crate) fn gather(
 pub(crate) fn shape(header: &Header, truncate_len_bytes: u32) -> (u32, Offload) {
     let whole = header.frame_len_bytes();
     let len = whole.min(truncate_len_bytes);
-    // What is left of a truncated frame is evidence, not a packet: its metadata no longer describes it.
+    // The metadata does not describe the rest of a truncated frame: it is evidence, not a packet.
     (len, if len == whole { header.offload } else { Offload::default() })
 }
 

@@ -1,12 +1,13 @@
-//! Whose packets the switch's own are: those that come back from the control plane count at the port that they came from.
+//! Counts re-injected packets at their original input port.
 //!
 //! ```text
 //!   port 3: rx ── upcall ──> forwarded at port 3 ... control plane ... inject_for(3) ──> injected at port 3
 //!                                                                           └──> forwarded, dropped, waiting at port 3
 //! ```
 //!
-//! Their bytes lie in the ring of the port `internal`, whose home alone counts them. Each frame there has a port that it is
-//! counted for; a port that goes leaves what is still under way to `internal`, so both sums are conserved.
+//! Their bytes lie in the ring of the port `internal`, whose home alone counts them. Each frame there is
+//! counted for one port. When that port is removed, its packets under way are counted at `internal`. So both
+//! sums are conserved.
 
 use lasthop_verdict::{DropReason, PortId};
 
@@ -16,7 +17,7 @@ use crate::internal::InternalPort;
 use crate::reference::{Attempt, PacketRef};
 use crate::sender::{Fetched, Senders};
 
-/// Whom one frame is counted for, and how many copies of it wait.
+/// The port that a frame is counted for, and its waiting copies.
 #[derive(Clone, Copy, Debug)]
 struct InjectedFrame {
     port: PortId,
@@ -116,7 +117,7 @@ impl Senders {
         }
     }
 
-    /// What the port `internal` puts in for itself stands in its counters as received.
+    /// Packets of the port `internal` itself count as received there.
     fn count_injected(&mut self, port: PortId, packets: u64) {
         let Some(sender) = self.get_mut(port) else { return };
         match port {
@@ -125,7 +126,8 @@ impl Senders {
         }
     }
 
-    /// A port goes: what is under way for it is counted at `internal` from now on, as if it had come from there.
+    /// A port is removed: its packets under way are counted at `internal` from now on, as if they had come
+    /// from there.
     pub(crate) fn close_accounts(&mut self, port: PortId) {
         if port == PortId::INTERNAL {
             return;

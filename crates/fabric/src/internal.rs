@@ -1,4 +1,4 @@
-//! The switch's own port: what it sends itself goes the way of every packet, from a ring in its own memory.
+//! The switch's own port. Packets that the switch sends take the usual path, from a ring in its own memory.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub enum InjectError {
 pub(crate) struct InternalPort {
     driver: DriverRing,
     map: Arc<MemoryMap>,
-    /// Buffers whose frames are delivered.
+    /// Free buffers: their frames are delivered.
     free: Vec<u32>,
 }
 
@@ -115,8 +115,8 @@ impl Fabric {
         self.inject_for(PortId::INTERNAL, frame, offload, now_ns)
     }
 
-    /// As [`Self::inject`], of a frame that came from `port` and comes back: what becomes of it is counted there, if there is
-    /// such a port.
+    /// As [`Self::inject`], for a frame that came from `port` and comes back. It is counted there, if there
+    /// is such a port.
     ///
     /// # Errors
     /// See [`InjectError`]; nothing was sent then.

@@ -23,7 +23,7 @@ use crate::reservation::Reservation;
 use crate::sender::Senders;
 use crate::side_table::SegmentBuffer;
 
-/// One packet that has its buffers, and is to be copied.
+/// One packet with reserved buffers, to be copied.
 #[derive(Debug)]
 struct Item {
     ring: RingId,
@@ -45,14 +45,14 @@ struct Usual {
     is_copied: bool,
 }
 
-/// What a worker has reserved in one visit; the room is there from the start.
+/// The reservations of one visit of a worker. Their memory is allocated at the start.
 #[derive(Debug)]
 pub(crate) struct Leases {
     usual: Vec<Usual>,
     items: Vec<Item>,
     segments: Vec<Segment>,
     rings: Vec<RingId>,
-    /// Nothing is to be reserved.
+    /// Reservations are off.
     is_off: bool,
 }
 
@@ -88,7 +88,7 @@ impl Leases {
         self.usual.capacity() - self.usual.len()
     }
 
-    /// Enters the first of `copies`, whose buffers are `places`.
+    /// Adds the first of `copies`, with the buffers `places`.
     #[inline]
     pub(crate) fn enter_usual(&mut self, ring: RingId, copies: &[Copy<'_>], places: &[ReservedFrame]) {
         self.usual.extend(copies.iter().zip(places).map(|(copy, place)| Usual {
@@ -105,7 +105,7 @@ impl Leases {
             && self.segments.len() + PACKET_BUFFER_SEGMENTS_MAX <= self.segments.capacity()
     }
 
-    /// Enters a packet whose buffers are reserved.
+    /// Adds a packet with reserved buffers.
     pub(crate) fn enter(&mut self, ring: RingId, copy: &Copy<'_>, reservation: &Reservation) {
         let from = self.segments.len();
         self.segments.extend_from_slice(reservation.segments());
@@ -169,7 +169,7 @@ impl Leases {
         usual.or_else(|| self.items.first().map(|item| item.packet))
     }
 
-    /// What was delivered where, or dropped.
+    /// The result of each packet: delivered, or dropped.
     pub(crate) fn results(&self) -> impl Iterator<Item = (RingId, Result<Delivered, DropReason>)> + '_ {
         let usual = self.usual.iter().map(|usual| {
             let delivered = usual.place.delivered();
@@ -178,7 +178,7 @@ impl Leases {
         usual.chain(self.items.iter().map(|item| (item.ring, item.result)))
     }
 
-    /// Shows captures what was delivered or dropped.
+    /// Shows captures the delivered and dropped packets.
     #[cold]
     pub(crate) fn tap(&self, senders: &mut Senders, headers: &[Header]) {
         for Usual { ring, packet, image, place, is_copied } in &self.usual {
@@ -196,7 +196,7 @@ impl Leases {
         }
     }
 
-    /// All is copied and published: what became of it. The room is free again.
+    /// All packets are copied and published: settles them, and frees the room.
     pub(crate) fn settle(&mut self, senders: &mut Senders) {
         let attempt = |result: Result<Delivered, DropReason>| match result {
             Ok(_) => Attempt { outcome: Outcome::Done, delivered: 1 },

@@ -9,12 +9,13 @@
 //! for: [`PortCounters::is_conserved`] holds between any two calls. A chain belongs to the switch from `visit` until its
 //! last copy is delivered or dropped; stopping a ring ends that at once.
 //!
-//! **Not checked.** That maps and rings given to one port belong together: the session sees to that. That every fabric of a
-//! crew is told of every port and ring ([`Fabric::join_ring`]): the engine does that.
+//! **Not checked.** That maps and rings given to one port belong together: the session ensures it. That every
+//! fabric of a switch is told of every port and ring ([`Fabric::join_ring`]): the engine does that.
 //!
-//! **Threading.** Each worker owns a fabric; [`Fabric::for_workers`] makes those of one switch. A transmit ring has a home, the
-//! fabric that it was started on, which alone takes from it, counts and completes its packets. Receive rings are shared:
-//! whoever has a ring's claim delivers, and who finds it taken leaves references there and goes on. Nobody ever waits.
+//! **Threading.** Each worker owns a fabric; [`Fabric::for_workers`] makes those of one switch. A transmit
+//! ring has a home: the fabric on which it was started. Only the home takes, counts and completes its
+//! packets. Receive rings are shared: the worker with a ring's claim delivers. A worker that finds it taken
+//! queues references there and continues. No worker ever waits.
 //!
 //! ```text
 //!            visit(ring)                                                                     signals(), wakes()
@@ -87,12 +88,12 @@ use service::{Service, Tools};
 use side_table::SegmentBuffer;
 use upcall::Upcalls;
 
-/// What a port's guest negotiated, as far as packets are concerned.
+/// The features that a port's guest negotiated, as far as they concern packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// A packet may span several receive buffers (MRG_RXBUF).
     pub mergeable: bool,
-    /// Takes packets whose checksum is not complete (GUEST_CSUM).
+    /// Takes packets with an incomplete checksum (GUEST_CSUM).
     pub csum: bool,
     /// Takes unsegmented TCP over IPv4 (GUEST_TSO4).
     pub tso4: bool,
@@ -184,8 +185,8 @@ macro_rules! tools {
 use tools;
 
 impl Fabric {
-    /// Takes a batch from a transmit ring whose home this is, and sees it through. Returns the packets taken: 0 means the
-    /// ring is empty, stopped, or waits for slow receivers.
+    /// Polls a transmit ring whose home is here: fetches a batch and handles it to the end. Returns the
+    /// packets taken: 0 means the ring is empty, stopped, or waits for slow receivers.
     pub fn visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         let taken = self.begin_visit(ring, now_ns);
         if !self.receivers.leases.is_empty() {
@@ -197,15 +198,17 @@ impl Fabric {
         taken
     }
 
-    /// As `visit`, for a [`DrrScheduler`]: what came of it, and what the port's packets cost since the last time.
+    /// As `visit`, for a [`DrrScheduler`]: returns the result, with the cost of the port's packets since the
+    /// last time.
     pub fn visit_in_turn(&mut self, ring: RingId, now_ns: u64) -> Visited {
         let packets = self.visit(ring, now_ns);
         let cost = self.senders.get_mut(ring.port).map_or(0, |sender| sender.charge.take());
         Visited { packets, more: packets > 0 && self.fetched.more, cost }
     }
 
-    /// The first of `visit`'s three parts: delivers what needs no others, and reserves buffers where others deliver too.
-    /// The others follow before anything else is done here, other fabrics may work in between.
+    /// The first of `visit`'s three parts. It delivers packets that need no other worker, and reserves
+    /// buffers in contended rings. The other two parts follow before any other call to this fabric. Other
+    /// fabrics may work in between.
     pub fn begin_visit(&mut self, ring: RingId, now_ns: u64) -> usize {
         self.lap(None);
         let taken = self.senders.fetch(ring, &mut self.fetched);
@@ -250,7 +253,7 @@ impl Fabric {
         self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
     }
 
-    /// The third part of `visit`: shows both sides what was done.
+    /// The third part of `visit`: publishes on both sides.
     pub fn finish_visit(&mut self) {
         if !self.receivers.leases.is_empty() {
             self.receivers.finish_leases(&mut tools!(self));
@@ -382,14 +385,14 @@ impl Fabric {
         flooded & !bits(&mut left.chain(upcalls).chain(drops))
     }
 
-    /// Shows senders what was done, once per batch; receivers were shown before.
+    /// Publishes completions to senders, once per batch; receivers were served before.
     fn publish(&mut self) {
         self.senders.publish(&mut self.signals);
         self.wakes |= self.senders.sleepers();
     }
 
-    /// Enters what other workers did with this one's packets: chains are completed with their last copy. True if there
-    /// was anything.
+    /// Settles packets that other workers delivered or dropped: a chain is completed with its last copy. True
+    /// if there were any.
     pub fn take_returns(&mut self) -> bool {
         let mut any = false;
         while let Some(reference) = self.senders.next_return() {
@@ -423,7 +426,7 @@ impl Fabric {
         std::mem::take(&mut self.wakes)
     }
 
-    /// What this worker had to do with the others.
+    /// Counters of hand-overs to other workers.
     #[must_use]
     pub fn handoff_counters(&self) -> HandoffCounters {
         self.senders.handoffs
@@ -435,8 +438,8 @@ impl Fabric {
         usize::from(self.senders.worker)
     }
 
-    /// A receive ring may have new buffers: delivers what waits for it. Returns whether nothing waits any more; false too
-    /// if another worker is at it.
+    /// A receive ring may have new buffers: delivers the packets that wait for it. Returns whether none waits
+    /// any more. Also false if another worker has the ring's claim.
     pub fn drain(&mut self, ring: RingId) -> bool {
         self.lap(None);
         let empty = self.receivers.drain(ring, &mut tools!(self));
@@ -460,7 +463,7 @@ impl Fabric {
         self.receivers.kept()
     }
 
-    /// Tries every receive ring of `waiting_rings` whose guest has moved; returns whether any did.
+    /// Serves every receive ring of `waiting_rings` whose guest has moved. Returns whether any did.
     pub fn drain_waiting(&mut self) -> bool {
         let mut moved = false;
         self.lap(None);
@@ -473,7 +476,7 @@ impl Fabric {
         moved
     }
 
-    /// Drops what waited too long.
+    /// Drops packets that waited too long.
     pub fn expire(&mut self, now_ns: u64) {
         for index in (0..self.receivers.kept().len()).rev() {
             let Some(ring) = self.receivers.kept_until(index, now_ns) else { continue };
@@ -511,7 +514,7 @@ impl Fabric {
         })
     }
 
-    /// Rings to be visited again although nobody kicked: chains that blocked them were settled. Cleared by the caller.
+    /// Rings to be polled again without a kick: chains that blocked them were settled. Cleared by the caller.
     pub fn unblocked(&mut self) -> &mut Vec<RingId> {
         self.senders.unblocked()
     }
@@ -533,8 +536,8 @@ impl Fabric {
         &mut self.signals
     }
 
-    /// Serves a receive ring, and does `meanwhile` while the ring's claim is taken, as if this worker had lost its core at
-    /// that point. For tests of what others do then; `None` if the claim was taken.
+    /// Serves a receive ring, and calls `meanwhile` with the ring's claim taken, as if this worker had lost
+    /// its core there. For tests of the other workers; `None` if the claim was taken.
     #[doc(hidden)]
     pub fn while_serving<R>(&mut self, ring: RingId, meanwhile: impl FnOnce() -> R) -> Option<R> {
         let result = self.receivers.with_claim(ring, &mut tools!(self), |service: &mut Service<'_, '_>| {

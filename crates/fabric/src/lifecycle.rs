@@ -1,13 +1,14 @@
-//! Ports, memory and rings come and go; whoever goes takes its references along.
+//! Adds and removes ports, memory and rings. A removed one takes its references along.
 //!
-//! With several workers, each one's fabric is told of everything, so that nobody has to look anything up elsewhere:
+//! With several workers, every fabric is told of every change, so no worker looks anything up in another one:
 //!
 //! ```text
 //!   start   home: prepare_ring ──> others: join_ring ──> home: set_ring_enabled
 //!   stop    home: stop_step until it is done ──> others: leave_ring
 //! ```
 //!
-//! A worker between two calls holds nothing: what it had of a ring is gone once it has left, and memory with the last of them.
+//! Between two calls a worker holds nothing: it drops its part of a ring when it leaves the ring. The last
+//! reference frees the memory.
 
 use std::sync::Arc;
 
@@ -31,11 +32,11 @@ pub struct RingState {
     pub entries: u16,
     /// Whether packets pass while the port's link is up.
     pub enabled: bool,
-    /// What the guest did wrong; the ring is stopped until it is started again.
+    /// The guest's fault. The ring stays stopped until it is started again.
     pub error: Option<RingError>,
 }
 
-/// What other workers have to know of a ring.
+/// The shared part of a ring, for other workers.
 #[derive(Clone, Debug)]
 pub struct RingPart(Part);
 
@@ -50,7 +51,7 @@ enum Part {
 pub enum Stopping {
     /// Another worker is copying from or into it: ask again.
     Busy,
-    /// It is stopped, and would go on at this available position; `None`: it was not running here.
+    /// It is stopped, and would continue at this available position; `None`: it was not running here.
     Done(Option<u16>),
 }
 
@@ -60,7 +61,7 @@ fn queue_of(index: u16) -> (usize, bool) {
 }
 
 impl Fabric {
-    /// A fabric of one worker whose packets `module` decides on; it has the port `internal` and no other.
+    /// A fabric for a single worker; `module` decides. It has the port `internal` only.
     ///
     /// # Errors
     /// When the switch's own packet memory cannot be had.
@@ -123,7 +124,7 @@ impl Fabric {
         self.module = module;
     }
 
-    /// A port appears, without guest: what is sent to it is dropped as `port_down`.
+    /// Adds a port without a guest: packets to it are dropped as `port_down`.
     pub fn add_port(&mut self, port: PortId, queue_pairs: u16) {
         let pairs = usize::from(queue_pairs.clamp(1, crate::bounds::QUEUE_PAIRS_MAX));
         let mut sender = Sender::default();
@@ -134,13 +135,15 @@ impl Fabric {
         self.senders.board.set_link(port, true);
     }
 
-    /// Sets the link of `port` up or down, in the fabrics of all workers. While it is down, what its guest sends and what is sent to it is
-    /// dropped as `link_down`. Other workers know after their present visit; then [`Self::drop_waiting`] is due.
+    /// Sets the link of `port` up or down, in the fabrics of all workers. While it is down, packets from and
+    /// to its guest are dropped as `link_down`. Other workers see this after their present visit; then
+    /// [`Self::drop_waiting`] is due.
     pub fn set_link(&mut self, port: PortId, up: bool) {
         self.senders.board.set_link(port, up);
     }
 
-    /// Drops what waits for the guest of `port`, whose link is down. False: another worker is at one of its rings, ask again.
+    /// Drops packets that wait for the guest of `port`, whose link is down. False: another worker has the
+    /// claim of one of its rings; call again.
     pub fn drop_waiting(&mut self, port: PortId) -> bool {
         let pairs = self.receivers.get(port).map_or(0, |receiver| receiver.queues.len() as u16);
         let mut done = true;
@@ -163,7 +166,7 @@ impl Fabric {
         for index in 0..2 * pairs {
             self.stop_ring(port, index);
         }
-        // What is under way to this worker must not be entered for the port that gets the number next.
+        // Packets on their way back to this worker must not be counted for the next port with this number.
         self.take_returns();
         let counters = self.counters(port);
         self.untap(port);
@@ -172,7 +175,7 @@ impl Fabric {
         counters
     }
 
-    /// What the guest of `port` negotiated. Its rings are stopped at that time.
+    /// Sets the features that the guest of `port` negotiated. Its rings are stopped at that time.
     pub fn set_capabilities(&mut self, port: PortId, capabilities: Capabilities) {
         if let (Some(sender), Some(receiver)) = (self.senders.get_mut(port), self.receivers.get_mut(port)) {
             (sender.capabilities, receiver.capabilities) = (capabilities, capabilities);
@@ -195,9 +198,9 @@ impl Fabric {
         self.set_ring_enabled(port, index, enabled);
     }
 
-    /// Virtqueue `index` of `port`, which is stopped, will be at home here. Packets pass once it is enabled, which has to
-    /// wait until all other workers have joined the part returned. What the device before had taken from a ring that was
-    /// taken over is given back, undelivered. `None`: there is no such queue.
+    /// Virtqueue `index` of `port`, which is stopped, gets its home here. Packets pass once it is enabled;
+    /// before that, all other workers have to join the returned part. If the ring was taken over, chains that
+    /// the previous device had taken are returned undelivered. `None`: there is no such queue.
     pub fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
         let (queue, transmit) = queue_of(index);
         let id = RingId { port, queue: queue as u16 };
@@ -215,7 +218,7 @@ impl Fabric {
         Some(part)
     }
 
-    /// A ring starts whose home is another worker.
+    /// A ring starts; its home is another worker.
     pub fn join_ring(&mut self, port: PortId, index: u16, part: &RingPart) {
         let queue = usize::from(index / 2);
         match &part.0 {
@@ -230,14 +233,15 @@ impl Fabric {
         }
     }
 
-    /// A ring has stopped whose home is another worker; nothing of it is kept here.
+    /// A ring has stopped; its home is another worker. This worker drops its part.
     pub fn leave_ring(&mut self, port: PortId, index: u16) {
         let (queue, transmit) = queue_of(index);
         if transmit {
             let slot = self.senders.get_mut(port).and_then(|sender| sender.chains.get_mut(queue));
             slot.into_iter().for_each(|slot| *slot = None);
         } else {
-            // Left by those who had seen it open, after the last look of who closed it: whoever leaves last sees all of it.
+            // Packets queued by workers that had seen the ring open, after the last look of the worker that
+            // closed it: the last one to leave drops them all.
             let ring = RingId { port, queue: queue as u16 };
             self.receivers.with_claim(ring, &mut tools!(self), |service| {
                 if !service.claim.is_open() {
@@ -250,7 +254,8 @@ impl Fabric {
         }
     }
 
-    /// As `stop_step`, where nobody else can be at the ring: on the only worker, or on one that is not its home.
+    /// As `stop_step`, when no other worker can have the ring: on the only worker, or on one that is not its
+    /// home.
     pub fn stop_ring(&mut self, port: PortId, index: u16) -> Option<u16> {
         match self.stop_step(port, index) {
             Stopping::Done(base) => base,
@@ -258,8 +263,9 @@ impl Fabric {
         }
     }
 
-    /// Virtqueue `index` of `port`, whose home this is, stops: packets of it that wait are dropped and completed, packets
-    /// that wait for it are dropped. Asked again until it is done, at most as long as other workers' visits take.
+    /// Virtqueue `index` of `port`, whose home is here, stops. Its waiting packets are dropped and completed;
+    /// packets waiting for it are dropped. Called again until it is done, for as long as other workers'
+    /// visits take at most.
     pub fn stop_step(&mut self, port: PortId, index: u16) -> Stopping {
         let (queue, transmit) = queue_of(index);
         let ring = RingId { port, queue: queue as u16 };
@@ -303,7 +309,7 @@ impl Fabric {
                     packet.port() == sender.port && packet.queue == sender.queue
                 };
                 service.drop_those(of_sender, DropReason::Recalled);
-                // Another packet is in front now: what was too little for the old one may do for it.
+                // Another packet is first now: buffers that were too few for the old one may suffice for it.
                 service.serve();
             });
         }
@@ -347,7 +353,7 @@ impl Fabric {
                 service.drop_waiting(DropReason::PortDown);
                 service.publish();
             }
-            // What is being copied now is published after all: a ring is disabled once that is done.
+            // Copies under way are still published: a ring is disabled after them.
             enabled || service.claim.leases.is_empty()
         });
         self.publish();
@@ -381,7 +387,8 @@ impl Fabric {
     pub fn counters(&self, port: PortId) -> Option<PortCounters> {
         let sent = self.senders.get(port)?.counters;
         let Some(receiver) = self.receivers.get(port) else {
-            // The switch's own port: what was taken from its ring was put in by the switch, and what it got the control plane got.
+            // The switch's own port: the switch injected the packets taken from its ring, and the control
+            // plane received those delivered to it.
             let (delivered, tx_drops) = (&self.upcalls.delivered, self.upcalls.drops);
             return Some(PortCounters {
                 injected: sent.rx_packets,

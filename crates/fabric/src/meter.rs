@@ -11,7 +11,7 @@ pub trait Meter: Send {
     fn lap(&mut self, port: Option<PortId>, weight: u64);
 }
 
-/// A meter, and what it is told.
+/// A meter, and its arguments.
 #[derive(Default)]
 pub(crate) struct Metering {
     meter: Option<Box<dyn Meter>>,
@@ -20,13 +20,14 @@ pub(crate) struct Metering {
 }
 
 impl Fabric {
-    /// Whom to tell while it is metered.
+    /// Sets the meter that is called while the fabric is metered.
     pub fn set_meter(&mut self, meter: Box<dyn Meter>) {
         self.metering.meter = Some(meter);
     }
 
-    /// Is metered from now on, or not any more if `weight` is 0. Meanwhile each frame is touched before it is delivered, so that
-    /// what its sender's memory costs is told apart from what its receivers' does, and nothing is copied side by side with others.
+    /// Starts metering, or stops it if `weight` is 0. While metered, each frame is touched before it is
+    /// delivered. So the cost of its sender's memory is told apart from that of its receivers, and packets
+    /// are copied one by one.
     pub fn set_metered(&mut self, weight: u64) {
         self.receivers.leases.set_off(weight > 0);
         self.metering.weight = weight;

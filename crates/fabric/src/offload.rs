@@ -1,11 +1,11 @@
-//! What a sender left to be done: read once, and held against the frame.
+//! A sender's offload metadata: read once, and validated against the frame.
 
 use lasthop_verdict::{DropReason, Header};
 use lasthop_wire::vnet::HEADER_BYTES;
 use lasthop_wire::{Offload, check_partial, gso};
 
-/// Takes a sender's metadata into `header`, whose image is there, if it is true of the frame. From here on it is ours: a
-/// receiver that is told it may rely on it, whoever the sender is.
+/// Takes a sender's metadata into `header`, whose image is there, if it is true of the frame. A receiver may
+/// rely on it from here on, for any sender.
 #[inline]
 pub(crate) fn read_offload(header: &mut Header, vnet: &[u8; HEADER_BYTES]) -> Result<(), DropReason> {
     header.offload = Offload::default();

@@ -3,14 +3,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_verdict::DropReason;
 
-/// A port's link as the operator set it, and what its guest would do if it were up.
+/// A port's link as the operator set it, and the queues that its guest has open.
 ///
-/// Packets meet neither: they meet the bits of the board, which are what the guest wants while the link is up, and none
-/// while it is down. So a link that is up costs nothing.
+/// Packets read neither; they read the bits of [`crate::board`]: the guest's queues while the link is up,
+/// none while it is down. So a link that is up costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct PortLink {
     is_down: AtomicBool,
-    /// Receive and transmit queues that the guest has open, as bits. Locked by whoever changes them: never for a packet.
+    /// Receive and transmit queues that the guest has open, as bits. Locked for changes only, never for a
+    /// packet.
     wanted: Mutex<(u64, u64)>,
 }
 
@@ -29,7 +30,8 @@ impl PortLink {
         if self.is_down.load(Ordering::Relaxed) { DropReason::LinkDown } else { other }
     }
 
-    /// Changes what the guest wants; `show` is given what is open then, under the lock.
+    /// Changes the guest's open queues. `show` gets the queues that are open with regard to the link, under
+    /// the lock.
     pub(crate) fn update(&self, change: impl FnOnce(&mut (u64, u64)), show: impl FnOnce((u64, u64))) {
         let mut wanted = self.wanted();
         change(&mut wanted);
@@ -37,7 +39,7 @@ impl PortLink {
         show(if is_down { (0, 0) } else { *wanted });
     }
 
-    /// Whether the guest has receive or transmit queue `queue` open, whatever the link is.
+    /// Whether the guest has receive or transmit queue `queue` open, with the link up or down.
     pub(crate) fn is_wanted(&self, queue: usize, transmit: bool) -> bool {
         let (receive, sends) = *self.wanted();
         (if transmit { sends } else { receive }) >> queue & 1 != 0

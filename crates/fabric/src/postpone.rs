@@ -1,4 +1,5 @@
-//! What still waits for receive buffers when its device comes to rest is taken once more, by whoever goes on.
+//! Postpones packets that still wait for receive buffers when their device quiesces: the successor takes them
+//! again.
 //!
 //! ```text
 //!   at rest   one worker: receive rings' queues ──> references, back to their homes
@@ -7,7 +8,7 @@
 //!   then      home, here or in another process: postponed chains are fetched before any other
 //! ```
 //!
-//! A postponed chain counts as never taken. What is fetched again is read, checked and decided on again.
+//! A postponed chain counts as never taken. Once fetched again, it is read, checked and decided on again.
 
 use std::collections::VecDeque;
 
@@ -21,7 +22,7 @@ use crate::{Fabric, RingId, Tools, tools};
 /// No number: some segments of the frame were delivered.
 const RULED_OUT: u64 = u64::MAX;
 
-/// What is known of a chain that waits, to postpone it.
+/// The order of a waiting chain, for postponing it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rank {
     /// Which one it is of those that were ranked; 0, or anything if it does not wait: there may be several copies of it.
@@ -91,8 +92,8 @@ impl Postponement {
         rank
     }
 
-    /// All that is to be taken once more, in order: what was fetched again and waits comes before what was not. `None`: nothing is
-    /// new.
+    /// All chains to be taken again, in order: those fetched again that wait come before the others. `None`:
+    /// nothing is new.
     fn gather(&mut self) -> Option<Vec<u16>> {
         if self.withdrawn.is_empty() {
             return None;
@@ -118,7 +119,7 @@ impl TxQueue {
         self.ring.resume(count as u16); // at most the ring's entries
     }
 
-    /// Has the ledger know what was withdrawn. Returns the heads that there is no room for.
+    /// Writes the withdrawn chains into the ledger. Returns the heads that find no room.
     fn postpone(&mut self) -> Vec<u16> {
         let Some(mut heads) = self.postponement.gather() else { return Vec::new() };
         let beyond = heads.split_off(self.ring.postpone(&heads));
@@ -166,7 +167,7 @@ impl Senders {
         }
     }
 
-    /// What becomes of a copy of this worker's, of which somebody else knows only what became of it there.
+    /// The outcome of a copy of this worker's packet, for which another worker knows only its own outcome.
     pub(crate) fn judge(&self, packet: PacketRef, outcome: Outcome) -> Outcome {
         let queue = || self.get(packet.port())?.queues.get(usize::from(packet.queue))?.as_ref();
         let is_possible = || {
@@ -179,7 +180,7 @@ impl Senders {
         }
     }
 
-    /// A chain is to be taken once more: until then it counts as not taken.
+    /// Marks a chain to be taken again: until then it counts as not taken.
     pub(crate) fn withdraw(&mut self, packet: PacketRef) {
         let Some(sender) = self.get_mut(packet.port()) else { return };
         let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return };
@@ -210,8 +211,8 @@ impl Senders {
 }
 
 impl Fabric {
-    /// Chains that were taken from transmit rings at home here, were not given back, and would be lost if this device came to its end:
-    /// some of what was to be done of them was done.
+    /// Chains that would be lost if this device ended now: taken from transmit rings at home here, not
+    /// returned, and partly done.
     #[must_use]
     pub fn unpostponable(&self) -> usize {
         self.senders.queues().map(|(_, queue)| queue.unpostponable()).sum()
@@ -236,8 +237,9 @@ impl Fabric {
         }
     }
 
-    /// Takes all that waits for receive buffers back to its homes, to be postponed there or dropped. Once for a crew of which nobody
-    /// visits or serves a ring any more; then each has to [`Self::postpone`].
+    /// Returns all packets that wait for receive buffers to their homes, to be postponed there or dropped.
+    /// Called once for all fabrics of a switch when none polls or serves a ring any more; then each has to
+    /// [`Self::postpone`].
     pub fn withdraw(&mut self) {
         let rings: Vec<RingId> = self.receivers.rings().collect();
         for ring in rings {
@@ -246,7 +248,7 @@ impl Fabric {
         self.publish();
     }
 
-    /// Has the ledgers of the rings at home here know what was taken back.
+    /// Writes the withdrawn chains into the ledgers of the rings at home here.
     pub fn postpone(&mut self) {
         self.take_returns();
         let rings: Vec<RingId> = self.senders.queues().map(|(ring, _)| ring).collect();

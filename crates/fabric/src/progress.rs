@@ -1,4 +1,4 @@
-//! How far a ring is, for people who look why a guest has no network.
+//! Ring positions, for people who find out why a guest has no network.
 
 use crate::{Fabric, RingId, Tools, tools};
 use lasthop_verdict::PortId;
@@ -14,7 +14,7 @@ pub struct RingProgress {
     pub used: u16,
     /// Packets that wait for this receive ring's buffers, or chains of this transmit ring that were taken and not given back.
     pub waiting: usize,
-    /// A receive ring whose guest let packets expire and has not moved since.
+    /// The guest of a receive ring let packets expire and has not moved since.
     pub is_stalled: bool,
 }
 
@@ -36,13 +36,13 @@ impl Fabric {
                 is_stalled: claim.is_stalled(),
             }
         });
-        // What others left there meanwhile was seen to.
+        // Packets that other workers queued meanwhile are served.
         self.publish();
         progress
     }
 
-    /// Whether the guest of a receive ring has not reacted to what it was signalled. False if another worker is at it just now:
-    /// then it is signalled anyway.
+    /// Whether the guest of a receive ring has not reacted to its last signal. False if another worker has
+    /// the ring now: then it is signalled anyway.
     pub fn is_unheeded(&mut self, ring: RingId) -> bool {
         let unheeded =
             self.receivers.with_claim(ring, &mut tools!(self), |service| service.claim.ring.is_unheeded());

@@ -13,10 +13,10 @@ use crate::bounds::{
 use crate::reference::Waiting;
 use crate::{Capabilities, RingId};
 
-/// What a worker that gave up a claim still has to do there.
+/// The work that a worker still has at a ring after it released the claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FollowUp {
-    /// Nothing waits, or somebody else has the claim.
+    /// Nothing waits, or another worker has the claim.
     None,
     /// Packets wait for buffers; the oldest until this time.
     Until(u64),
@@ -39,7 +39,7 @@ pub(crate) struct ReceiveRing {
     pub(crate) map: Arc<MemoryMap>,
     pub(crate) capabilities: Capabilities,
     pub(crate) lock: CombiningLock<RxQueue, Waiting>,
-    /// What its guest did wrong, for who has no claim.
+    /// The guest's fault, for workers without the claim.
     pub(crate) error: OnceLock<RingError>,
     /// Batches to go for which copies are made without the claim.
     contended: AtomicU8,
@@ -78,7 +78,8 @@ impl ReceiveRing {
         self.lock.try_lock_spinning(CLAIM_LOOKS_MAX)
     }
 
-    /// Whether somebody else delivers here too, lately. Counts a batch; only who holds the claim asks.
+    /// Whether another worker delivers here too, lately. Counts a batch; only the holder of the claim calls
+    /// this.
     #[inline]
     pub(crate) fn is_contended(&self) -> bool {
         let batches = self.contended.load(Ordering::Relaxed);
@@ -89,16 +90,16 @@ impl ReceiveRing {
     }
 }
 
-/// What is changed under a receive ring's claim: the ring and its internal receive queue (Hyper-Switch, section 3.1).
+/// State under a receive ring's claim: the ring and its internal receive queue (Hyper-Switch, section 3.1).
 #[derive(Debug)]
 pub(crate) struct RxQueue {
     pub(crate) ring: DeviceRing,
     pub(crate) enabled: bool,
-    /// Stopped: whatever comes now is dropped.
+    /// Stopped: packets are dropped.
     pub(crate) closed: bool,
     pub(crate) broken: Option<RingError>,
     pub(crate) hint: u16,
-    /// The guest's available index when buffers were last found to be too few: what the kick is armed past.
+    /// The guest's available index when buffers were last too few: the kick is armed past it.
     pub(crate) seen_available: u16,
     /// Others' packets were left waiting although there may be buffers: their server had done enough.
     pub(crate) unserved: bool,
@@ -128,7 +129,8 @@ impl RxQueue {
         }
     }
 
-    /// All used entries written so far are of filled buffers, unless somebody is filling some without the claim.
+    /// All used entries written so far are of filled buffers, unless a worker is filling some without the
+    /// claim.
     #[inline]
     pub(crate) fn note_filled(&mut self) {
         if self.leases.is_empty() {
@@ -160,7 +162,7 @@ impl RxQueue {
         self.unserved || self.ring.available_index() != self.seen_available
     }
 
-    /// What has to be seen to next, and when.
+    /// The next work here, and its time.
     #[inline]
     pub(crate) fn follow_up(&self) -> FollowUp {
         if self.unserved { FollowUp::Now } else { self.deadline_ns().map_or(FollowUp::None, FollowUp::Until) }
@@ -199,7 +201,7 @@ impl RxQueue {
         self.waiting.push_back(waiting);
     }
 
-    /// Puts back what was taken last.
+    /// Puts back the packet taken last.
     pub(crate) fn put_back(&mut self, waiting: Waiting) {
         self.reserve();
         self.waiting_bytes += u64::from(waiting.header.frame_len_bytes());

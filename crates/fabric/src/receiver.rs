@@ -129,7 +129,7 @@ impl Receivers {
         self.kept_until_ns.iter().copied().min()
     }
 
-    /// What this worker has to do at `ring` from now on.
+    /// Sets this worker's next work at `ring`.
     #[inline]
     pub(crate) fn note(&mut self, ring: RingId, follow_up: FollowUp) {
         let until_ns = match follow_up {
@@ -287,7 +287,7 @@ impl Receivers {
         }
     }
 
-    /// Fills what was reserved in this visit; the claims are free for others meanwhile.
+    /// Fills the buffers reserved in this visit. The claims are free for others meanwhile.
     pub(crate) fn copy_leases(&mut self, headers: &[Header], tools: &mut Tools<'_>) {
         let Self { slots, leases, .. } = self;
         let place = |ring: RingId| {
@@ -314,7 +314,7 @@ impl Receivers {
         }
     }
 
-    /// Publishes what was filled, or leaves that to who has the claim.
+    /// Publishes the filled buffers, or leaves that to the holder of the claim.
     pub(crate) fn finish_leases(&mut self, tools: &mut Tools<'_>) {
         let worker = tools.senders.worker;
         while let Some(ring) = self.leases.next_ring() {
@@ -332,7 +332,7 @@ impl Receivers {
         self.leases.settle(tools.senders);
     }
 
-    /// Delivers what waits at a ring, as far as there are buffers; true if nothing waits any more.
+    /// Delivers the packets that wait at a ring, as far as there are buffers. True if none waits any more.
     pub(crate) fn drain(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
         let known = self.ring(ring).is_some();
         self.with_claim(ring, tools, |service| service.serve()).unwrap_or(!known)
@@ -358,7 +358,8 @@ impl Receivers {
     /// Asks for a kick of a ring that packets wait for, and looks once more. True: there is work.
     pub(crate) fn arm(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
         let armed = self.with_claim(ring, tools, |service| {
-            // Past what the last attempt saw, not past what is there now: buffers posted in between would be missed.
+            // Past the index of the last attempt, not past the present one: buffers posted in between would
+            // be missed.
             let seen = service.claim.seen_available;
             let waits = service.claim.waiting() > 0;
             service.claim.unserved || (waits && service.claim.ring.arm_kicks_past(seen))
@@ -379,7 +380,7 @@ fn is_to_group(header: &Header) -> bool {
     header.bytes().first().is_some_and(|first| first & 1 != 0) // IEEE 802-2014, 8.2.2
 }
 
-/// The claim is taken: its holder will see to the copies.
+/// The claim is taken: its holder will deliver the copies.
 fn leave(
     place: &ReceiveRing,
     copies: &[Copy<'_>],

@@ -36,7 +36,7 @@ pub(crate) struct Waiting {
     pub(crate) next_segment: u32,
     /// When it is dropped.
     pub(crate) deadline_ns: u64,
-    /// What was delivered of it and its home does not know yet.
+    /// Its deliveries that its home does not know yet.
     pub(crate) delivered: Delivered,
 }
 
@@ -54,13 +54,13 @@ pub(crate) struct Return {
     pub(crate) packet: PacketRef,
     /// Where it waited.
     pub(crate) to: RingId,
-    /// `Wait`: it would have to wait longer than there is a device, and nothing of it was delivered. Its chain is to be taken once more, if
-    /// this is the only copy.
+    /// `Wait`: it would have to wait longer than the device exists, and nothing of it was delivered. Its
+    /// chain has to be taken again, if this is the only copy.
     pub(crate) outcome: Outcome,
     pub(crate) delivered: Delivered,
 }
 
-/// What became of one copy of a packet in one attempt to deliver it.
+/// The outcome of one attempt to deliver one copy of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// All of it is in the receiver's ring.

@@ -10,7 +10,7 @@ pub(crate) struct Reservation {
     /// Head and bytes to be written of each buffer.
     buffers: ArrayVec<(u16, u32), PACKET_BUFFERS_MAX>,
     segments: ArrayVec<Segment, PACKET_BUFFER_SEGMENTS_MAX>,
-    /// Pieces found since they were asked for, for packets whose wait is over, but for the first of each.
+    /// Pieces found since the last call, for packets that no longer wait, without the first piece of each.
     further_pieces: u64,
 }
 
@@ -44,7 +44,8 @@ impl Reservation {
         taken
     }
 
-    /// Pieces found since this was asked last, for packets whose wait is over, but for the first of each.
+    /// Returns the pieces found since the last call, for packets that no longer wait, without the first piece
+    /// of each.
     pub(crate) fn take_further_pieces(&mut self) -> u64 {
         std::mem::take(&mut self.further_pieces)
     }

@@ -28,7 +28,7 @@ pub(crate) struct Sender {
     pub(crate) map: Arc<MemoryMap>,
     pub(crate) epoch: u32,
     pub(crate) capabilities: Capabilities,
-    /// Rings whose home this worker is.
+    /// Rings whose home is here.
     pub(crate) queues: Vec<Option<TxQueue>>,
     /// Chains of all its rings, since any worker may hold references to them.
     pub(crate) chains: Vec<Option<Arc<Chains>>>,
@@ -135,15 +135,15 @@ pub(crate) struct Senders {
     unblocked: Vec<RingId>,
     pub(crate) board: Arc<Board>,
     pub(crate) worker: u8,
-    /// References to packets of this worker that are in receive rings' queues: others may hold so many.
+    /// References to packets of this worker in the queues of receive rings; bounded.
     lent: usize,
     /// Workers that something was given back to since the last publication, as bits.
     returned: u64,
     /// Whether a copy began to wait since that was asked last.
     has_let_wait: bool,
-    /// What it had to do with other workers.
+    /// Hand-overs to other workers.
     pub(crate) handoffs: HandoffCounters,
-    /// What is captured here, if anything.
+    /// The captures here, if any.
     pub(crate) taps: Option<Box<Taps>>,
     /// Of the port `internal`, at its home.
     pub(crate) accounts: InjectedFrames,
@@ -206,7 +206,7 @@ impl Senders {
         std::mem::take(&mut self.has_let_wait)
     }
 
-    /// Workers that sleep over what was given back to them, as bits.
+    /// Workers that sleep and have returned references to handle, as bits.
     #[inline]
     pub(crate) fn sleepers(&mut self) -> u64 {
         if self.returned == 0 {
@@ -254,7 +254,8 @@ impl Senders {
         self.get_mut(ring.port)?.queues.get_mut(usize::from(ring.queue))?.as_mut()
     }
 
-    /// A ring is at home here from now on. What another device left undone there is given back, and counted as dropped.
+    /// A ring gets its home here. Chains that another device left undone are returned, and counted as
+    /// dropped.
     pub(crate) fn begin(&mut self, ring: RingId, mut queue: TxQueue) -> Option<Arc<Chains>> {
         let (chains_lost, copies_lost) = queue.give_up_taken();
         let chains = Arc::clone(queue.chains());
@@ -338,7 +339,8 @@ impl Senders {
         }
     }
 
-    /// Charges the port of `first`, if this is its home, for what was made of it and the next ones, `packets` in all.
+    /// Charges the port of `first`, if its home is here, for the deliveries of it and the next ones,
+    /// `packets` in all.
     #[inline]
     pub(crate) fn charge(&mut self, first: PacketRef, packets: usize, delivered: &Delivered) {
         if let Some(charge) = self.charge_of(first) {
@@ -389,7 +391,7 @@ impl Senders {
         }
     }
 
-    /// Enters what [`TxQueue::note_completed`] says.
+    /// Enters the result of [`TxQueue::note_completed`].
     #[inline]
     fn enlist(&mut self, ring: RingId, (is_news, was_blocked): (bool, bool)) {
         if was_blocked {
@@ -460,7 +462,7 @@ impl Senders {
         true
     }
 
-    /// Leaves a copy that began to wait for who has the ring's claim.
+    /// Queues a copy that began to wait for the holder of the ring's claim.
     pub(crate) fn enqueue(&mut self, place: &ReceiveRing, waiting: Waiting) -> Result<(), DropReason> {
         match place.lock.enqueue(waiting) {
             Ok(()) => self.handoffs.left += 1,
@@ -487,7 +489,7 @@ impl Senders {
         &mut self.unblocked
     }
 
-    /// Publishes all completions; rings whose guest wants to know go to `signals`.
+    /// Publishes all completions. Rings whose guest wants a signal are added to `signals`.
     #[inline]
     pub(crate) fn publish(&mut self, signals: &mut Vec<crate::Signal>) {
         while let Some(ring) = self.dirty.pop() {
@@ -549,7 +551,7 @@ impl Sender {
         (taken, error)
     }
 
-    /// Second pass: reads each chain's headers, once; what is no frame is dropped and completed.
+    /// Second pass: reads each chain's headers, once. Invalid frames are dropped and completed.
     #[inline]
     fn read_headers(
         &mut self,
@@ -592,7 +594,8 @@ impl Sender {
     }
 }
 
-/// Reads the pending heads, and asks for their descriptors; how many are in range, and what is wrong with the next one.
+/// Reads the pending heads, and prefetches their descriptors. Returns the number in range, and the fault of
+/// the next one.
 #[inline]
 fn read_heads(ring: &DeviceRing, heads: &mut [u16]) -> (usize, Option<RingError>) {
     for (ahead, place) in heads.iter_mut().enumerate() {
@@ -605,8 +608,8 @@ fn read_heads(ring: &DeviceRing, heads: &mut [u16]) -> (usize, Option<RingError>
     (heads.len(), None)
 }
 
-/// Reads, checks and enters the chains at the first `count` fetched heads, as far as a visit goes; how many, and what is wrong with the
-/// next one.
+/// Reads, checks and enters the chains at the first `count` fetched heads, within the bounds of a visit.
+/// Returns their number, and the fault of the next one.
 #[inline(always)]
 pub(crate) fn read_chains(
     queue: &mut TxQueue,
@@ -634,7 +637,7 @@ pub(crate) fn read_chains(
     (taken, None)
 }
 
-/// Reads, checks and enters the chain at `head`, which is not under way; what was read is in `chain`.
+/// Reads, checks and enters the chain at `head`, which is not under way. Its segments are in `chain`.
 #[inline(always)]
 fn read_chain(
     queue: &mut TxQueue,

@@ -17,14 +17,14 @@ use crate::sender::Senders;
 use crate::side_table::SegmentBuffer;
 use crate::{RingId, Signal};
 
-/// What a worker counts for a receiver.
+/// A worker's counters for a receiver.
 #[derive(Debug, Default)]
 pub(crate) struct Received {
     pub(crate) delivered: Delivered,
     pub(crate) drops: Drops,
 }
 
-/// What a worker brings along, whatever ring it serves.
+/// A worker's state, for any ring that it serves.
 pub(crate) struct Tools<'a> {
     pub(crate) senders: &'a mut Senders,
     pub(crate) scratch: &'a mut Scratch,
@@ -40,15 +40,15 @@ pub(crate) struct Service<'a, 't> {
     tools: &'a mut Tools<'t>,
 }
 
-/// What became of the copies of one list that were tried; the last one may have found no buffers.
+/// Outcomes of the copies of one list that were tried. The last one may have found no buffers.
 #[derive(Default)]
 struct Attempts {
     list: ArrayVec<Attempt, BATCH_PACKETS_MAX>,
-    /// Where the last one goes on, if it waits.
+    /// The segment at which the last one continues, if it waits.
     next_segment: u32,
 }
 
-/// What is left of what a holder does for others.
+/// A holder's remaining budget for packets of others.
 struct Budget {
     packets: u32,
     bytes: u32,
@@ -74,8 +74,8 @@ impl<'a, 't> Service<'a, 't> {
         Self { place, claim, received, tools }
     }
 
-    /// Delivers copies of one visit's packets, or lets them wait, or drops them for a reason; in any case each is accounted
-    /// for. What already waits goes first.
+    /// Delivers copies of one visit's packets, or queues them, or drops them for a reason. Each is accounted
+    /// for. Packets that already wait go first.
     #[inline]
     pub(crate) fn accept(&mut self, copies: &[Copy<'_>], leases: &mut Leases, now_ns: u64) {
         if !self.claim.is_open() {
@@ -99,7 +99,7 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// As `accept`, for what is not usual; `blocked`: there are no buffers anyway.
+    /// As `accept`, for unusual packets; `blocked`: there are no buffers anyway.
     #[inline]
     fn accept_one_by_one(&mut self, copies: &[Copy<'_>], blocked: bool, clear: bool, now_ns: u64) {
         let mut attempts = Attempts::default();
@@ -154,8 +154,8 @@ impl<'a, 't> Service<'a, 't> {
         done
     }
 
-    /// Tries to put copies into the ring, in order, until one finds no buffers. They are of one transmit ring; the first
-    /// goes on at its segment `next_segment`.
+    /// Tries to put copies into the ring, in order, until one finds no buffers. All are of one transmit ring;
+    /// the first continues at its segment `next_segment`.
     #[inline]
     fn attempt(
         &mut self,
@@ -199,12 +199,12 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns how many copies
-    /// were seen to, and whether the next one found no buffers.
+    /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns the
+    /// number of copies done, and whether the next one found no buffers.
     fn lease(&mut self, copies: &[Copy<'_>], leases: &mut Leases) -> (usize, bool) {
         let worker = self.tools.senders.worker;
         if self.claim.leases.iter().any(|lease| lease.0 == worker) {
-            return (0, false); // one at a time; what is written behind it is published with it
+            return (0, false); // one at a time: entries written behind it are published with it
         }
         let start = self.claim.ring.used_position();
         let mut seen = self.lease_usual(copies, leases);
@@ -286,7 +286,8 @@ impl<'a, 't> Service<'a, 't> {
         let may_wait = clear || {
             let blocked = self.claim.waiting() > 0;
             self.absorb();
-            // What was absorbed was never tried; unless others are in front of it, there may be buffers for it.
+            // Absorbed packets were never tried. Unless others are in front of them, there may be buffers for
+            // them.
             self.claim.unserved |= !blocked && self.claim.waiting() > 0;
             self.claim.is_clear()
         };
@@ -304,11 +305,11 @@ impl<'a, 't> Service<'a, 't> {
             self.claim.push(waiting);
             return Ok(());
         }
-        // Something of ours may still be among what was left: this may not overtake it.
+        // A packet of this worker may still be in the queue: this one may not overtake it.
         self.tools.senders.enqueue(self.place, waiting)
     }
 
-    /// Lets what others left wait with the rest.
+    /// Moves packets that other workers queued to the waiting ones.
     pub(crate) fn absorb(&mut self) {
         while let Some(waiting) = self.claim.dequeue() {
             let drop = self.full(&waiting);
@@ -327,8 +328,8 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Delivers what waits or was left, in order, as far as there are buffers; of other workers' packets only so many. True
-    /// if nothing is ahead of what this worker delivers next.
+    /// Delivers waiting and queued packets, in order, as far as there are buffers. Other workers' packets are
+    /// bounded. True if nothing is ahead of this worker's next packet.
     #[inline]
     pub(crate) fn serve(&mut self) -> bool {
         self.claim.unserved = false;
@@ -351,7 +352,7 @@ impl<'a, 't> Service<'a, 't> {
                 return false;
             }
             if !self.try_waiting(waiting, left) {
-                // What was left waits, too: as long as it stayed where it is, it would look like work.
+                // Queued packets wait, too: in the lock's queue they would look like work.
                 self.absorb();
                 return false;
             }
@@ -434,7 +435,7 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Drops what waits for which `gone` holds; the others keep their order.
+    /// Drops waiting packets for which `gone` holds. The others keep their order.
     pub(crate) fn drop_those(&mut self, gone: impl Fn(PacketRef) -> bool, reason: DropReason) {
         for _ in 0..self.claim.waiting() {
             let Some(waiting) = self.claim.pop() else { break };
@@ -450,7 +451,8 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Drops what waited too long at `now_ns`; a receiver that let its queue expire is stalled until it moves.
+    /// Drops packets that waited too long at `now_ns`. A receiver that let its queue expire is stalled until
+    /// it moves.
     pub(crate) fn expire(&mut self, now_ns: u64) {
         while self.claim.deadline_ns().is_some_and(|deadline| deadline <= now_ns) {
             self.claim.stall();
@@ -461,7 +463,7 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Shows the guest what was delivered, as far as all before it is copied.
+    /// Publishes delivered packets to the guest, up to the oldest one still being copied.
     #[inline]
     pub(crate) fn publish(&mut self) {
         let queue = &mut *self.claim;
@@ -486,8 +488,8 @@ impl<'a, 't> Service<'a, 't> {
         }
     }
 
-    /// Publishes, gives up the claim and looks once more. Returns what this worker still has to see to: whoever leaves
-    /// packets waiting looks after them.
+    /// Publishes, releases the claim and looks once more. Returns this worker's follow-up: a worker that
+    /// queued packets must drain them.
     #[inline]
     pub(crate) fn close(self) -> FollowUp {
         let mut service = self;
@@ -498,7 +500,8 @@ impl<'a, 't> Service<'a, 't> {
             if !claim.release() {
                 return follow_up;
             }
-            // Somebody left something, or finished copying. Who has the claim now sees to it, and to all that waits.
+            // Another worker queued packets, or finished copying. The present holder of the claim serves
+            // those and all that wait.
             let Some(claim) = place.lock.try_lock() else { return FollowUp::None };
             service = Self { place, claim, received, tools };
             service.serve();
@@ -510,7 +513,7 @@ impl<'a, 't> Service<'a, 't> {
 }
 
 impl Received {
-    /// What became of a packet that waited.
+    /// Enters the outcome of a packet that waited.
     pub(crate) fn enter(&mut self, outcome: Outcome, delivered: &Delivered) {
         self.delivered.add(delivered);
         if let Outcome::Drop(reason) = outcome {

@@ -46,9 +46,10 @@ type Chunk = Box<[Shared; CHAIN_SEGMENTS_MAX]>;
 ///                        `--> chunk: up to 64 segments, for long chains only, from a bounded arena
 /// ```
 ///
-/// Written by the ring's home worker; read by it and by whoever holds a reference. A reference is passed on after its slot
-/// was written, and the slot is written again only after all its references have come back, so readers see whole slots;
-/// relaxed atomics suffice. Should that be wrong, a segment of the wrong chain fails or reads other bytes of the same guest.
+/// Written by the ring's home worker; read by it and by all holders of a reference. A reference is passed on
+/// after its slot was written. The slot is written again only after all its references have come back. So
+/// readers see whole slots, and relaxed atomics suffice. If that failed, a segment of the wrong chain would
+/// fail or read other bytes of the same guest.
 #[derive(Debug)]
 pub(crate) struct Chains {
     slots: Box<[Slot]>,
@@ -123,8 +124,8 @@ impl Chains {
     }
 }
 
-/// One slot per entry of a transmit ring, with what only its home worker needs to know. How many copies of a chain are to be
-/// settled is its mark in the ring's ledger, which a successor reads.
+/// One slot per entry of a transmit ring, with the state that only its home worker needs. The number of
+/// copies of a chain that are still to be settled is its mark in the ring's ledger, which a successor reads.
 #[derive(Debug)]
 pub(crate) struct SideTable {
     chains: Arc<Chains>,
@@ -151,7 +152,7 @@ impl SideTable {
         }
     }
 
-    /// What other workers read.
+    /// The part that other workers read.
     pub(crate) fn chains(&self) -> &Arc<Chains> {
         &self.chains
     }

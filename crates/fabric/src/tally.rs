@@ -1,4 +1,4 @@
-//! Counters as a row of words, to be kept where they outlive the process, and their names for whoever reads them then.
+//! Counters as a row of words, for memory that outlives the process, with names for its reader.
 
 use lasthop_verdict::DropReason;
 
@@ -7,7 +7,7 @@ use crate::counters::PortCounters;
 const REASONS: usize = DropReason::ALL.len();
 /// Words in front of the drop counters.
 const PLAIN: usize = 15;
-/// What the names of the drop counters begin with.
+/// The prefix of the names of drop counters.
 pub const RX_DROPS: &str = "rx_drops.";
 /// As [`RX_DROPS`].
 pub const TX_DROPS: &str = "tx_drops.";
@@ -29,7 +29,8 @@ impl PortCounters {
         words
     }
 
-    /// What the words are, in their order. Another version of the program may have others, and in another order.
+    /// The names of the words, in order. Another version of the program may have other ones, in another
+    /// order.
     pub fn names() -> impl Iterator<Item = String> {
         let plain = Self::default().plain().map(|(name, _)| name.to_owned());
         let drops = [RX_DROPS, TX_DROPS]
@@ -71,8 +72,9 @@ impl PortCounters {
         ]
     }
 
-    /// Makes counters of a worker that was killed whole: what had not come to its end then is counted by who takes over, and
-    /// what was counted on one side only is on both. `unknown` packets were dropped for reasons that have no counter here.
+    /// Makes the counters of a killed worker consistent. Packets under way then are counted by its successor;
+    /// packets counted on one side only are counted on both. `unknown` packets were dropped for reasons that
+    /// have no counter here.
     pub fn close(&mut self, unknown: u64) {
         self.rx_packets = self.rx_packets.saturating_sub(std::mem::take(&mut self.waiting));
         let (taken_in, accounted_for) = (self.taken_in(), self.accounted_for() + unknown);

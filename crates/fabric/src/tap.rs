@@ -1,4 +1,4 @@
-//! What a capture sees: frames as they come in, go out or are dropped, copied into rings that their capture drains.
+//! Captures: frames that come in, go out or are dropped are copied into rings, which the capture drains.
 //!
 //! ```text
 //!   fetched ──in──┐
@@ -6,9 +6,9 @@
 //!   dropped ──────┘                                    no room: counted as lost
 //! ```
 //!
-//! A fabric without taps pays one branch where a batch comes in, where it goes out, and where something is dropped. With
-//! taps each frame costs one more copy, of at most the bytes asked for; nothing waits, and nothing is allocated. The data
-//! path never looks at what a capture's reader does.
+//! A fabric without taps pays one branch where a batch comes in, where it goes out, and where a packet is
+//! dropped. With taps each frame costs one more copy, of at most the bytes asked for. Nothing waits or
+//! allocates. The data path never reads the state of a capture's reader.
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -33,7 +33,7 @@ const UNWATCHED: u16 = u16::MAX;
 /// Time of day in ns since 1970, for a worker's records.
 pub type TapClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// What a capture wants to see.
+/// The events that a capture wants to see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// Its ports; interface number 0 is the first.
@@ -92,7 +92,7 @@ impl CapturedFrame {
     }
 }
 
-/// What both ends of a tap know.
+/// State of both ends of a tap.
 #[derive(Debug)]
 struct Shared {
     /// Frames that found no room, by interface.
@@ -178,7 +178,7 @@ struct Event {
 }
 
 impl Tap {
-    /// The interface's number, if the event is to be seen.
+    /// The interface's number, if the event is captured.
     fn interface(&self, event: Event) -> Option<u16> {
         let wanted = match (event.dropped, event.direction) {
             (Some(_), _) => self.watch.drops,
@@ -256,7 +256,7 @@ fn whole<'a>(packet: PacketRef, header: &'a Header) -> Copy<'a> {
 }
 
 impl Senders {
-    /// Whether anybody captures here: asked before anything else of this file is called.
+    /// Whether any capture is active: asked before anything else of this file is called.
     #[inline]
     pub(crate) fn is_tapped(&self) -> bool {
         self.taps.is_some()
@@ -295,13 +295,13 @@ impl Senders {
         copies.iter().zip(attempts).for_each(|(copy, attempt)| self.tap_copy(to, copy, attempt.outcome));
     }
 
-    /// A packet was dropped before anybody knew where it goes.
+    /// A packet was dropped before its destination was known.
     fn tap_dropped(&mut self, copy: &Copy<'_>, reason: DropReason) {
         let port = self.account_of(copy.packet);
         self.tap(Event { port, direction: Direction::Inbound, dropped: Some(reason) }, copy);
     }
 
-    /// The bytes of a frame whose headers were never read.
+    /// The bytes of a frame whose headers were not read.
     fn tap_refused(&mut self, packet: PacketRef, reason: DropReason) {
         let mut header = Header::default();
         let mut segments = [Segment::default(); CHAIN_SEGMENTS_MAX];
@@ -316,7 +316,7 @@ impl Senders {
 }
 
 impl Fabric {
-    /// From now on `tap` sees what happens here.
+    /// `tap` sees the events here from now on.
     pub fn add_tap(&mut self, tap: Tap) {
         self.senders.taps.get_or_insert_default().taps.push(tap);
     }
@@ -330,14 +330,15 @@ impl Fabric {
         }
     }
 
-    /// A port goes: who gets its number next is somebody else.
+    /// A port is removed: the next port with its number is another one.
     pub(crate) fn untap(&mut self, port: PortId) {
         if let Some(taps) = &mut self.senders.taps {
             taps.forget(port);
         }
     }
 
-    /// The chains that a visit took: frames, and what was refused at once, whose segments are there until the next visit.
+    /// The chains that a visit took: frames, and those refused at once; their segments are there until the
+    /// next visit.
     #[cold]
     pub(crate) fn tap_fetched(&mut self, ring: RingId, taken: usize) {
         let RingId { port, queue } = ring;
@@ -355,8 +356,8 @@ impl Fabric {
         }
     }
 
-    /// What the module drops of this visit's packets, and of their copies. It reads the verdicts again, so that the usual way
-    /// need not keep what it has read where this finds it.
+    /// Packets of this visit, and copies, that the module drops. Reads the verdicts again, so that the usual
+    /// path need not keep them.
     #[cold]
     pub(crate) fn tap_decided(&mut self) {
         let Self { senders, fetched, verdicts, .. } = self;

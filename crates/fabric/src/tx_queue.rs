@@ -9,7 +9,7 @@ use lasthop_verdict::DropReason;
 use crate::postpone::Postponement;
 use crate::side_table::{Chains, SideTable};
 
-/// One transmit ring and what was taken from it.
+/// One transmit ring and the chains taken from it.
 #[derive(Debug)]
 pub(crate) struct TxQueue {
     pub(crate) ring: DeviceRing,
@@ -51,7 +51,7 @@ impl TxQueue {
         }
     }
 
-    /// What other workers read of it.
+    /// The part that other workers read.
     pub(crate) fn chains(&self) -> &Arc<Chains> {
         self.table.chains()
     }
@@ -87,8 +87,9 @@ impl TxQueue {
         is_last
     }
 
-    /// Completes, undelivered, what the device before this one had taken when it was killed; how many chains, and copies of
-    /// their packets. Each may have been delivered, and is not delivered again. None of those that it postponed was.
+    /// Completes, undelivered, the chains that the killed device before this one had taken. Returns the
+    /// number of chains, and of copies of their packets. Each may have been delivered, and is not delivered
+    /// again. Postponed ones were not delivered.
     pub(crate) fn give_up_taken(&mut self) -> (u64, u64) {
         let heads: Vec<u16> =
             self.ring.marked().filter(|head| !self.postponement.is_possible(*head)).collect();
@@ -97,7 +98,8 @@ impl TxQueue {
         (heads.len() as u64, copies)
     }
 
-    /// Chains were completed: whether nobody knew yet that it is to be published, and whether it waited for that.
+    /// Chains were completed. Returns whether the ring was not yet due to be published, and whether it was
+    /// blocked by them.
     #[inline]
     pub(crate) fn note_completed(&mut self) -> (bool, bool) {
         (!std::mem::replace(&mut self.dirty, true), std::mem::take(&mut self.blocked))

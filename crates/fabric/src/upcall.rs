@@ -1,4 +1,4 @@
-//! What goes to the control plane: whole packets, finished, in bounded queues that are fair to ports.
+//! Upcalls: whole, finished packets for the control plane, in bounded queues that are fair to ports.
 //!
 //! ```text
 //!   verdicts: upcall ─ port has room and tokens? ── frame out of its sender's memory ── cut, summed ──> records of worker 0 ─┐
@@ -7,12 +7,13 @@
 //!     UpcallReader::pop  <── lines by turns <── one line for each port, but those held <── taken out as they come ───────────┘
 //! ```
 //!
-//! A worker never waits for the control plane. What a port may have on the way is bounded in packets and bytes over all
-//! workers, and in packets per second for each of them: whatever it sends, the packets of other ports find room in the rings, and their turn is next.
-//! Packets of the port `internal`, which are control planes' own, are in a line for each of those who decide.
+//! A worker never waits for the control plane. A port's packets on the way are bounded in packets and bytes
+//! over all workers, and in packets per second at each. So packets of other ports always find room in the
+//! rings, and their turn comes. Packets of the port `internal`, which control planes sent, have one line per
+//! deciding module.
 //!
-//! Who gets a packet has no virtio-net header: checksums that senders left to be done are summed, and frames to be cut are
-//! cut, before they are handed over. Each segment counts as a packet. What is handed over counts as delivered to the port
+//! The control plane gets no virtio-net header. Before an upcall, partial checksums are completed and GSO
+//! frames are segmented. Each segment counts as a packet. An upcall counts as delivered to the port
 //! `internal`, so that sums are conserved.
 
 use std::collections::{TryReserveError, VecDeque};
@@ -55,7 +56,7 @@ fn link_of(number: u32) -> LinkLayer {
     u16::try_from(number).map_or(LinkLayer::Ethernet, LinkLayer::None)
 }
 
-/// What one port may have on the way to the control plane.
+/// Bounds of one port's packets on the way to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpcallLimits {
     /// Packets.
@@ -71,9 +72,10 @@ pub struct UpcallLimits {
 pub struct UpcallRecord {
     /// Why it is handed over.
     pub reason: UpcallReason,
-    /// Where it came from, and whose queue it is in; `internal` for the control plane's own, whatever input port they have.
+    /// Its input port, whose queue it is in; `internal` for packets that the control plane sent, for any
+    /// input port they have.
     pub port: PortId,
-    /// What is known of it.
+    /// Metadata of the packet.
     pub metadata: Metadata,
     /// The worker that it came through.
     pub worker: u8,
@@ -133,14 +135,14 @@ impl UpcallRecord {
     }
 }
 
-/// What a line has on the way.
+/// Packets of a line on the way.
 #[derive(Debug, Default)]
 struct OnTheWay {
     packets: AtomicU32,
     bytes: AtomicU32,
 }
 
-/// What both ends know.
+/// State of both ends.
 #[derive(Debug)]
 struct Shared {
     limits: UpcallLimits,
@@ -234,7 +236,7 @@ impl fmt::Debug for UpcallWriter {
 }
 
 impl UpcallReader {
-    /// The next packet, of the line whose turn it is; its bytes replace those in `frame`.
+    /// The next packet, of the line whose turn it is. Its bytes replace those in `frame`.
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
         self.take_all();
         let turn = self.turns.pop_front()?;
@@ -249,7 +251,7 @@ impl UpcallReader {
         Some(record)
     }
 
-    /// Passes a line over from now on: whom its packets are for is behind.
+    /// Skips a line from now on: the reader of its packets is behind.
     pub fn hold(&mut self, held: UpcallLine) {
         if let Some(line) = self.lines.get_mut(held.index()) {
             line.is_held = true;
@@ -271,7 +273,7 @@ impl UpcallReader {
         self.bytes >= UPCALL_READER_BYTES
     }
 
-    /// Moves what workers wrote to its lines.
+    /// Moves the records of the workers to their lines.
     fn take_all(&mut self) {
         for reader in &mut self.records {
             while self.bytes < UPCALL_READER_BYTES {
@@ -325,7 +327,8 @@ impl UpcallWriter {
         Ok(delivered)
     }
 
-    /// One packet for each segment, all or none. Each has the ticket: who is done with all of them is done with the packet.
+    /// One packet for each segment, all or none. All have the same ticket: it is settled when the last of
+    /// them is.
     fn segment(
         &mut self,
         len: usize,
@@ -355,7 +358,7 @@ impl UpcallWriter {
             self.record.truncate(PREFIX_BYTES.saturating_add(copy.truncate_len_bytes as usize));
             delivered.csum_completed += 1;
             if index > 0 {
-                split(); // before anybody can be done with it
+                split(); // before any segment can be settled
             }
             self.push(UpcallRecord { len_bytes, ..record }, &mut delivered)?;
         }
@@ -392,7 +395,7 @@ impl UpcallWriter {
     }
 }
 
-/// Sums what a sender left to be done.
+/// Completes a partial checksum.
 fn complete(frame: &mut [u8], offload: &Offload) {
     /// Offset of the checksum in a UDP header, where zero means "none" (RFC 768).
     const UDP_CSUM_OFFSET: u16 = 6;
@@ -405,13 +408,13 @@ fn complete(frame: &mut [u8], offload: &Offload) {
     }
 }
 
-/// What a worker has to do with the control plane.
+/// A worker's side of upcalls.
 #[derive(Debug, Default)]
 pub(crate) struct Upcalls {
     writer: Option<Box<UpcallWriter>>,
     pub(crate) delivered: Delivered,
     pub(crate) drops: Drops,
-    /// Something was handed over that nobody was told of.
+    /// There are upcalls that the control plane was not woken for.
     is_news: bool,
 }
 
@@ -426,7 +429,7 @@ impl Fabric {
         std::mem::take(&mut self.upcalls.is_news)
     }
 
-    /// Hands over what the module decided to.
+    /// Sends the upcalls that the module decided on.
     #[cold]
     pub(crate) fn send_upcalls(&mut self, now_ns: u64) {
         for index in 0..self.verdicts.upcalls().len() {

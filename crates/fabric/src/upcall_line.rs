@@ -4,8 +4,8 @@ use lasthop_verdict::{PORTS_MAX, PortId};
 
 use crate::bounds::UPCALL_LINES_OF_INTERNAL;
 
-/// One of the lines in which packets for the control plane wait: a port's, or of the port `internal`, whose packets are control
-/// planes' own, one of those who decide. Lines have turns, bounds and tokens each for itself.
+/// A line in which packets for the control plane wait. Each port has one. Packets of the port `internal`,
+/// which control planes sent, have one per deciding module. Each line has its own turns, bounds and tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UpcallLine(u16);
 

@@ -1,4 +1,4 @@
-//! What ports get of a worker that all of them want: the same, whatever they send and however many rings they have.
+//! Ports that all want one worker get equal shares of it, for any frames and any number of rings.
 
 mod support;
 
@@ -216,7 +216,7 @@ fn no_turn_costs_much_more_than_it_may() {
     let mut bench = Bench::new();
     bench.greedy(1, 1, tso(0xff, 60_000));
     bench.greedy(2, 1, small(3));
-    bench.run(TURN_COST as u64 * 20); // until the first visits have told what the frames cost
+    bench.run(TURN_COST as u64 * 20); // until the first visits have measured the frames
     bench.dearest_turn = 0;
     bench.run(WORK);
     // One frame to eight receivers, summed and segmented, is the least that can be done.
@@ -256,7 +256,7 @@ fn an_idle_port_saves_nothing_and_a_debt_is_not_lost_by_a_nap() {
     bench.assert_even();
 }
 
-/// What it costs to send a frame of 200 bytes, cut like that, to a guest that has posted buffers of such pieces.
+/// The cost of sending a frame of 200 bytes, cut like that, to a guest whose buffers have such pieces.
 fn cost_in_pieces(cuts: &[usize], pieces: &[u32], capabilities: Capabilities) -> u64 {
     let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
@@ -286,7 +286,8 @@ fn descriptors_cost_what_they_cause() {
     assert_eq!(cost_in_pieces(&[], &[2048], legacy), whole, "another way, no more pieces");
 }
 
-/// Else whoever fills its ring with long chains for a receiver that takes nothing would be visited for nothing.
+/// Otherwise a port that fills its ring with long chains, for a receiver without buffers, would be visited
+/// for free.
 #[test]
 fn a_visit_that_finds_no_room_for_what_is_pending_is_charged() {
     let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();

@@ -66,7 +66,7 @@ impl Switch {
         numbers
     }
 
-    /// The control plane says what is done with a packet, unless it comes too late.
+    /// The control plane executes actions for a packet, unless it is too late.
     fn execute(&mut self, record: &UpcallRecord, bytes: &[u8], actions: &[Action]) {
         if self.module.begin(record.ticket) {
             self.module.execute_next(Execution::new(record.metadata, actions, 0).unwrap()).unwrap();
@@ -280,7 +280,8 @@ fn a_ring_that_waits_for_a_control_plane_in_vain_goes_on_after_a_while() {
     assert_conserved(&switch.fabric, &PORTS);
 }
 
-/// What becomes of a packet that the control plane sends on is counted where it came from: dropped, delivered in copies, waiting.
+/// Packets that the control plane sends on are counted at their input port: dropped, delivered in copies,
+/// waiting.
 #[test]
 fn packets_that_come_back_count_at_their_port() {
     let mut switch = Switch::new();

@@ -40,7 +40,7 @@ fn allocations_during(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.with(Cell::get) - before
 }
 
-/// Port 1 sends 32 frames to port 2, whose ring takes some at once and lets the others wait; then they are drained.
+/// Port 1 sends 32 frames to port 2. Its ring takes some at once, and the others wait; then they are drained.
 fn visit_and_drain(fabric: &mut Fabric, sender: &TestGuest, receiver: &TestGuest, now_ns: u64) -> u64 {
     allocations_during(|| {
         fabric.visit(sender.tx_ring(), now_ns);

@@ -1,5 +1,5 @@
-//! Offload metadata between guests that negotiated different things: byte-exact payload, right checksums, whatever the
-//! receiver takes. An independent parser (etherparse) is the judge.
+//! Offload metadata between guests with different features: byte-exact payload and right checksums at every
+//! receiver. An independent parser (etherparse) is the judge.
 
 mod support;
 #[path = "support/tcp.rs"]

@@ -1,4 +1,5 @@
-//! Receivers that are slow, small, or play with their index: nobody else notices, nothing is retried for nothing.
+//! Receivers that are slow, small, or play with their index: no other port notices, and nothing is retried in
+//! vain.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Copies with different tags of one packet: every byte right, whatever the receiver takes and however long it waits.
+//! Copies of one packet with different tags: every byte is right, at every receiver and after any wait.
 
 mod support;
 #[path = "support/tags.rs"]
@@ -25,7 +25,7 @@ fn fabric(edits: [Option<TagEdit>; 3]) -> Fabric {
     Fabric::new(Arc::new(Retagging(to))).unwrap()
 }
 
-/// What a frame that came with `tci` leaves with.
+/// The tag of the copy of a frame that came with `tci`.
 fn expected_tci(tci: Option<u16>, edit: Option<TagEdit>) -> Option<u16> {
     match edit {
         None => tci,
@@ -46,7 +46,7 @@ fn edit(is_tagged: bool) -> BoxedStrategy<Option<TagEdit>> {
     }
 }
 
-/// The tag that a frame comes with, and what its three receivers get.
+/// The tag of a frame, and those of its three copies.
 fn way() -> impl Strategy<Value = (Option<u16>, [Option<TagEdit>; 3])> {
     prop::option::of(1..0xffff_u16).prop_flat_map(|tci| {
         let edit = || edit(tci.is_some());
@@ -54,7 +54,7 @@ fn way() -> impl Strategy<Value = (Option<u16>, [Option<TagEdit>; 3])> {
     })
 }
 
-/// Takes what comes until nothing more does; buffers are posted again.
+/// Receives until no more frames come; buffers are posted again.
 fn receive_all(fabric: &mut Fabric, receiver: &mut TestGuest) -> Vec<Received> {
     let mut got = Vec::new();
     for _ in 0..100 {
@@ -107,7 +107,7 @@ proptest! {
         fabric.visit(sender.tx_ring(), 0);
         assert_conserved(&fabric, &PORTS);
         for ((receiver, takes), edit) in receivers.iter_mut().zip(takes).zip(edits) {
-            receiver.post(64); // what waited keeps its form
+            receiver.post(64); // waiting packets keep their tag
             fabric.drain(receiver.tx_ring());
             let got = receive_all(&mut fabric, receiver);
             let takes_gso = takes.csum && if v6 { takes.tso6 } else { takes.tso4 };
@@ -158,7 +158,8 @@ fn short_frames_go_together_in_the_form_of_each_receiver() {
     assert_conserved(&fabric, &PORTS);
 }
 
-/// A tag may make a frame too long; who takes it without gets it, and the other copy is accounted for.
+/// A tag may make a frame too long: the receiver of the untagged copy gets it, and the other copy is
+/// accounted for.
 #[test]
 fn a_copy_that_cannot_be_made_is_a_drop_of_its_own() {
     let mut fabric = fabric([Some(TagEdit::Push(5)), None, None]);
@@ -195,7 +196,7 @@ fn a_tag_needs_room_in_the_receivers_buffer() {
     assert_conserved(&fabric, &PORTS);
 }
 
-/// Where a guest says its checksum is, must not be what the switch decides by.
+/// A guest's checksum must not lie in bytes that the switch decides on.
 #[test]
 fn a_checksum_in_the_link_header_is_refused() {
     let mut fabric = fabric([None, None, None]);

@@ -17,7 +17,7 @@ use support::{RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, memor
 const ENTRIES: u32 = 16;
 const PORTS: u16 = 3;
 
-/// The last byte of the destination is the port, or everybody.
+/// The last byte of the destination is the port, or broadcast.
 struct ByLastByte;
 
 impl Module for ByLastByte {
@@ -45,7 +45,7 @@ impl Module for ByLastByte {
     fn port_removed(&self, _: PortId) {}
 }
 
-/// A guest, and what is kept of its rings.
+/// A guest, and the kept memory of its rings.
 struct Attached {
     guest: TestGuest,
     kept: Arc<Mapping>,
@@ -93,7 +93,7 @@ fn numbered(to: u8, from: u8, number: u32, len: usize) -> Vec<u8> {
 
 #[derive(Default)]
 struct World {
-    /// Whether what is for everybody is sent to everybody.
+    /// Whether broadcasts go to all ports.
     floods: bool,
     guests: Vec<Attached>,
     /// Copies of frames that were to arrive, or to be dropped.
@@ -137,7 +137,8 @@ impl World {
         fabric.visit(self.guests[port - 1].guest.tx_ring(), now_ns);
     }
 
-    /// What goes on when the fabric dies: frames of all kinds, of which some are dropped and some wait for buffers.
+    /// The traffic when the fabric dies: frames of all kinds, of which some are dropped and some wait for
+    /// buffers.
     fn traffic(&mut self, fabric: &mut Fabric) {
         self.post(2, 6);
         (0..3).for_each(|_| self.send(1, 2, 200, &[]));
@@ -163,7 +164,7 @@ impl World {
         self.visit(fabric, 2, 4);
     }
 
-    /// What goes on when a fabric comes to rest, and goes on itself, twice.
+    /// The traffic when a fabric quiesces and resumes itself, twice.
     fn traffic_with_rests(&mut self, fabric: &mut Fabric) {
         self.post(2, 2);
         (0..5).for_each(|_| self.send(1, 2, 200, &[]));
@@ -200,7 +201,7 @@ impl World {
         }
     }
 
-    /// Guests go on, and what they send arrives.
+    /// Guests continue to send, and their frames arrive.
     fn settle(&mut self, fabric: &mut Fabric) {
         for (from, to) in [(1, 2), (2, 3), (3, 1)] {
             self.send(from, to, 64, &[]);
@@ -233,7 +234,7 @@ impl World {
         assert_conserved(fabric, &ports);
         let dropped: u64 = dead.iter().chain([fabric]).map(Self::dropped).sum();
         let Self { expected, arrived, .. } = self;
-        // A frame that was lost before anybody knew of its two copies is counted as one.
+        // A frame that was lost before its two copies were decided on is counted as one.
         let undecided = u64::from(self.floods);
         assert!(
             arrived + dropped + undecided >= *expected,
@@ -242,7 +243,7 @@ impl World {
     }
 }
 
-/// Whatever waits will be taken from its ring once more.
+/// Waiting packets will be taken from their rings again.
 fn rest(fabric: &mut Fabric) {
     fabric.withdraw();
     fabric.postpone();
@@ -373,7 +374,7 @@ fn a_successor_may_die_while_it_takes_over() {
             world.settle(&mut third);
             match second {
                 Some(second) if !has_died => world.check(&[first, second], &third),
-                // What it counted nobody has seen.
+                // Its counters were not read.
                 _ => {}
             }
         });

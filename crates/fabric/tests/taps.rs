@@ -1,4 +1,4 @@
-//! A capture sees each frame where it should, as it is, counts what it cannot take, and changes nothing else.
+//! A capture sees each frame at its place, unchanged, counts those it cannot take, and changes nothing else.
 
 mod support;
 
@@ -25,7 +25,7 @@ fn watch(ports: &[u16]) -> Watch {
     }
 }
 
-/// A clock that goes on by one with each look.
+/// A clock that advances by one with each look.
 fn clock() -> TapClock {
     let now = AtomicU64::new(100);
     Arc::new(move || now.fetch_add(1, Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! What the control plane gets: whole packets, finished, by turns of ports, never more than a port may have; all accounted for.
+//! Upcalls are whole, finished packets, taken by turns of ports and bounded per port. All are accounted for.
 
 mod support;
 #[path = "support/tcp.rs"]

@@ -1,22 +1,22 @@
-/// Sources whose habits are kept apart; others share one with somebody.
+/// Sources with a history of their own; further sources share one.
 const HABITS: usize = 64;
 /// The short look, as a part of the longest.
 const SHORT: u64 = 4;
-/// What the last two pauses may have been, long or short.
+/// Combinations of the last two pauses, each long or short.
 const COURSES: usize = 4;
 /// Trust is a number up to this; from half of it on it is acted upon.
 const TRUST_MAX: u8 = 4;
-/// Of all time, one part in so many may be spent on looking in vain.
+/// At most one part in this many of all time is spent on polling in vain.
 const VAIN: u64 = 4;
-/// And so many of the longest looks beyond that, at once.
+/// This many of the longest polls in vain are allowed beyond that.
 const VAIN_LOOKS: u64 = 8;
 
 /// How long a thread looks for more before it goes to sleep: as long as that has been paying lately.
 ///
-/// What follows a packet depends on where it came from, and on whether it came in the course of a conversation or after a
-/// pause. After a request comes the answer, from another source and soon; after the answer, with a client that takes its
-/// time, comes nothing for long, or the word that it was received, and then nothing. So what follows is remembered by
-/// source, and by what was before, as a processor remembers branches:
+/// The next packet depends on the source of the last one, and on the pause before it. A request is followed
+/// soon by an answer from another source. The answer of a slow client is followed by a long pause, or by an
+/// acknowledgement and then a pause. So the next gap is predicted from the source and the last two pauses, as
+/// a processor predicts branches:
 ///
 /// ```text
 ///   nothing for long              do not look, sleep
@@ -24,10 +24,10 @@ const VAIN_LOOKS: u64 = 8;
 ///   an answer from elsewhere      look for all of the time
 /// ```
 ///
-/// A stream in one direction is no reason for a long look, whatever its pace: nobody waits for the one who moves it. For each
-/// long look in vain there was an answer within the time, for each two short ones there was something within its time, but for
-/// the first few; so what is spent on looking has been worth it, and even traffic that is too sparse costs nothing. Whatever
-/// comes when, at most a quarter of the time is spent in vain, and eight of the longest looks.
+/// A stream in one direction never causes a long poll, at any pace: its sender does not wait for an answer.
+/// Each long poll in vain was preceded by an answer in time; each two short ones by a packet in time, except
+/// the first few. So polling has paid for itself, and sparse traffic costs nothing. For any arrival times, at
+/// most a quarter of the time and eight of the longest polls are spent in vain.
 ///
 /// Time is a number of ns of any clock that does not go back.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct AdaptivePoll {
     /// By source and course.
     habits: [[Habit; COURSES]; HABITS],
     last: Last,
-    /// What may be spent in vain.
+    /// Time that may still be spent in vain.
     credit_ns: u64,
 }
 
@@ -50,7 +50,7 @@ struct Last {
     at_ns: u64,
 }
 
-/// What follows packets of one source.
+/// The packets that follow those of one source.
 #[derive(Clone, Copy, Debug)]
 struct Habit {
     /// That something does within the short time.
@@ -111,7 +111,7 @@ impl AdaptivePoll {
         self.last = Last { source, course, at_ns: now_ns };
     }
 
-    /// Enters what was spent in vain until packets came, after `gap_ns`.
+    /// Charges the time that was polled in vain before packets came, after `gap_ns`.
     #[inline]
     fn pay(&mut self, gap_ns: u64) {
         let look_ns = self.ns();
@@ -128,7 +128,7 @@ impl AdaptivePoll {
             habit.soon = grown(habit.soon, 2);
             return;
         }
-        // Who slept meanwhile hears of it late: a sleep and a wake-up take about as long as a short look.
+        // A thread that slept sees the packet late: a sleep and a wake-up take about as long as a short poll.
         let reach_ns = if habit.expects_an_answer() { long_ns } else { long_ns + short_ns };
         habit.soon = habit.soon.saturating_sub(1);
         habit.answer = if is_answer && gap_ns < reach_ns {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is spent in vain was earned before, whatever comes when.
+        /// Time in vain was earned before, for any arrival times.
         #[test]
         fn looks_in_vain_are_paid_for(steps in prop::collection::vec((0..4_usize, 0..2 * MAX_NS), 0..2000)) {
             let mut thread = Thread::new(MAX_NS);

@@ -4,7 +4,8 @@ use crate::device::crossed;
 use crate::driver::{AVAIL_NO_INTERRUPT, USED_NO_NOTIFY};
 use crate::{DESC_WRITE, Descriptor, Direction, DriverError, RingMemory, arm_and_recheck};
 
-/// The driver's side of a ring whose slots go round: slot `i` is descriptor `i` and available entry `i`, for ever.
+/// The driver's side of a ring whose slots are used in turn: slot `i` is always descriptor `i` and available
+/// entry `i`.
 ///
 /// As fast as a driver can be: once the table stands, making a slot available writes nothing but its part of the one index
 /// store. A device may complete in any order; a slot is there again when all before it are.
@@ -62,7 +63,7 @@ impl Carousel {
             memory.set_descriptor(index, Descriptor { addr, len: slot_bytes, flags, next: 0 });
             memory.set_available_entry(index, index);
         }
-        // Polls, so nobody need signal; with EVENT_IDX a stale used_event does the same.
+        // This driver polls, so it asks for no signals; with EVENT_IDX a stale used_event does the same.
         memory.set_available_flags(if event_idx { 0 } else { AVAIL_NO_INTERRUPT });
         memory.set_used_event(position.wrapping_sub(1));
         Self {
@@ -118,7 +119,7 @@ impl Carousel {
         self.next = self.tail.wrapping_add(self.memory.entries());
     }
 
-    /// Shows the device what was given; whether it wants to be kicked for it.
+    /// Publishes the added chains. Returns whether the device wants a kick.
     #[inline(always)]
     #[must_use]
     pub fn publish(&mut self) -> bool {
@@ -180,7 +181,7 @@ impl Carousel {
     /// Takes the next of the [pending](Self::pending) completions.
     ///
     /// # Errors
-    /// What a device may not do; see [`DriverError`].
+    /// A fault of the device; see [`DriverError`].
     #[inline(always)]
     pub fn take(&mut self) -> Result<Returned, DriverError> {
         let (id, len) = self.memory.used_entry(self.next_used);

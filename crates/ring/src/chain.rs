@@ -32,13 +32,14 @@ pub fn walk(
     walk_from(ring, map, ring.descriptor(head), direction, hint, segment)
 }
 
-/// Walks the chain whose first descriptor is `first`, as it was just read: each descriptor is read once, checked and translated; `segment` gets every non-empty piece
-/// and whether the device writes to it, and may end the walk by returning false. Returns whether it came to the end.
+/// Walks the chain whose first descriptor is `first`, as it was just read. Each descriptor is read once,
+/// checked and translated. `segment` gets every non-empty piece and whether the device writes to it; it ends
+/// the walk by returning false. Returns whether the walk reached the end of the chain.
 ///
 /// `hint` is the region of the last translation.
 ///
 /// # Errors
-/// Whatever a driver may not do; see [`RingError`].
+/// A fault of the driver; see [`RingError`].
 #[inline]
 pub fn walk_from(
     ring: &DeviceRing,

@@ -1,6 +1,6 @@
 /// How long a thread without work looks around before it offers its core to others.
 const BLIND_NS: u64 = 20_000;
-/// A core that comes back later than this was wanted by somebody else.
+/// If the core comes back later than this, another thread wanted it.
 const WANTED_NS: u64 = 10_000;
 
 /// That a thread which looks around without work offers its core to others now and then, and notices whether one took it.
@@ -13,7 +13,8 @@ pub struct CoreYield {
 }
 
 impl CoreYield {
-    /// In a round that began at `now_ns`: offers the core by `offer`, if it is time to; whether somebody took it.
+    /// In a round that began at `now_ns`: yields the core by `offer` when it is time to. Returns whether
+    /// another thread took it.
     pub fn is_wanted(&mut self, now_ns: u64, clock_ns: impl Fn() -> u64, offer: impl FnOnce()) -> bool {
         if now_ns.saturating_sub(self.back_ns) < BLIND_NS {
             return false;

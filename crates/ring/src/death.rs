@@ -8,8 +8,8 @@ thread_local! {
     static STORES_LEFT: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// This thread panics before the store that follows so many others; `None`: it lives. For tests: in a release build nobody
-/// dies.
+/// This thread panics before the store after this many others; `None`: never. For tests; release builds
+/// ignore it.
 pub fn after_stores(stores: Option<u64>) {
     #[cfg(debug_assertions)]
     STORES_LEFT.with(|left| left.set(stores));

@@ -37,8 +37,8 @@ impl DeviceRing {
         Self::begin(memory, ledger, base, event_idx)
     }
 
-    /// A ring that goes on at `base`, the next position of the available ring (GET_VRING_BASE's answer), and is written
-    /// down in `ledger`, which is for as many entries.
+    /// Begins a ring at `base`, the next position of the available ring (GET_VRING_BASE's answer). Its state
+    /// is kept in `ledger`, which has as many entries.
     #[must_use]
     pub fn begin(memory: RingMemory, ledger: Ledger, base: u16, event_idx: bool) -> Self {
         let used = memory.used_index();
@@ -46,9 +46,10 @@ impl DeviceRing {
         Self::at(memory, ledger, (base, used), event_idx)
     }
 
-    /// As `begin`, for a ring whose chains are completed in any order and written down in `log`, too. Chains that are in flight
-    /// there were those of a device that is gone with its ledger: they are marked, as after [`Self::take_over`], and the ring
-    /// goes on behind them, wherever `base` is. Also returns whether there were any.
+    /// As `begin`, for a ring that completes chains in any order and keeps them in `log`, too. Chains in
+    /// flight there belonged to a device that is gone with its ledger. They are marked, as after
+    /// [`Self::take_over`], and the ring continues behind them; `base` is ignored. Also returns whether there
+    /// were any.
     #[must_use]
     pub fn begin_logged(
         memory: RingMemory,
@@ -93,22 +94,23 @@ impl DeviceRing {
         Ok(ring)
     }
 
-    /// A ring whose device is dead, as `ledger` has it. What that one had completed is published; chains that it had taken
-    /// and not completed are marked still ([`Self::marked`]), and are to be completed by [`Self::settle`].
+    /// Takes over the ring of a dead device, from its `ledger`. Chains that it had completed are published.
+    /// Chains that it had taken and not completed stay marked ([`Self::marked`]), until [`Self::settle`]
+    /// completes them.
     ///
     /// # Errors
     /// [`LedgerError`]; nothing is changed then.
     pub fn take_over(memory: RingMemory, ledger: Ledger, event_idx: bool) -> Result<Self, LedgerError> {
         let (base, used) = ledger.where_marked(memory.used_index())?;
         let mut ring = Self::at(memory, ledger, (base, used), event_idx);
-        // Else a successor of this one would take what is completed next for what is not taken.
+        // Otherwise a successor of this device would take the next completed chains for untaken ones.
         ring.ledger.set_taken(base);
         ring.publish();
         Ok(ring)
     }
 
-    /// As `take_over`, for a ring whose buffers are used in the order in which they were taken: those that were not filled
-    /// are pending again.
+    /// As `take_over`, for a ring that uses its buffers in order: buffers that were not filled are pending
+    /// again.
     ///
     /// # Errors
     /// [`LedgerError`]; nothing is changed then.
@@ -145,13 +147,13 @@ impl DeviceRing {
         self.memory.entries()
     }
 
-    /// Where another back end would go on, if everything taken was completed.
+    /// Where another back end would continue, if every taken chain was completed.
     #[must_use]
     pub fn base(&self) -> u16 {
         self.next_avail
     }
 
-    /// Position just behind what `taken` heads ago was the next one; the driver's index as last trusted.
+    /// The driver's available index as last read and checked.
     #[inline]
     #[must_use]
     pub fn available_index(&self) -> u16 {
@@ -202,7 +204,7 @@ impl DeviceRing {
         self.ledger.set_taken(self.next_avail);
     }
 
-    /// Heads are read a second time here, and what is read goes to the driver's own front end alone.
+    /// Heads are read a second time here. They only go to the log, which the driver's own front end reads.
     #[cold]
     fn log_taken(&mut self, count: u16) {
         for ahead in 0..count {
@@ -211,14 +213,15 @@ impl DeviceRing {
         }
     }
 
-    /// What is left to be done of the chain at `head`; 0: the driver has it.
+    /// Outputs still to be done for the chain at `head`; 0: the driver owns it.
     #[inline(always)]
     #[must_use]
     pub fn mark(&self, head: u16) -> u16 {
         self.ledger.mark(head)
     }
 
-    /// Notes how much is to be done of the chain at `head`, at least 1: before it is done, whoever takes over will know.
+    /// Notes the outputs still to be done for the chain at `head`, at least 1, before they are done. A
+    /// successor reads this.
     #[inline(always)]
     pub fn set_mark(&mut self, head: u16, left: u16) {
         self.ledger.set_mark(head, left);
@@ -236,7 +239,7 @@ impl DeviceRing {
         self.ledger.postpone(heads)
     }
 
-    /// The next `count` of those that were postponed are taken: from now on, whoever takes over will not take them again.
+    /// Takes the next `count` postponed chains: a successor will not take them again.
     pub fn resume(&mut self, count: u16) {
         self.ledger.resume(count);
     }
@@ -247,7 +250,8 @@ impl DeviceRing {
         self.ledger.postponed()
     }
 
-    /// One more of what was to be done of the marked chain at `head` is done; true if that was the last: it is completed.
+    /// One more output of the marked chain at `head` is done. True if that was the last one: the chain is
+    /// completed.
     #[inline]
     pub fn settle(&mut self, head: u16) -> bool {
         let mark = self.ledger.mark(head);
@@ -268,7 +272,7 @@ impl DeviceRing {
         self.ledger.set_mark(head, 0);
     }
 
-    /// All used entries written so far are of buffers that are filled: whoever takes over publishes them.
+    /// All used entries written so far are of filled buffers: a successor publishes them.
     #[inline]
     pub fn note_filled(&mut self) {
         self.ledger.set_filled(self.next_used);
@@ -358,7 +362,7 @@ impl DeviceRing {
         self.published
     }
 
-    /// Whether the driver wants to be signalled for what was published since the last call (virtio 1.2, 2.7.7).
+    /// Whether the driver wants a signal for chains published since the last call (virtio 1.2, 2.7.7).
     #[inline]
     #[must_use]
     pub fn needs_signal(&mut self) -> bool {
@@ -383,8 +387,8 @@ impl DeviceRing {
         is_wanted
     }
 
-    /// Whether the driver seems not to have reacted to its last signal: it has made nothing available since, and has not
-    /// asked for another signal. Without EVENT_IDX nobody can tell, and it counts as one that has.
+    /// Whether the driver seems to have missed its last signal: since then it made nothing available and
+    /// asked for no other signal. Without EVENT_IDX this is unknown, and counts as reacted.
     #[must_use]
     pub fn is_unheeded(&self) -> bool {
         let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));

@@ -9,7 +9,7 @@ use crate::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, RingMemory, arm_an
 pub(crate) const USED_NO_NOTIFY: u16 = 1;
 pub(crate) const AVAIL_NO_INTERRUPT: u16 = 1;
 
-/// What a device did wrong; the ring is to be reset.
+/// A fault of the device. The ring has to be reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DriverError {
     /// The used index ran ahead by more than the device was given.
@@ -28,13 +28,14 @@ pub enum DriverError {
 pub struct Used {
     /// Its first descriptor; free again.
     pub head: u16,
-    /// What was given when the chain was added.
+    /// The token that was passed when the chain was added.
     pub token: u32,
     /// Bytes that the device says it wrote. Never checked here.
     pub len: u32,
 }
 
-/// What the driver itself remembers of a descriptor: the table is shared, so nothing is read back from it.
+/// The driver's private record of a descriptor. The table is shared with the device, so nothing is read back
+/// from it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
     /// As it stands in the table. A store of the same again would take the cache line away from the device for nothing.
@@ -179,8 +180,8 @@ impl DriverRing {
         Some(head)
     }
 
-    /// Adds a chain whose descriptors are in an indirect table of `len` bytes at guest address `addr`, which the caller
-    /// wrote (see [`write_table`]). `None` when there is no free descriptor.
+    /// Adds a chain whose descriptors are in an indirect table of `len` bytes at guest address `addr`,
+    /// written by the caller (see [`write_table`]). `None` when there is no free descriptor.
     #[inline]
     pub fn add_indirect(&mut self, addr: u64, len: u32, token: u32) -> Option<u16> {
         if self.free_count == 0 {
@@ -229,7 +230,7 @@ impl DriverRing {
         self.memory.set_available_index(self.published);
     }
 
-    /// Whether the device wants a kick for what was published since the last call (virtio 1.2, 2.7.10).
+    /// Whether the device wants a kick for chains published since the last call (virtio 1.2, 2.7.10).
     #[inline]
     #[must_use]
     pub fn needs_kick(&mut self) -> bool {
@@ -253,7 +254,7 @@ impl DriverRing {
     /// The next chain that the device has done with; its descriptors are free again.
     ///
     /// # Errors
-    /// Whatever a device may not do; see [`DriverError`].
+    /// A fault of the device; see [`DriverError`].
     #[inline]
     pub fn take_used(&mut self) -> Result<Option<Used>, DriverError> {
         if self.next_used == self.seen_used && !self.look()? {
@@ -346,14 +347,14 @@ impl DriverRing {
         self.memory.used_index().wrapping_sub(self.next_used) > ahead
     }
 
-    /// For tests of back ends: writes descriptor `index` (modulo the table) whatever the free list says.
+    /// For tests of back ends: writes descriptor `index` (modulo the table) without regard to the free list.
     pub fn set_raw_descriptor(&mut self, index: u16, descriptor: Descriptor) {
         self.slots[usize::from(index & (self.entries() - 1))].written = descriptor;
         self.memory.set_descriptor(index, descriptor);
     }
 
-    /// For tests of back ends: publishes any head, along with what was added before. It does not count as in flight, so
-    /// its completion is an error here.
+    /// For tests of back ends: publishes any head, together with the added chains. It does not count as in
+    /// flight, so its completion is an error here.
     pub fn publish_raw_head(&mut self, head: u16) {
         self.append(head);
         self.publish();

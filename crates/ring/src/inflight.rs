@@ -1,6 +1,7 @@
 //! Which chains a device has, in memory that the front end keeps: for a device that begins when all others are gone.
 //!
-//! The layout is that of split rings in the vhost-user specification, "Inflight I/O tracking", so any back end can go on with it.
+//! The layout is that of split rings in the vhost-user specification, "Inflight I/O tracking", so any back
+//! end can continue.
 //!
 //! ```text
 //!   byte 0    features u64 | version u16 = 1 | entries u16 | last_batch_head u16 | used_idx u16
@@ -33,8 +34,8 @@ const STATE_INFLIGHT: usize = 0;
 const STATE_NEXT: usize = 3;
 const STATE_COUNTER: usize = 4;
 
-/// The log of one ring. The front end can write there, too: what the device reads is bounded, and but for the chains that it finds
-/// when it begins, decides nothing outside of the log.
+/// The log of one ring. The front end can write to it, too. Values that the device reads are bounded. They
+/// decide nothing outside the log, except for the chains found at the start.
 #[derive(Debug)]
 pub struct InflightLog {
     start: NonNull<u16>,
@@ -69,7 +70,7 @@ impl InflightLog {
 
     fn word(&self, index: usize) -> &AtomicU16 {
         debug_assert!(2 * index < Self::bytes(self.entries));
-        // SAFETY: the memory has as many bytes, pinned, and is 8-aligned. Everybody accesses it as atomics.
+        // SAFETY: the memory has as many bytes, pinned, and is 8-aligned. All accesses are atomic.
         unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
     }
 
@@ -102,8 +103,8 @@ impl InflightLog {
         self.set(self.state(head, STATE_INFLIGHT), u16::from_ne_bytes([u8::from(is_in_flight), 0]));
     }
 
-    /// Chains that another device had taken and not completed, in the order in which it took them, for a ring whose used index
-    /// is `used`. A log that is fresh, or of another ring, has none, and begins.
+    /// Chains that another device had taken and not completed, in the order in which it took them. The ring's
+    /// used index is `used`. A log that is fresh, or of another ring, has none and is initialized.
     pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
         if self.get(WORD_VERSION) != VERSION || self.get(WORD_ENTRIES) != self.entries {
             self.begin(used);
@@ -111,7 +112,7 @@ impl InflightLog {
         }
         self.end_batch(used, self.entries);
         let taken = (0..self.entries).filter(|head| self.is_in_flight(*head));
-        // Read once: who sorts by what changes meanwhile panics.
+        // Read once: sorting by values that change meanwhile panics.
         let mut taken: Vec<(u64, u16)> =
             taken.map(|head| (self.counter(head).load(Ordering::Relaxed), head)).collect();
         taken.sort_unstable();
@@ -158,7 +159,8 @@ impl InflightLog {
         order();
     }
 
-    /// So many are published: the used index is `used`. Walks what was linked, and no further whatever the front end writes.
+    /// The given number of chains is published; the used index is `used`. Walks the linked entries only, for
+    /// any contents.
     pub(crate) fn published(&mut self, used: u16, chains: u16) {
         self.end_batch(used, chains.min(self.entries));
     }
@@ -187,7 +189,7 @@ mod tests {
         log.take(5);
         log.link(5);
         let byte = |at: usize| {
-            // SAFETY: inside the page; a test, with nobody else there.
+            // SAFETY: inside the page; a test without other threads.
             unsafe { memory.start().as_ptr().add(64 + at).read() }
         };
         let half = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);

@@ -1,4 +1,5 @@
-//! What a successor has to know of a ring whose device was killed: in memory that outlives the process.
+//! The state of a ring that its successor needs after the device was killed, in memory that outlives the
+//! process.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub enum LedgerError {
     /// The ring has another size.
     #[error("what is known is of a ring of {0} entries, and this one has {1}")]
     OtherSize(u16, u16),
-    /// What is kept and what the ring says do not fit together: one of them was overwritten.
+    /// The ledger and the ring do not fit together: one of them was overwritten.
     #[error("the ring's used index {used} does not fit to what is known of it")]
     Torn {
         /// The used index as the driver sees it.
@@ -44,9 +45,9 @@ pub enum LedgerError {
 
 /// The chains of one ring that its device has, and how far it is.
 ///
-/// It is written with relaxed stores by the ring's device, and read by who takes the ring over when all threads of that
-/// device are dead. A thread is killed between two instructions, so what its successor finds is what was done up to one of
-/// them: what matters is the order of the stores in the program, which `order` keeps the compiler from changing.
+/// The ring's device writes it with relaxed stores. A successor reads it when all threads of that device are
+/// dead. A thread is killed between two instructions, so the successor sees all stores up to one of them.
+/// Only the order of stores in the program matters; `order` keeps the compiler from changing it.
 ///
 /// ```text
 ///   byte 0   tag | entries | lag | taken | filled | first, end of those postponed | 0 ...
@@ -69,7 +70,7 @@ pub struct Ledger {
     _pin: Pin,
 }
 
-/// What keeps the memory.
+/// Keeps the memory mapped.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held, not used")]
 enum Pin {
@@ -123,7 +124,7 @@ impl Ledger {
     #[inline(always)]
     fn word(&self, index: usize) -> &AtomicU16 {
         debug_assert!(index < Self::words(self.entries));
-        // SAFETY: the memory has as many aligned half-words, pinned. Everybody accesses them as atomics.
+        // SAFETY: the memory has as many aligned half-words, pinned. All accesses are atomic.
         unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
     }
 
@@ -141,7 +142,7 @@ impl Ledger {
         self.word(index).store(value, Ordering::Relaxed);
     }
 
-    /// Has its pages mapped: whoever goes on with the ring need not wait for that.
+    /// Maps its pages, so that a successor does not wait for page faults.
     pub fn touch(&self) {
         (0..Self::words(self.entries)).step_by(PAGE_WORDS).for_each(|index| _ = self.get(index));
     }
@@ -161,7 +162,7 @@ impl Ledger {
         self.set(WORD_TAG, TAG);
     }
 
-    /// What is left to be done of the chain at `head`; 0: it is the driver's.
+    /// Outputs still to be done for the chain at `head`; 0: the driver owns it.
     #[inline(always)]
     pub(crate) fn mark(&self, head: u16) -> u16 {
         self.mark_word(head).load(Ordering::Relaxed)
@@ -197,7 +198,7 @@ impl Ledger {
     /// them, and nothing is until `resume`. How many of them: there may not be room for all.
     pub(crate) fn postpone(&self, heads: &[u16]) -> usize {
         let heads = &heads[..heads.len().min(Self::postponed_max(self.entries))];
-        // Whoever takes over amid this finds none: they are lost then, as after any death.
+        // A successor that takes over here finds none: they are lost then, as after any death.
         self.set(WORD_POSTPONED_END, 0);
         self.set(WORD_POSTPONED, 0);
         order();
@@ -220,7 +221,7 @@ impl Ledger {
         order();
     }
 
-    /// Heads that were postponed, in their order; what is none, or stands there twice, is left out.
+    /// Postponed heads, in their order. Invalid heads and duplicates are left out.
     pub(crate) fn postponed(&self) -> Vec<u16> {
         let end = usize::from(self.get(WORD_POSTPONED_END)).min(Self::postponed_max(self.entries));
         let mut is_listed = vec![false; usize::from(self.entries)];
@@ -238,8 +239,9 @@ impl Ledger {
         if entries == self.entries { Ok(()) } else { Err(LedgerError::OtherSize(entries, self.entries)) }
     }
 
-    /// Where a ring goes on whose chains are completed in any order, with `used` as its used index: the next position of
-    /// its available ring, and of its used ring. Used entries between `used` and there are written.
+    /// Where a ring continues that completes chains in any order, with `used` as its used index: the next
+    /// position of its available ring, and of its used ring. Used entries between `used` and there are
+    /// written.
     pub(crate) fn where_marked(&self, used: u16) -> Result<(u16, u16), LedgerError> {
         self.check()?;
         let base = used.wrapping_add(self.get(WORD_LAG));
@@ -253,7 +255,8 @@ impl Ledger {
         Ok((base.wrapping_add(outstanding), used.wrapping_add(written)))
     }
 
-    /// As `where_marked`, for a ring whose chains are completed in order and filled before: what is filled is used.
+    /// As `where_marked`, for a ring that completes chains in order and fills them before: filled chains are
+    /// used.
     pub(crate) fn where_filled(&self, used: u16) -> Result<(u16, u16), LedgerError> {
         self.check()?;
         let filled = self.get(WORD_FILLED);

@@ -1,16 +1,17 @@
-//! Split virtqueues (virtio 1.2, 2.7) in memory that somebody else writes too: the device's side and the driver's side.
+//! Split virtqueues (virtio 1.2, 2.7) in memory that the other side writes, too: the device's side and the
+//! driver's side.
 //!
-//! **Purpose.** [`DeviceRing`] is what a back end does with a ring: take heads, walk chains, write used entries, publish,
-//! and the notification suppression of both directions. [`DriverRing`] is the other side, for guests in user space, and
-//! [`Carousel`] the same for those that need speed and little else.
+//! **Purpose.** [`DeviceRing`] is the back end's side: take heads, walk chains, write used entries, publish,
+//! and suppress notifications of both directions. [`DriverRing`] is the other side, for guests in user space.
+//! [`Carousel`] is a faster driver's side with fewer features.
 //!
-//! **Contract.** Whatever the other side writes, a call ends in bounded time and yields a value or a [`RingError`]; after
-//! an error the ring is to be stopped. Entries are written first and published by one index store ([`DeviceRing::publish`]).
-//! Sleep only after [`DeviceRing::arm_kicks`] returned false: it is [`arm_and_recheck`], the one primitive by which
-//! anybody here goes to sleep.
+//! **Contract.** For any contents written by the other side, a call ends in bounded time and yields a value
+//! or a [`RingError`]. After an error the ring has to be stopped. Entries are written first and published by
+//! one index store ([`DeviceRing::publish`]). A thread sleeps only after [`DeviceRing::arm_kicks`] returned
+//! false; it uses [`arm_and_recheck`], as every sleeper of the workspace does.
 //!
-//! **Not checked.** That the driver leaves published descriptors alone: each is read once into a local value and what was
-//! read is used. That heads are not published twice: the owner's side table sees to that.
+//! **Not checked.** That the driver leaves published descriptors alone: each is read once into a local value,
+//! which is used. That a head is published once: the owner's side table checks it.
 //!
 //! **Threading.** One thread at a time owns a ring; the other side runs at the same time in another process. Indices are
 //! atomics, entries are volatile.
@@ -69,7 +70,7 @@ pub const DESC_WRITE: u16 = 2;
 /// The buffer is a table of descriptors.
 pub const DESC_INDIRECT: u16 = 4;
 
-/// What the other side of a ring did wrong; the ring is to be stopped.
+/// A fault of the other side of a ring. The ring has to be stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RingError {
     /// A size that is not a power of two in range.
@@ -102,7 +103,7 @@ pub enum RingError {
     /// An indirect table inside an indirect table, or followed by a next descriptor.
     #[error("indirect descriptor where none is allowed")]
     NestedIndirect,
-    /// An indirect table whose length is no multiple of 16, zero, or too large.
+    /// The length of an indirect table is no multiple of 16, zero, or too large.
     #[error("indirect table of {0} bytes")]
     BadIndirectLength(u32),
     /// The same head made available twice without having been used.

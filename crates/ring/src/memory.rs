@@ -8,11 +8,12 @@ use crate::{DESC_INDIRECT, RING_ENTRIES_MAX, RingError, death};
 
 /// Descriptors of an indirect table that are touched at most: more than the usual frame has.
 const INDIRECT_TOUCHED_MAX: usize = 20;
-/// Pages that are touched for one ring at most: a table full of frames of 64 KiB, or whatever a guest makes up.
+/// Pages that are touched for one ring at most: a table full of frames of 64 KiB, or any contents a guest
+/// chooses.
 const TOUCHED_PAGES_MAX: u32 = 4096;
 /// The smallest page, in bytes.
 const PAGE_BYTES: u32 = 4096;
-/// What is touched of a buffer at most, in bytes: it is large enough for any frame.
+/// Bytes touched of one buffer at most: enough for any frame.
 const TOUCHED_BYTES_MAX: u32 = 64 * 1024;
 
 /// One descriptor, read once (virtio 1.2, 2.7.5).
@@ -24,7 +25,7 @@ pub struct Descriptor {
     pub len: u32,
     /// `DESC_*`.
     pub flags: u16,
-    /// Where the chain goes on, if `DESC_NEXT` is set.
+    /// The next descriptor of the chain, if `DESC_NEXT` is set.
     pub next: u16,
 }
 
@@ -66,7 +67,7 @@ pub struct RingAddresses {
     pub used: u64,
 }
 
-/// Has pages of a guest mapped, so many and no more.
+/// Maps pages of a guest, up to a limit.
 struct Touch<'a> {
     map: &'a MemoryMap,
     hint: u16,
@@ -92,7 +93,7 @@ impl Touch<'_> {
         self.pages_left = self.pages_left.saturating_sub(segment.len.div_ceil(PAGE_BYTES));
     }
 
-    /// The buffer whose descriptor is at `addr`.
+    /// The buffer of the descriptor at `addr`.
     fn buffer_of(&mut self, addr: u64) {
         let mut bytes = [0; Descriptor::BYTES as usize];
         let place = self.map.translate_whole(addr, Descriptor::BYTES, &mut self.hint);
@@ -152,8 +153,9 @@ impl RingMemory {
         usize::from(position & (self.entries - 1))
     }
 
-    /// Has the ring's pages mapped, and those of the buffers that its table names in `map`, which is its own. Whoever begins to use a
-    /// ring under way need not wait for them then. Nothing that is read here is used, and whatever is there, it ends soon.
+    /// Maps the ring's pages, and those of the buffers that its table names in `map`, which is its own. A
+    /// thread that begins to use a ring under way does not wait for page faults then. Values read here are
+    /// not used. The work is bounded for any contents.
     pub fn touch(&self, map: &MemoryMap) {
         let last = self.entries - 1;
         [0, last].into_iter().for_each(|entry| _ = (self.available_entry(entry), self.used_entry(entry)));

@@ -1,13 +1,14 @@
-/// Within this time after a second signal comes what it was worth.
+/// Packets within this time after a second signal count as its result.
 const ANSWER_NS: u64 = 400_000;
-/// Trust is a number up to this; without any, one in so many second signals is tried.
+/// Trust is a number up to this; without any, one second signal in [`TRIAL`] is tried.
 const TRUST_MAX: u8 = 4;
 const TRIAL: u8 = 16;
 
 /// Whether guests that have not reacted to a signal are signalled once more: as long as that has been paying lately.
 ///
-/// Some guests go to sleep over a signal that comes while they do so, and sleep until their next timer. To them the second one
-/// is worth milliseconds, and what they were to do follows at once. To those that are slow to react it is one interrupt more.
+/// Some guests lose a signal that comes while they go to sleep, and sleep until their next timer. The second
+/// signal saves them milliseconds, and their packets follow at once. For guests that are slow to react it is
+/// one interrupt more.
 ///
 /// Time is a number of ns of any clock that does not go back.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ impl Default for SignalRetry {
 }
 
 impl SignalRetry {
-    /// A guest has not reacted; whether it is to be signalled again.
+    /// A guest has not reacted. Returns whether to signal it again.
     pub fn is_worth_it(&mut self, now_ns: u64) -> bool {
         self.settle(false);
         if self.trust == 0 {
@@ -47,7 +48,7 @@ impl SignalRetry {
         }
     }
 
-    /// Enters what the last second signal was worth, if there is one.
+    /// Learns from the last second signal, if there was one.
     fn settle(&mut self, has_paid: bool) {
         if self.sent_ns.take().is_some() {
             self.trust = if has_paid { TRUST_MAX.min(self.trust + 2) } else { self.trust.saturating_sub(1) };

@@ -1,5 +1,5 @@
-//! Every interleaving of two sides that publish, ask to be woken and go to sleep, one memory access a step: nobody sleeps
-//! over work. What the processor's store buffers add to this is in `tests/threads.rs`.
+//! Every interleaving of two sides that publish, ask to be woken and go to sleep, one memory access a step:
+//! neither sleeps over work. `tests/threads.rs` adds the processor's store buffers.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ enum Sleeper {
 /// The loop that the engine and guests run, cut into its memory accesses.
 trait Loop {
     fn suppress(&mut self);
-    /// Takes what there is; how many.
+    /// Takes all available entries and returns their number.
     fn work(&mut self) -> u16;
     fn ask(&mut self);
     fn recheck(&mut self) -> bool;

@@ -1,5 +1,5 @@
 //! The code of `lasthop-exchange`, run on loom's primitives instead of the standard library's.
-#![allow(dead_code)] // what the models do not use
+#![allow(dead_code)] // items that the models do not use
 
 #[path = "../../src/combining_lock.rs"]
 mod combining_lock;

@@ -1,10 +1,10 @@
-//! Every order of two or three workers, and of what each sees of the others' stores.
+//! Tries every order of two or three workers, and every visible order of their stores.
 
 use lasthop_exchange_model::{Bounded, CombiningGuard, CombiningLock, SleepFlag, full_fence, records};
 use loom::sync::Arc;
 use loom::thread;
 
-/// Serves what was left and what is due, as long as there is some.
+/// Serves queued entries and finished pieces until none is left.
 fn serve(lock: &CombiningLock<Vec<u32>, u32>, first: Option<CombiningGuard<'_, Vec<u32>, u32>>) {
     let mut next = first;
     while let Some(mut guard) = next {
@@ -15,7 +15,7 @@ fn serve(lock: &CombiningLock<Vec<u32>, u32>, first: Option<CombiningGuard<'_, V
     }
 }
 
-/// A worker with two packets: it serves what others left, then its own, or leaves its own.
+/// A worker with two packets. It serves queued packets, then its own; or it queues its own.
 fn deliver(lock: &CombiningLock<Vec<u32>, u32>, packets: [u32; 2]) {
     for packet in packets {
         match lock.try_lock() {
@@ -49,7 +49,7 @@ fn whatever_is_left_is_served_in_each_workers_order() {
     });
 }
 
-/// What stands under the guard for leases: who reserved, in order, and how many are published.
+/// State under the lock for leases: the order of reservations, and the published ones.
 #[derive(Default)]
 struct Order {
     begun: std::collections::VecDeque<u8>,

@@ -1,4 +1,4 @@
-//! A flow table that knows the traffic's receivers by their addresses, behind masks of somebody else's making.
+//! A flow table that finds receivers by their addresses, behind masks of other flows.
 
 use std::collections::BTreeSet;
 

@@ -15,7 +15,7 @@ const IPV4_BYTES: u16 = 20;
 const IPV6_BYTES: u16 = 40;
 const TCP_BYTES: u16 = 32;
 
-/// A frame and what its sender left to be done.
+/// A frame and its offload metadata.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// From the Ethernet header on.

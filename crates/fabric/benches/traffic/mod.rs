@@ -1,4 +1,5 @@
-//! Traffic between simulated guests, in batches whose making and clearing away can be kept out of a measurement.
+//! Traffic between simulated guests, in batches. Making and clearing batches can be kept out of a
+//! measurement.
 //!
 //! ```text
 //!   queue()  the sender's guest     chains that were laid out once are made available
@@ -39,7 +40,7 @@ const TABLE_BYTES: u32 = 4096;
 /// Time between two visits.
 const VISIT_NS: u64 = 2_000;
 
-/// What decides.
+/// The module of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decider {
     /// The learning bridge; it knows every receiver's address.
@@ -71,14 +72,14 @@ pub enum Layout {
     Indirect,
 }
 
-/// Who sends what to whom.
+/// Senders, receivers and frames of a scenario.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What decides.
+    /// The module.
     pub decider: Decider,
     /// Guests besides the sender, on ports 2 and up.
     pub receivers: u16,
-    /// What the receivers negotiated. The sender negotiated everything.
+    /// Features of the receivers. The sender negotiated all.
     pub capabilities: Capabilities,
     /// Bytes of each of their buffers.
     pub rx_buffer_bytes: u32,
@@ -167,7 +168,7 @@ impl Traffic {
         self.fabric.visit(RingId { port: SENDER, queue: 0 }, self.now_ns)
     }
 
-    /// The guests take back what is theirs; every frame went where it should.
+    /// The guests take back their buffers; every frame went to its receiver.
     pub fn clear(&mut self) {
         let mut completed = 0;
         while self.sender.tx.take_used().unwrap().is_some() {

@@ -1,4 +1,4 @@
-//! Destinations that do not exist: what a visit does up to delivering, and not that.
+//! Destinations that do not exist: measures a visit without delivery.
 
 use lasthop_verdict::{Batch, Module, PortId, PortSettings, Verdicts};
 

@@ -1,4 +1,4 @@
-//! The visits whose instructions are counted (`tools/instructions`) and timed (`benches/visit.rs`).
+//! The visits of `tools/instructions` (counted) and `benches/visit.rs` (timed).
 
 use lasthop_fabric::Capabilities;
 
@@ -10,7 +10,7 @@ const BATCH: usize = 32;
 /// Largest TCP frames that a visit takes: 256 KiB.
 const LARGE: usize = 4;
 
-/// A name and what it stands for.
+/// A name and its plan.
 pub type Scenario = (&'static str, fn() -> Plan);
 
 /// Every scenario. The names stand in `bench/instructions.tsv`.

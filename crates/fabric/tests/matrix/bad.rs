@@ -1,6 +1,6 @@
-//! Senders that say what is not so. Their frames are dropped for a named reason, or arrive in a way that cannot hurt: with
-//! no metadata that the receiver did not negotiate or that is not true of the frame, and with nothing changed that the
-//! switch decides by.
+//! Senders with false metadata. Their frames are dropped for a named reason, or arrive harmlessly: without
+//! metadata that the receiver did not negotiate or that is not true of the frame, and with all bytes that the
+//! switch decided on unchanged.
 
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use lasthop_verdict::DropReason::{self, BadCsum, BadGso};
@@ -31,7 +31,7 @@ fn request() -> Sent {
 /// Headers and frames that two receivers got.
 type Both = [Vec<Received>; 2];
 
-/// What becomes of a frame with this header at two receivers: one takes everything, the other nothing.
+/// The result of a frame with this header at two receivers: one takes everything, the other nothing.
 fn fate(header: VnetHeader, frame: &[u8]) -> Result<Both, DropReason> {
     let (received, drops) = both_fates(header, frame);
     match drops[..] {
@@ -203,7 +203,8 @@ fn metadata_that_means_nothing_is_not_passed_on() {
     assert_eq!(all, [(partial.header(), partial.frame())]);
 }
 
-/// A sender that negotiated nothing asks for everything: what it says is checked all the same, so nothing is wrong with it.
+/// A sender that negotiated nothing uses everything: its metadata is checked all the same, and true metadata
+/// is accepted.
 #[test]
 fn what_was_not_negotiated_and_is_true_is_done() {
     let sets = Offloads::all();
@@ -216,7 +217,7 @@ fn what_was_not_negotiated_and_is_true_is_done() {
     }
 }
 
-/// More segments than are made in software: who takes the frame whole may have it.
+/// More segments than software makes: a receiver that takes the frame whole may have it.
 #[test]
 fn too_many_segments_are_not_made() {
     let of = |payload_bytes| {
@@ -290,7 +291,7 @@ fn places(frame: &[u8], kind: u8) -> Option<(usize, usize)> {
     }
 }
 
-/// Bytes of MAC addresses, tags, and the IP header's fixed part: what nobody may change on the way.
+/// Bytes of MAC addresses, tags, and the IP header's fixed part: these must not change on the way.
 fn decided_on(frame: &[u8]) -> &[u8] {
     let tags = frame[12..]
         .chunks(4)
@@ -306,7 +307,7 @@ fn decided_on(frame: &[u8]) -> &[u8] {
     &frame[..(ethertype + 2 + ip_bytes).min(frame.len())]
 }
 
-/// Of them, what segments have in common: all but the lengths, the identification and checksum of IPv4.
+/// The part of them that segments share: all but the lengths, the identification and checksum of IPv4.
 fn unsegmented(decided_on: &[u8]) -> Vec<u8> {
     let (end, is_v6) = (decided_on.len(), decided_on.len() % 4 == 2 && decided_on.len() >= 54);
     let mut bytes = decided_on.to_vec();

@@ -1,8 +1,9 @@
-//! Every guest with every other: whatever a sender and a receiver negotiated, the receiver gets the sender's bytes, cut and
-//! summed as far as it wants them to be, behind a virtio-net header that says so.
+//! Every guest with every other: for all negotiated features, the receiver gets the sender's bytes, segmented
+//! and summed as it needs, behind a virtio-net header that says so.
 //!
-//! The judge is an independent implementation: packets, their segments and their checksums are written by etherparse, the
-//! virtio-net headers by `header.rs`, and what arrives is compared byte by byte. Nothing of `lasthop-wire` is used.
+//! The judge is an independent implementation: etherparse writes packets, their segments and their checksums;
+//! `header.rs` writes virtio-net headers; received frames are compared byte by byte. Nothing of
+//! `lasthop-wire` is used.
 //!
 //! ```text
 //!   packet.rs   a packet in parts; its segments; its bytes, the checksum complete or partial

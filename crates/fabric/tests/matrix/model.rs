@@ -1,4 +1,4 @@
-//! What guests send and are to receive, by what they negotiated.
+//! Frames that guests send and have to receive, by negotiated features.
 
 use lasthop_fabric::Capabilities;
 
@@ -8,8 +8,8 @@ use crate::packet::{Checksum, Packet};
 /// Bytes of a frame that the switch looks at: a frame to be segmented has all its headers there.
 pub(crate) const LOOKED_AT_BYTES: usize = 128;
 
-/// What a guest lets its device do, or takes from it: CSUM, HOST_TSO4 and so on of a sender, GUEST_CSUM, GUEST_TSO4 and so
-/// on of a receiver.
+/// Offloads that a guest leaves to its device, or accepts from it: CSUM, HOST_TSO4 and so on of a sender,
+/// GUEST_CSUM, GUEST_TSO4 and so on of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Offloads {
     pub(crate) csum: bool,
@@ -55,7 +55,7 @@ impl Offloads {
 /// A frame as a receiver finds it.
 pub(crate) type Received = (VnetHeader, Vec<u8>);
 
-/// What a sender puts into its ring: a packet, and the largest payload of its segments if it is to be segmented.
+/// An entry of a sender's ring: a packet, and the largest payload of its segments if it needs segmentation.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) packet: Packet,
@@ -63,7 +63,7 @@ pub(crate) struct Sent {
     pub(crate) gso_size: Option<usize>,
 }
 
-/// What a guest sends to bring `packet` across in segments of at most `size` bytes.
+/// The entries by which a guest sends `packet` in segments of at most `size` bytes.
 pub(crate) fn sent(packet: &Packet, size: usize, sender: Offloads) -> Vec<Sent> {
     let offloadable = packet.ip.is_some() && !packet.is_fragment();
     let checksum = if sender.csum && offloadable { Checksum::Partial } else { Checksum::Complete };

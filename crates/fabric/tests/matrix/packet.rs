@@ -53,7 +53,7 @@ impl Packet {
         if self.tcp().is_some() { 16 } else { 6 }
     }
 
-    /// The packets of at most `size` bytes of payload that it is to be cut into.
+    /// Its segments of at most `size` bytes of payload.
     pub(crate) fn cut(&self, size: usize) -> Vec<Self> {
         let count = self.payload.len().div_ceil(size);
         let part = |(index, payload): (usize, &[u8])| {

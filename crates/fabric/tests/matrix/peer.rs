@@ -1,4 +1,4 @@
-//! Guests whose chains and buffers have any layout.
+//! Guests with any layout of chains and buffers.
 
 use std::sync::Arc;
 

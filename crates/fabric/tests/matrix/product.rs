@@ -41,7 +41,7 @@ impl Switch {
         Self { fabric, receivers, senders }
     }
 
-    /// Sends `item` from `sender`, and looks at what every receiver got.
+    /// Sends `item` from `sender`, and checks the frames of every receiver.
     fn exchange(&mut self, item: &Prepared<'_>, sender: usize, layout: &Layout) {
         self.senders[sender].send(&mut self.fabric, item.header, &item.frame, layout);
         for (takes, receiver) in &mut self.receivers {
@@ -68,7 +68,7 @@ impl Switch {
     }
 }
 
-/// What a receiver's features come down to, for one frame: whether it has to be segmented, and summed up.
+/// The effect of a receiver's features on one frame: whether it has to be segmented, and completed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Outcome(bool, bool);
 
@@ -78,7 +78,7 @@ impl Outcome {
     }
 }
 
-/// A frame to be sent, and what receivers are to find; written once, since etherparse takes its time in debug builds.
+/// A frame to be sent, and the expected frames. They are made once, since etherparse is slow in debug builds.
 struct Prepared<'a> {
     name: &'a str,
     sent: Sent,
@@ -96,7 +96,7 @@ impl<'a> Prepared<'a> {
         Self { name, header: sent.header(), frame: sent.frame(), sent, expected }
     }
 
-    /// The frames of all senders. What a sender negotiated shows in nothing but its frames, so equal ones are sent once.
+    /// The frames of all senders. A sender's features only show in its frames, so equal ones are sent once.
     fn all(sample: &'a Sample) -> impl Iterator<Item = Self> {
         let mut different = Vec::new();
         let of_all = Offloads::all().into_iter().map(|sender| sent(&sample.packet, sample.size, sender));
@@ -177,7 +177,7 @@ framings! {
     to_legacy_receivers_with_indirect_buffers: false, 10, true;
 }
 
-/// Whoever asks for the impossible gets the same drop, whether a receiver would take it whole or not.
+/// An impossible request gets the same drop, whether or not a receiver would take the frame whole.
 #[test]
 fn what_cannot_be_segmented_is_dropped_for_all() {
     let framing = Framing { mergeable: true, header_bytes: 12, indirect: false };

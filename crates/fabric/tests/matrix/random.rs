@@ -167,7 +167,7 @@ proptest! {
         buffers.iter().for_each(|(len, layout)| receiver.post(*len, layout));
         let (mut refused, mut late) = (0, late.into_iter());
         for item in sent(&packet, size, sender_offloads) {
-            // What a sender says of its headers' length is a hint, and may be anything.
+            // The header length in a sender's metadata is a hint, and may be any value.
             let header = VnetHeader { hdr_len: lie, ..item.header() };
             sender.send(&mut fabric, header, &item.frame(), &layout);
             let mut received = Vec::new();

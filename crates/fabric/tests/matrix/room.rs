@@ -10,8 +10,8 @@ use crate::peer::{Layout, Peer};
 use crate::samples::samples;
 use crate::support::{assert_conserved, flooding_fabric};
 
-/// Sends 64 KiB of each kind to a receiver that takes everything, into `count` buffers of `buffer_bytes` each, as many as
-/// it posts; what it got, and what it was to get, cut or whole.
+/// Sends 64 KiB of each kind to a receiver that takes everything, into `count` posted buffers of
+/// `buffer_bytes` each. Returns the received frames, and the expected ones, cut or whole.
 fn send_to(mergeable: bool, buffer_bytes: usize, count: u32) -> Vec<[Vec<Received>; 3]> {
     let sets = Offloads::all();
     let (none, everything) = (sets[0], sets[sets.len() - 1]);

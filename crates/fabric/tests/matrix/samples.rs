@@ -118,7 +118,8 @@ pub(crate) fn samples() -> Vec<Sample> {
     ]
 }
 
-/// Packets that are whole and right, but not to be segmented: what a sender that asks for it gets is a drop.
+/// Packets that are whole and valid, but cannot be segmented: a sender that asks for segmentation gets a
+/// drop.
 pub(crate) fn not_to_be_segmented() -> Vec<Sample> {
     let fragment = |offset, more| {
         let offset = IpFragOffset::try_new(offset).unwrap();

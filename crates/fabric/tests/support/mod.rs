@@ -69,7 +69,7 @@ pub struct TestGuest {
 }
 
 impl TestGuest {
-    /// Adds a port with a running guest whose rings have `entries`; receive buffers are posted by `post`.
+    /// Adds a port with a running guest. Its rings have `entries`; `post` posts receive buffers.
     pub fn attach(
         fabric: &mut Fabric,
         port: u16,
@@ -105,7 +105,7 @@ impl TestGuest {
         Self { port, queue, base, tx, rx, rx_buffer_bytes, rx_buffers, capabilities, entries, free_tx, map }
     }
 
-    /// The switch's side of virtqueue `index % 2` of the pair, to go on at `position`.
+    /// The switch's side of virtqueue `index % 2` of the pair, which continues at `position`.
     pub fn device_ring(&self, index: u16, position: u16) -> DeviceRing {
         DeviceRing::new(self.ring_memory(index), position, true)
     }
@@ -186,7 +186,7 @@ impl TestGuest {
         self.queue_cut(frame, offload, &[])
     }
 
-    /// Writes over the start of every transmit buffer, whoever has it.
+    /// Writes over the start of every transmit buffer, at any owner.
     pub fn overwrite(&self, bytes: &[u8]) {
         for buffer in 0..u64::from(TX_BUFFERS_COUNT) {
             self.write(self.base + TX_BUFFERS + buffer * TX_BUFFER_BYTES, bytes);
@@ -289,7 +289,7 @@ pub fn flooding_fabric(ports: u16) -> Fabric {
     Fabric::new(Arc::new(Everywhere((1..=ports).map(PortId).collect()))).unwrap()
 }
 
-/// A sender at port 1 and a receiver at port 2 with so many receive buffers.
+/// A sender at port 1 and a receiver at port 2 with `rx_entries` receive buffers.
 pub fn flooding_pair(rx_entries: u32) -> (Fabric, TestGuest, TestGuest) {
     let mut fabric = flooding_fabric(2);
     let sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);

@@ -15,7 +15,7 @@ pub fn tagged(frame: &[u8], offload: Offload, tci: u16) -> (Vec<u8>, Offload) {
     (bytes, Offload { csum_start, hdr_len, ..offload })
 }
 
-/// What was received, without the tag that it has to have.
+/// The received frame without the tag that it must have.
 pub fn untagged(received: &Received, tci: u16) -> Received {
     let Received { mut offload, num_buffers, mut frame } = received.clone();
     let [high, low] = tci.to_be_bytes();

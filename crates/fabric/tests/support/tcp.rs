@@ -9,7 +9,7 @@ use crate::support::{Received, everything};
 
 const L2: usize = 14;
 
-/// A TCP frame whose checksum is left to be completed, as Linux sends it.
+/// A TCP frame with a partial checksum, as Linux sends it.
 pub fn tcp_frame(v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
     let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let builder =
@@ -23,7 +23,7 @@ pub fn tcp_frame(v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
     (frame, csum_start)
 }
 
-/// The folded sum of the pseudo header: what stands in the checksum field of a frame with NEEDS_CSUM.
+/// The folded sum of the pseudo header: the value of the checksum field of a frame with NEEDS_CSUM.
 fn partial_checksum(frame: &[u8], csum_start: usize) -> u16 {
     let addresses = if frame[12] == 0x86 { &frame[L2 + 8..L2 + 40] } else { &frame[L2 + 12..L2 + 20] };
     let len = (frame.len() - csum_start) as u32;
@@ -36,7 +36,7 @@ fn partial_checksum(frame: &[u8], csum_start: usize) -> u16 {
     sum as u16
 }
 
-/// Sequence number and payload of a frame whose checksum the judge finds right, or completes as the receiver would.
+/// Sequence number and payload of a frame. Its checksum is right, or is completed here as the receiver would.
 pub fn judge(received: &Received) -> (u32, Vec<u8>) {
     let mut frame = received.frame.clone();
     if received.offload.needs_csum() {
@@ -67,7 +67,7 @@ pub fn judge(received: &Received) -> (u32, Vec<u8>) {
     (tcp.sequence_number(), tcp.payload().to_vec())
 }
 
-/// What a receiver may have negotiated.
+/// Any features of a receiver.
 pub fn capabilities() -> impl Strategy<Value = Capabilities> {
     (any::<[bool; 5]>()).prop_map(|[mergeable, csum, tso4, tso6, ecn]| Capabilities {
         mergeable,

@@ -43,7 +43,7 @@ fn send(guest: &mut TestGuest, count: u8) {
     }
 }
 
-/// Numbers and senders of what has arrived.
+/// Numbers and senders of the received frames.
 fn arrived(receiver: &mut TestGuest) -> Vec<(u8, u8)> {
     std::iter::from_fn(|| receiver.receive())
         .map(|received| (received.frame[11], received.frame[5]))

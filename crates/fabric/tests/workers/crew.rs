@@ -59,7 +59,7 @@ pub(crate) struct Setup {
     pub(crate) guests: Vec<(u16, bool, bool, bool, u8)>,
 }
 
-/// What the guest of a port negotiated.
+/// The features of a port's guest.
 fn capabilities(setup: &Setup, port: PortId) -> Capabilities {
     let (_, mergeable, csum, tso, _) = setup.guests[port.index() - 1];
     Capabilities {
@@ -80,10 +80,10 @@ enum Visit {
     Copied(usize),
 }
 
-/// One queue pair: its guest's side, its home, and where its rings would go on if they are stopped.
+/// One queue pair: its guest's side, its home, and the positions at which its stopped rings would continue.
 struct Pair {
     guest: TestGuest,
-    /// What a successor finds.
+    /// The memory that a successor finds.
     kept: Arc<Mapping>,
     home: usize,
     next_number: u32,
@@ -111,7 +111,7 @@ pub(crate) struct ModelSwitch {
     rests: u32,
     /// A receive queue opened while packets waited: those of a flow may belong into another queue than they wait for.
     is_mixed: bool,
-    /// What was taken in and delivered by those who came to rest before they died.
+    /// Packets taken in and delivered by workers that quiesced before they died.
     past: (u64, u64),
     /// `None`: at work further down the stack.
     workers: Vec<Option<Fabric>>,
@@ -172,7 +172,7 @@ impl ModelSwitch {
         crew
     }
 
-    /// New workers, who know the ports and no ring.
+    /// New workers that know the ports and no ring.
     fn hire(&mut self) {
         let module: Arc<dyn Module> = Arc::new(ByLastByte(self.setup.guests.len() as u16));
         let mut fabrics = Fabric::for_workers(&module, self.setup.workers).unwrap();
@@ -209,7 +209,7 @@ impl ModelSwitch {
         self.succeed();
     }
 
-    /// All come to rest. Then they go on, or others do, and nothing is lost but what was done in part.
+    /// All quiesce. Then they continue, or others do; only partly done packets are lost.
     fn rest(&mut self, how: u16) {
         if self.workers.iter().any(Option::is_none) {
             return; // those are on the stack
@@ -285,7 +285,7 @@ impl ModelSwitch {
                 let ring = self.pairs[pair].guest.tx_ring();
                 let worker = usize::from(how) % self.workers.len();
                 self.on(worker, |fabric, _| fabric.drain(ring));
-                // To look at a ring changes nothing, whoever does it.
+                // Looking at a ring changes nothing, at any worker.
                 self.on(worker, |fabric, _| fabric.ring_progress(ring.port, 2 * ring.queue + how % 2));
             }
             27 => self.receive(pair),
@@ -361,7 +361,7 @@ impl ModelSwitch {
         }
     }
 
-    /// A worker serves a ring and loses its core amid it; others go on meanwhile.
+    /// A worker loses its core while it serves a ring; others continue meanwhile.
     fn lose_core(&mut self, pair: usize, how: u16) {
         let worker = usize::from(how) % self.workers.len();
         let ring = self.pairs[pair].guest.tx_ring();
@@ -482,8 +482,8 @@ impl ModelSwitch {
         }
     }
 
-    /// What a capture saw is what was counted: every frame that came in, every drop on both sides, every delivery (of a
-    /// segmented frame one).
+    /// The events of a capture equal the counters: every frame that came in, every drop on both sides, every
+    /// delivery (one for a segmented frame).
     fn check_taps(&mut self) {
         self.read_taps();
         let sights = |port: &PortId, outbound, dropped| {
@@ -503,7 +503,7 @@ impl ModelSwitch {
         assert_eq!(done.0, done.1, "every frame that was delivered was seen going out, once");
     }
 
-    /// Everybody finishes what was begun, by what they look after themselves: nothing stays behind.
+    /// All workers finish their work by their own follow-ups: nothing stays behind.
     pub(crate) fn settle(&mut self) {
         (0..self.workers.len()).for_each(|worker| self.end_visit(worker));
         self.check();
@@ -541,7 +541,7 @@ impl ModelSwitch {
         }
         self.check();
         if self.deaths > 0 {
-            return; // what the dead counted is not known
+            return; // the counters of the dead workers are not known
         }
         if self.rests == 0 {
             self.check_taps();

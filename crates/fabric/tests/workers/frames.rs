@@ -1,4 +1,4 @@
-//! Frames that carry who sent them, their number, and a payload that follows from it.
+//! Frames that carry their sender, their number, and a payload that follows from it.
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use lasthop_wire::Offload;
@@ -13,7 +13,7 @@ fn payload_byte(position: u32) -> u8 {
     (position ^ position >> 8 ^ position >> 16).wrapping_mul(31) as u8
 }
 
-/// A TCP frame with a partial checksum, as Linux sends it; `to` 0xff is everybody.
+/// A TCP frame with a partial checksum, as Linux sends it; `to` 0xff is broadcast.
 pub(crate) fn frame(to: u8, from: [u8; 2], number: u32, payload_len: usize, gso: bool) -> (Vec<u8>, Offload) {
     let position = number << 16;
     let payload: Vec<u8> = (0..payload_len as u32).map(|at| payload_byte(position + at)).collect();

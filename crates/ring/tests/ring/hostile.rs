@@ -1,4 +1,4 @@
-//! Whatever the other side writes into a ring ends in a value or a typed error.
+//! Any contents of a ring yield a value or a typed error.
 
 use crate::fixture::{
     BUFFERS_AT, GUEST_ADDR, MEMORY_BYTES, USED_AT, USER_ADDR, addresses, map, pair, region,
@@ -35,7 +35,7 @@ fn put_in_table(map: &MemoryMap, index: u64, descriptor: Descriptor) {
     put(map, TABLE - GUEST_ADDR + 16 * index, &bytes);
 }
 
-/// What walking chain 0 gives, with the number of buffers seen, for a table of these first descriptors.
+/// The result of walking chain 0, with the number of buffers seen, for a table of these first descriptors.
 fn walk_of(
     map: &MemoryMap,
     descriptors: &[Descriptor],

@@ -31,7 +31,8 @@ impl World {
         Self { map, log: Arc::new(Mapping::anonymous(4096).unwrap()), driver, sent: 0, returned: Vec::new() }
     }
 
-    /// The next device, whose ring begins at the used index as the front end sees it; what it finds is given back.
+    /// The next device. Its ring begins at the used index that the front end sees; it returns the chains that
+    /// it finds.
     fn device(&mut self) -> DeviceRing {
         let memory = || RingMemory::new(&self.map, u32::from(ENTRIES), addresses()).unwrap();
         let log = InflightLog::within(&self.log, 0, ENTRIES).unwrap();
@@ -45,7 +46,7 @@ impl World {
         ring
     }
 
-    /// The driver sends what there is room for, and takes what came back.
+    /// The driver fills the free entries, and takes completed chains.
     fn drive(&mut self) {
         while let Some(used) = self.driver.take_used().expect("each chain comes back once") {
             self.returned.push(used.token);
@@ -107,7 +108,7 @@ fn dies_before(stores: u64) -> bool {
 #[test]
 fn each_chain_comes_back_once_wherever_devices_die() {
     if !cfg!(debug_assertions) {
-        return; // nobody dies there
+        return; // no death there
     }
     let died = (0..STORES_MAX).filter(|stores| dies_before(*stores)).count();
     assert!(died > 100, "only {died} of them died");

@@ -1,5 +1,5 @@
-//! Both sides of a ring against a model of queues: whatever is added comes out once, whole, in order; whatever is
-//! completed comes back once, with its length.
+//! Both sides of a ring against a model of queues: added chains come out once, whole, in order; completed
+//! ones come back once, with their length.
 
 use std::collections::VecDeque;
 

@@ -12,7 +12,7 @@ const CHAINS: u32 = if cfg!(miri) { 40 } else { 200_000 };
 /// Fails instead of hanging for ever; no bound on speed.
 const HANG: Duration = Duration::from_secs(120);
 
-/// An eventfd: signals that nobody waited for yet are one.
+/// An eventfd: several unread signals count as one.
 fn bell() -> (SyncSender<()>, Receiver<()>) {
     sync_channel(1)
 }
