@@ -52,25 +52,6 @@ impl Drops {
     }
 }
 
-/// Packets that were put into the receive rings of one port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Delivered {
-    pub(crate) packets: u64,
-    pub(crate) bytes: u64,
-    pub(crate) gso_packets: u64,
-    pub(crate) csum_completed: u64,
-}
-
-impl Delivered {
-    #[inline]
-    pub(crate) fn add(&mut self, more: &Self) {
-        self.packets += more.packets;
-        self.bytes += more.bytes;
-        self.gso_packets += more.gso_packets;
-        self.csum_completed += more.csum_completed;
-    }
-}
-
 /// Counters of a worker's hand-overs to others. All but wake-ups are counted once a batch at most, on paths
 /// that a single worker never takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,9 +2,8 @@ use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment, copy, copy_and_
 use lasthop_verdict::Header;
 use lasthop_wire::{Offload, Sum};
 
-use crate::receiver::Copy;
-use crate::sender::Source;
-use crate::side_table::SegmentBuffer;
+use crate::reference::{PacketCopy, PacketRef};
+use crate::tx::side_table::{Chains, SegmentBuffer};
 
 /// A frame to be delivered: its header image, and the rest in the sender's memory.
 ///
@@ -30,7 +29,7 @@ pub(crate) struct Frame<'a> {
 /// memory, as far as that is there. Returns how many there are.
 pub(crate) fn gather(
     source: Option<&Source<'_>>,
-    copy: &Copy<'_>,
+    copy: &PacketCopy<'_>,
     out: &mut [u8],
     buffer: &mut SegmentBuffer,
 ) -> usize {
@@ -98,5 +97,54 @@ impl<'a> Frame<'a> {
             }
         };
         if copied == len { Ok(()) } else { Err(StaleSegment) }
+    }
+}
+
+/// Where the packets of one transmit ring lie.
+pub(crate) struct Source<'a> {
+    pub(crate) map: &'a MemoryMap,
+    pub(crate) chains: &'a Chains,
+    pub(crate) vnet_bytes: usize,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn map(&self) -> &'a MemoryMap {
+        self.map
+    }
+
+    /// Bytes of the virtio-net header in front of each frame.
+    pub(crate) fn vnet_bytes(&self) -> usize {
+        self.vnet_bytes
+    }
+
+    /// Where a packet's bytes lie, unless its slot is gone.
+    pub(crate) fn segments<'b>(
+        &self,
+        packet: PacketRef,
+        buffer: &'b mut SegmentBuffer,
+    ) -> Option<&'b [Segment]> {
+        self.chains.segments(packet.head, packet.epoch, buffer)
+    }
+
+    /// Where a frame lies that is in one piece, unless its slot is gone.
+    #[inline]
+    pub(crate) fn only_segment(&self, packet: PacketRef) -> Option<Segment> {
+        self.chains.only_segment(packet.head, packet.epoch)
+    }
+
+    /// The frame behind a reference, unless its slot is gone.
+    #[inline]
+    pub(crate) fn frame<'b>(
+        &self,
+        packet: PacketRef,
+        header: &'b Header,
+        truncate_len_bytes: u32,
+        buffer: &'b mut SegmentBuffer,
+    ) -> Option<Frame<'b>>
+    where
+        'a: 'b,
+    {
+        let segments = self.chains.segments(packet.head, packet.epoch, buffer)?;
+        Some(Frame::new(self.map, segments, self.vnet_bytes, header, truncate_len_bytes))
     }
 }

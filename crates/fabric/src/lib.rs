@@ -29,46 +29,31 @@
 
 mod board;
 pub mod bounds;
-mod chain;
-mod cost;
+mod capture;
 mod counters;
-mod deliver;
 mod destinations;
-mod drr;
-mod express;
 mod frame;
-mod injected;
-mod internal;
-mod lease;
 mod lifecycle;
 mod meter;
-mod offload;
 mod port_link;
-mod postpone;
 mod progress;
-mod receive_ring;
-mod receiver;
 mod reference;
-mod reservation;
-mod sender;
-mod service;
-mod side_table;
+mod rx;
+mod takeover;
 mod tally;
-mod tap;
-mod tx_queue;
+mod tx;
 mod upcall;
-mod upcall_line;
 
+pub use capture::tap::{CapturedFrame, Direction, Tap, TapClock, TapReader, Watch, tap};
 pub use counters::{Drops, HandoffCounters, PortCounters};
-pub use drr::{ActiveRing, DrrScheduler, Visited};
-pub use internal::InjectError;
 pub use lifecycle::{RingPart, RingState, Stopping};
 pub use meter::Meter;
 pub use progress::RingProgress;
 pub use tally::{RX_DROPS, TX_DROPS};
-pub use tap::{CapturedFrame, Direction, Tap, TapClock, TapReader, Watch, tap};
+pub use tx::drr::{ActiveRing, DrrScheduler, Visited};
+pub use tx::internal::InjectError;
+pub use upcall::line::UpcallLine;
 pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
-pub use upcall_line::UpcallLine;
 
 use std::sync::Arc;
 
@@ -77,15 +62,15 @@ use lasthop_guestmem::Segment;
 use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, DropReason, Module, Output, PortId, Verdicts};
 
 use board::Board;
-use deliver::Scratch;
 use destinations::Destinations;
-use internal::InternalPort;
 use meter::Metering;
-use receiver::{Copy, Receivers};
-use reference::{Attempt, Return};
-use sender::{Fetched, Senders};
-use service::{Service, Tools};
-use side_table::SegmentBuffer;
+use reference::{Attempt, PacketCopy, Return};
+use rx::receiver::Receivers;
+use rx::service::{Scratch, Service, Tools};
+use tx::internal::InternalPort;
+use tx::sender::Fetched;
+use tx::senders::Senders;
+use tx::side_table::SegmentBuffer;
 use upcall::Upcalls;
 
 /// The features that a port's guest negotiated, as far as they concern packets.
@@ -281,10 +266,10 @@ impl Fabric {
         while let Some(list) = self.destinations.next() {
             let mut at = Some(list.first);
             while at.is_some() {
-                let mut copies = ArrayVec::<Copy<'_>, BATCH_PACKETS_MAX>::new();
+                let mut copies = ArrayVec::<PacketCopy<'_>, BATCH_PACKETS_MAX>::new();
                 while let Some(index) = at.filter(|_| !copies.is_full()) {
                     let output = self.verdicts.outputs()[index];
-                    copies.push(Copy {
+                    copies.push(PacketCopy {
                         packet: self.fetched.packets[usize::from(output.packet)],
                         header: &self.fetched.headers[usize::from(output.image)],
                         truncate_len_bytes: output.truncate_len_bytes,
@@ -318,8 +303,9 @@ impl Fabric {
     #[inline]
     fn forward_all(&mut self, port: PortId, now_ns: u64) {
         let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
-        let copy = |(image, (&packet, header))| Copy { packet, header, truncate_len_bytes: u32::MAX, image };
-        let mut copies = ArrayVec::<Copy<'_>, BATCH_PACKETS_MAX>::new();
+        let copy =
+            |(image, (&packet, header))| PacketCopy { packet, header, truncate_len_bytes: u32::MAX, image };
+        let mut copies = ArrayVec::<PacketCopy<'_>, BATCH_PACKETS_MAX>::new();
         copies.extend((0..).zip(packets).map(copy)); // in place: `collect` would move all its room
         self.receivers.accept(port, &copies, &mut tools!(self), now_ns);
     }

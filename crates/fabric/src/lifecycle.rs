@@ -18,11 +18,11 @@ use lasthop_verdict::{DropReason, Module, PortId};
 
 use crate::bounds::WORKERS_MAX;
 use crate::meter::Metering;
-use crate::receive_ring::ReceiveRing;
-use crate::receiver::Receiver;
-use crate::sender::Sender;
-use crate::side_table::Chains;
-use crate::tx_queue::TxQueue;
+use crate::rx::receive_ring::ReceiveRing;
+use crate::rx::receiver::Receiver;
+use crate::tx::sender::Sender;
+use crate::tx::side_table::Chains;
+use crate::tx::tx_queue::TxQueue;
 use crate::{Board, Capabilities, Fabric, InternalPort, PortCounters, RingId, Segment, Tools, tools};
 
 /// A port's ring as seen from outside.

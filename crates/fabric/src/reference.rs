@@ -1,8 +1,7 @@
 use lasthop_verdict::{DropReason, Header, PortId};
 
 use crate::RingId;
-use crate::counters::Delivered;
-use crate::receiver::Copy;
+use crate::bounds::WAITING_NS_MAX;
 
 /// A packet that is still in its sender's memory. It is valid as long as the sender's slot says so: no count is kept
 /// here, the slot's pending count is changed by its home worker only.
@@ -42,9 +41,9 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// The copy that waits.
-    pub(crate) fn copy(&self) -> Copy<'_> {
+    pub(crate) fn copy(&self) -> PacketCopy<'_> {
         let Self { packet, ref header, truncate_len_bytes, .. } = *self;
-        Copy { packet, header, truncate_len_bytes, image: 0 }
+        PacketCopy { packet, header, truncate_len_bytes, image: 0 }
     }
 }
 
@@ -87,5 +86,47 @@ impl Attempt {
 
     pub(crate) fn to_none() -> Self {
         Self { outcome: Outcome::ToNone, delivered: 0 }
+    }
+}
+
+/// Packets that were put into the receive rings of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Delivered {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) gso_packets: u64,
+    pub(crate) csum_completed: u64,
+}
+
+impl Delivered {
+    #[inline]
+    pub(crate) fn add(&mut self, more: &Self) {
+        self.packets += more.packets;
+        self.bytes += more.bytes;
+        self.gso_packets += more.gso_packets;
+        self.csum_completed += more.csum_completed;
+    }
+}
+
+/// A copy of a packet on its way to a receiver.
+#[derive(Clone, Copy)]
+pub(crate) struct PacketCopy<'a> {
+    pub(crate) packet: PacketRef,
+    pub(crate) header: &'a Header,
+    pub(crate) truncate_len_bytes: u32,
+    /// Index of the header among the visit's.
+    pub(crate) image: u16,
+}
+
+impl PacketCopy<'_> {
+    pub(crate) fn waiting(&self, next_segment: u32, now_ns: u64) -> Waiting {
+        Waiting {
+            packet: self.packet,
+            header: *self.header,
+            truncate_len_bytes: self.truncate_len_bytes,
+            next_segment,
+            deadline_ns: now_ns + WAITING_NS_MAX,
+            delivered: Delivered::default(),
+        }
     }
 }

@@ -7,7 +7,7 @@ use lasthop_wire::hash::HASH_BYTES;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
-use crate::offload::read_offload;
+use crate::tx::offload::read_offload;
 
 /// A chain as it was taken.
 #[derive(Clone, Copy, Debug, Default)]

@@ -16,6 +16,8 @@
 //! frames are segmented. Each segment counts as a packet. An upcall counts as delivered to the port
 //! `internal`, so that sums are conserved.
 
+pub(crate) mod line;
+
 use std::collections::{TryReserveError, VecDeque};
 use std::fmt;
 use std::sync::Arc;
@@ -28,13 +30,11 @@ use lasthop_wire::{Metadata, Offload, Segmentation, Sum};
 
 use crate::Fabric;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX, UPCALL_READER_BYTES, UPCALL_RING_BYTES};
-use crate::counters::{Delivered, Drops};
-use crate::frame::gather;
-use crate::receiver::Copy;
-use crate::reference::{Attempt, Outcome};
-use crate::sender::Source;
-use crate::side_table::SegmentBuffer;
-use crate::upcall_line::UpcallLine;
+use crate::counters::Drops;
+use crate::frame::{Source, gather};
+use crate::reference::{Attempt, Delivered, Outcome, PacketCopy};
+use crate::tx::side_table::SegmentBuffer;
+use crate::upcall::line::UpcallLine;
 
 /// Bytes in front of a record's frame: the packet's metadata.
 const PREFIX_BYTES: usize = 28;
@@ -296,7 +296,7 @@ impl UpcallWriter {
     /// Hands a copy over; as many packets as it was cut into, of which `split` is told one by one, but of the first.
     fn take(
         &mut self,
-        (source, copy): (&Source<'_>, &Copy<'_>),
+        (source, copy): (&Source<'_>, &PacketCopy<'_>),
         record: UpcallRecord,
         now_ns: u64,
         split: impl Fn(),
@@ -332,7 +332,7 @@ impl UpcallWriter {
     fn segment(
         &mut self,
         len: usize,
-        copy: &Copy<'_>,
+        copy: &PacketCopy<'_>,
         record: UpcallRecord,
         split: impl Fn(),
     ) -> Result<Delivered, DropReason> {
@@ -441,7 +441,7 @@ impl Fabric {
     fn hand_over_one(&mut self, upcall: Upcall, now_ns: u64) {
         let Self { module, fetched, senders, upcalls, .. } = self;
         let Upcall { reason, metadata, ticket, origin, truncate_len_bytes, .. } = upcall;
-        let copy = Copy {
+        let copy = PacketCopy {
             packet: fetched.packets[usize::from(upcall.packet)],
             header: &fetched.headers[usize::from(upcall.image)],
             truncate_len_bytes,

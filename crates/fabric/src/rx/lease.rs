@@ -13,15 +13,13 @@ use lasthop_verdict::{DropReason, Header};
 
 use crate::RingId;
 use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};
-use crate::counters::Delivered;
-use crate::deliver::Buffers;
-use crate::express::ReservedFrame;
-use crate::receive_ring::ReceiveRing;
-use crate::receiver::Copy;
-use crate::reference::{Attempt, Outcome, PacketRef};
-use crate::reservation::Reservation;
-use crate::sender::Senders;
-use crate::side_table::SegmentBuffer;
+use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, PacketRef};
+use crate::rx::deliver::Buffers;
+use crate::rx::express::ReservedFrame;
+use crate::rx::receive_ring::ReceiveRing;
+use crate::rx::reservation::Reservation;
+use crate::tx::senders::Senders;
+use crate::tx::side_table::SegmentBuffer;
 
 /// One packet with reserved buffers, to be copied.
 #[derive(Debug)]
@@ -90,7 +88,7 @@ impl Leases {
 
     /// Adds the first of `copies`, with the buffers `places`.
     #[inline]
-    pub(crate) fn enter_usual(&mut self, ring: RingId, copies: &[Copy<'_>], places: &[ReservedFrame]) {
+    pub(crate) fn enter_usual(&mut self, ring: RingId, copies: &[PacketCopy<'_>], places: &[ReservedFrame]) {
         self.usual.extend(copies.iter().zip(places).map(|(copy, place)| Usual {
             ring,
             packet: copy.packet,
@@ -106,7 +104,7 @@ impl Leases {
     }
 
     /// Adds a packet with reserved buffers.
-    pub(crate) fn enter(&mut self, ring: RingId, copy: &Copy<'_>, reservation: &Reservation) {
+    pub(crate) fn enter(&mut self, ring: RingId, copy: &PacketCopy<'_>, reservation: &Reservation) {
         let from = self.segments.len();
         self.segments.extend_from_slice(reservation.segments());
         self.items.push(Item {
@@ -184,13 +182,13 @@ impl Leases {
         for Usual { ring, packet, image, place, is_copied } in &self.usual {
             let header = &headers[usize::from(*image)];
             let truncate_len_bytes = place.delivered().bytes as u32; // of a frame, so it fits
-            let copy = Copy { packet: *packet, header, truncate_len_bytes, image: *image };
+            let copy = PacketCopy { packet: *packet, header, truncate_len_bytes, image: *image };
             let outcome = if *is_copied { Outcome::Done } else { Outcome::Drop(DropReason::Recalled) };
             senders.tap_copy(ring.port, &copy, outcome);
         }
         for item in &self.items {
             let Item { packet, image, truncate_len_bytes, .. } = *item;
-            let copy = Copy { packet, header: &headers[usize::from(image)], truncate_len_bytes, image };
+            let copy = PacketCopy { packet, header: &headers[usize::from(image)], truncate_len_bytes, image };
             let outcome = item.result.map_or_else(Outcome::Drop, |_| Outcome::Done);
             senders.tap_copy(item.ring.port, &copy, outcome);
         }

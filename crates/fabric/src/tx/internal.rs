@@ -10,8 +10,8 @@ use lasthop_wire::vnet::HEADER_BYTES;
 use thiserror::Error;
 
 use crate::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN, INTERNAL_FRAMES_MAX};
-use crate::sender::Sender;
-use crate::tx_queue::TxQueue;
+use crate::tx::sender::Sender;
+use crate::tx::tx_queue::TxQueue;
 use crate::{Fabric, RingId};
 
 const ENTRIES: u32 = INTERNAL_FRAMES_MAX as u32;

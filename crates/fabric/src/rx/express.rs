@@ -7,12 +7,10 @@ use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::Capabilities;
-use crate::counters::Delivered;
-use crate::deliver::as_received;
-use crate::frame::shape;
-use crate::receive_ring::RxQueue;
-use crate::receiver::Copy;
-use crate::sender::Source;
+use crate::frame::{Source, shape};
+use crate::reference::{Delivered, PacketCopy};
+use crate::rx::deliver::as_received;
+use crate::rx::receive_ring::RxQueue;
 
 /// The virtio-net header of a frame to which nothing is left to be done, in one buffer.
 const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
@@ -47,14 +45,14 @@ impl Default for Express {
 
 impl Express {
     /// Delivers the first of `copies`, up to the first that is not a usual one or finds no buffer; how many. The others
-    /// are for [`crate::deliver::Delivery`].
+    /// are for [`crate::rx::deliver::Delivery`].
     #[inline]
     pub(crate) fn run(
         &mut self,
         queue: &mut RxQueue,
         (map, capabilities): (&MemoryMap, Capabilities),
         source: &Source<'_>,
-        copies: &[Copy<'_>],
+        copies: &[PacketCopy<'_>],
         delivered: &mut Delivered,
     ) -> usize {
         let reserved = self.reserve(queue, (map, capabilities), source, copies);
@@ -73,7 +71,7 @@ impl Express {
         queue: &mut RxQueue,
         to: (&MemoryMap, Capabilities),
         source: &Source<'_>,
-        copies: &[Copy<'_>],
+        copies: &[PacketCopy<'_>],
     ) -> &[ReservedFrame] {
         let reserved = self.reserve(queue, to, source, copies);
         let places = &self.places[..reserved];
@@ -88,7 +86,7 @@ impl Express {
         queue: &mut RxQueue,
         (map, capabilities): (&MemoryMap, Capabilities),
         source: &Source<'_>,
-        copies: &[Copy<'_>],
+        copies: &[PacketCopy<'_>],
     ) -> usize {
         if capabilities.header_bytes != HEADER_BYTES || source.vnet_bytes() != HEADER_BYTES {
             return 0;
@@ -129,7 +127,7 @@ fn is_taken_as_it_is(offload: Offload, capabilities: Capabilities) -> bool {
 fn copy_all(
     map: &MemoryMap,
     source: &Source<'_>,
-    copies: &[Copy<'_>],
+    copies: &[PacketCopy<'_>],
     places: &[ReservedFrame],
 ) -> Delivered {
     let (mut packets, mut bytes, mut gso_packets) = (0, 0, 0);

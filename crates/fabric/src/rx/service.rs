@@ -2,19 +2,19 @@
 
 use arrayvec::ArrayVec;
 use lasthop_exchange::CombiningGuard;
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason};
+use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
 
 use crate::bounds::{RECLAIMS_MAX, SERVICE_BYTES_MAX, SERVICE_PACKETS_MAX};
-use crate::counters::{Delivered, Drops};
-use crate::deliver::{Delivery, Scratch};
+use crate::counters::Drops;
 use crate::frame::shape;
-use crate::lease::Leases;
-use crate::receive_ring::{FollowUp, ReceiveRing, RxQueue};
-use crate::receiver::Copy;
-use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
-use crate::reservation::Refusal;
-use crate::sender::Senders;
-use crate::side_table::SegmentBuffer;
+use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, PacketRef, Return, Waiting};
+use crate::rx::deliver::Delivery;
+use crate::rx::express::Express;
+use crate::rx::lease::Leases;
+use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
+use crate::rx::reservation::{Refusal, Reservation};
+use crate::tx::senders::Senders;
+use crate::tx::side_table::SegmentBuffer;
 use crate::{RingId, Signal};
 
 /// A worker's counters for a receiver.
@@ -22,6 +22,24 @@ use crate::{RingId, Signal};
 pub(crate) struct Received {
     pub(crate) delivered: Delivered,
     pub(crate) drops: Drops,
+}
+
+/// Scratch memory for delivery, once per worker.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(crate) reservation: Reservation,
+    segment_head: [u8; IMAGE_BYTES],
+    pub(crate) express: Express,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            reservation: Reservation::default(),
+            segment_head: [0; IMAGE_BYTES],
+            express: Express::default(),
+        }
+    }
 }
 
 /// A worker's state, for any ring that it serves.
@@ -77,7 +95,7 @@ impl<'a, 't> Service<'a, 't> {
     /// Delivers copies of one visit's packets, or queues them, or drops them for a reason. Each is accounted
     /// for. Packets that already wait go first.
     #[inline]
-    pub(crate) fn accept(&mut self, copies: &[Copy<'_>], leases: &mut Leases, now_ns: u64) {
+    pub(crate) fn accept(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases, now_ns: u64) {
         if !self.claim.is_open() {
             self.serve();
             copies.iter().for_each(|copy| self.refuse(copy, DropReason::PortDown));
@@ -101,7 +119,7 @@ impl<'a, 't> Service<'a, 't> {
 
     /// As `accept`, for unusual packets; `blocked`: there are no buffers anyway.
     #[inline]
-    fn accept_one_by_one(&mut self, copies: &[Copy<'_>], blocked: bool, clear: bool, now_ns: u64) {
+    fn accept_one_by_one(&mut self, copies: &[PacketCopy<'_>], blocked: bool, clear: bool, now_ns: u64) {
         let mut attempts = Attempts::default();
         if !blocked {
             let mut delivered = Delivered::default();
@@ -138,7 +156,7 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Delivers the first copies, as far as they are usual ones that find buffers; how many.
     #[inline]
-    fn express(&mut self, copies: &[Copy<'_>]) -> usize {
+    fn express(&mut self, copies: &[PacketCopy<'_>]) -> usize {
         let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
             return 0;
         };
@@ -159,7 +177,7 @@ impl<'a, 't> Service<'a, 't> {
     #[inline]
     fn attempt(
         &mut self,
-        copies: &[Copy<'_>],
+        copies: &[PacketCopy<'_>],
         next_segment: u32,
         delivered: &mut Delivered,
         attempts: &mut Attempts,
@@ -169,10 +187,10 @@ impl<'a, 't> Service<'a, 't> {
             return;
         };
         let place = self.place;
-        let scratch = &mut *self.tools.scratch;
-        let queue = &mut *self.claim;
+        let Scratch { reservation, segment_head, .. } = &mut *self.tools.scratch;
+        let (queue, capabilities) = (&mut *self.claim, place.capabilities);
         let mut delivery =
-            Delivery { queue, map: &place.map, capabilities: place.capabilities, delivered, scratch };
+            Delivery { queue, map: &place.map, capabilities, delivered, reservation, segment_head };
         attempts.next_segment = next_segment;
         for copy in copies {
             let frame = source.frame(copy.packet, copy.header, copy.truncate_len_bytes, self.tools.segments);
@@ -201,7 +219,7 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Reserves buffers for the copies that need no segmentation, to be filled without the claim. Returns the
     /// number of copies done, and whether the next one found no buffers.
-    fn lease(&mut self, copies: &[Copy<'_>], leases: &mut Leases) -> (usize, bool) {
+    fn lease(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases) -> (usize, bool) {
         let worker = self.tools.senders.worker;
         if self.claim.leases.iter().any(|lease| lease.0 == worker) {
             return (0, false); // one at a time: entries written behind it are published with it
@@ -249,7 +267,7 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Reserves buffers for the first copies, as far as they are usual ones that find buffers; how many.
     #[inline]
-    fn lease_usual(&mut self, copies: &[Copy<'_>], leases: &mut Leases) -> usize {
+    fn lease_usual(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases) -> usize {
         let copies = &copies[..copies.len().min(leases.usual_room())];
         let Some(source) = copies.first().and_then(|copy| self.tools.senders.source(copy.packet)) else {
             return 0;
@@ -261,7 +279,7 @@ impl<'a, 't> Service<'a, 't> {
     }
 
     /// Drops one of this worker's own packets.
-    pub(crate) fn refuse(&mut self, copy: &Copy<'_>, reason: DropReason) {
+    pub(crate) fn refuse(&mut self, copy: &PacketCopy<'_>, reason: DropReason) {
         self.received.drops.count(reason);
         if self.tools.senders.is_tapped() {
             self.tools.senders.tap_copy(self.place.id.port, copy, Outcome::Drop(reason));
@@ -270,7 +288,7 @@ impl<'a, 't> Service<'a, 't> {
     }
 
     /// A copy without buffers waits; beyond the bounds of waiting it is dropped.
-    fn let_wait_or_drop(&mut self, copy: &Copy<'_>, next_segment: u32, clear: bool, now_ns: u64) {
+    fn let_wait_or_drop(&mut self, copy: &PacketCopy<'_>, next_segment: u32, clear: bool, now_ns: u64) {
         if let Err(reason) = self.let_wait(copy, next_segment, clear, now_ns) {
             self.refuse(copy, reason);
         }
@@ -278,7 +296,7 @@ impl<'a, 't> Service<'a, 't> {
 
     fn let_wait(
         &mut self,
-        copy: &Copy<'_>,
+        copy: &PacketCopy<'_>,
         next_segment: u32,
         clear: bool,
         now_ns: u64,

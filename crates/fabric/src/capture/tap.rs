@@ -16,16 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use lasthop_exchange::{RecordReader, RecordWriter, records};
-use lasthop_guestmem::{Cursor, Segment};
-use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
+use lasthop_guestmem::Segment;
+use lasthop_verdict::{DropReason, PORTS_MAX, PortId};
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX};
-use crate::frame::{gather, shape};
-use crate::receiver::Copy;
-use crate::reference::{Attempt, Outcome, PacketRef};
-use crate::sender::{Senders, Source};
-use crate::side_table::SegmentBuffer;
-use crate::{Fabric, RingId};
+use crate::frame::{Source, gather, shape};
+use crate::reference::PacketCopy;
+use crate::tx::side_table::SegmentBuffer;
 
 /// An interface's number of a port that a tap does not watch.
 const UNWATCHED: u16 = u16::MAX;
@@ -103,7 +100,7 @@ struct Shared {
 
 /// One worker's end of a capture.
 pub struct Tap {
-    id: u64,
+    pub(super) id: u64,
     watch: Watch,
     /// By port.
     interfaces: Box<[u16; PORTS_MAX]>,
@@ -171,10 +168,10 @@ impl TapReader {
 
 /// Something that happened to a frame at a port.
 #[derive(Clone, Copy)]
-struct Event {
-    port: PortId,
-    direction: Direction,
-    dropped: Option<DropReason>,
+pub(super) struct Event {
+    pub(super) port: PortId,
+    pub(super) direction: Direction,
+    pub(super) dropped: Option<DropReason>,
 }
 
 impl Tap {
@@ -205,7 +202,7 @@ impl Tap {
 /// The taps of a worker.
 #[derive(Debug)]
 pub(crate) struct Taps {
-    taps: Vec<Tap>,
+    pub(super) taps: Vec<Tap>,
     /// A frame on its way from its sender's memory into records.
     frame: Box<[u8]>,
     segments: Box<SegmentBuffer>,
@@ -222,7 +219,7 @@ impl Default for Taps {
 }
 
 impl Taps {
-    fn see(&mut self, event: Event, source: Option<&Source<'_>>, copy: &Copy<'_>) {
+    pub(super) fn see(&mut self, event: Event, source: Option<&Source<'_>>, copy: &PacketCopy<'_>) {
         let wanting = self.taps.iter().filter(|tap| tap.interface(event).is_some());
         let Some(snap_len_bytes) = wanting.map(|tap| tap.watch.snap_len_bytes).max() else { return };
         let (len, _) = shape(copy.header, copy.truncate_len_bytes);
@@ -235,147 +232,18 @@ impl Taps {
         }
     }
 
-    fn gather(&mut self, source: Option<&Source<'_>>, copy: &Copy<'_>, len: usize) -> usize {
+    fn gather(&mut self, source: Option<&Source<'_>>, copy: &PacketCopy<'_>, len: usize) -> usize {
         let len = len.min(self.frame.len());
         gather(source, copy, &mut self.frame[..len], &mut self.segments)
     }
 
-    fn forget(&mut self, port: PortId) {
+    pub(super) fn forget(&mut self, port: PortId) {
         for tap in &mut self.taps {
             let Some(interface) = tap.interfaces.get_mut(port.index()) else { continue };
             if std::mem::replace(interface, UNWATCHED) != UNWATCHED {
                 tap.shared.ports.fetch_sub(1, Ordering::Relaxed);
             }
         }
-    }
-}
-
-/// A packet of this batch as it came in.
-fn whole<'a>(packet: PacketRef, header: &'a Header) -> Copy<'a> {
-    Copy { packet, header, truncate_len_bytes: u32::MAX, image: 0 }
-}
-
-impl Senders {
-    /// Whether any capture is active: asked before anything else of this file is called.
-    #[inline]
-    pub(crate) fn is_tapped(&self) -> bool {
-        self.taps.is_some()
-    }
-
-    fn tap(&mut self, event: Event, copy: &Copy<'_>) {
-        let Some(mut taps) = self.taps.take() else { return };
-        taps.see(event, self.source(copy.packet).as_ref(), copy);
-        self.taps = Some(taps);
-    }
-
-    /// A copy on its way to `to` was delivered or dropped. While it waits there is nothing to see.
-    #[cold]
-    pub(crate) fn tap_copy(&mut self, to: PortId, copy: &Copy<'_>, outcome: Outcome) {
-        let dropped = match outcome {
-            Outcome::Wait | Outcome::ToNone => return,
-            Outcome::Done => None,
-            Outcome::Drop(reason) => Some(reason),
-        };
-        if dropped.is_some() {
-            let port = self.account_of(copy.packet);
-            self.tap(Event { port, direction: Direction::Inbound, dropped }, copy);
-        }
-        self.tap(Event { port: to, direction: Direction::Outbound, dropped }, copy);
-    }
-
-    /// Copies were delivered whole.
-    #[cold]
-    pub(crate) fn tap_delivered(&mut self, to: PortId, copies: &[Copy<'_>]) {
-        copies.iter().for_each(|copy| self.tap_copy(to, copy, Outcome::Done));
-    }
-
-    /// Copies were tried.
-    #[cold]
-    pub(crate) fn tap_attempts(&mut self, to: PortId, copies: &[Copy<'_>], attempts: &[Attempt]) {
-        copies.iter().zip(attempts).for_each(|(copy, attempt)| self.tap_copy(to, copy, attempt.outcome));
-    }
-
-    /// A packet was dropped before its destination was known.
-    fn tap_dropped(&mut self, copy: &Copy<'_>, reason: DropReason) {
-        let port = self.account_of(copy.packet);
-        self.tap(Event { port, direction: Direction::Inbound, dropped: Some(reason) }, copy);
-    }
-
-    /// The bytes of a frame whose headers were not read.
-    fn tap_refused(&mut self, packet: PacketRef, reason: DropReason) {
-        let mut header = Header::default();
-        let mut segments = [Segment::default(); CHAIN_SEGMENTS_MAX];
-        let len = self.source(packet).map_or(0, |source| {
-            let segments = source.segments(packet, &mut segments).unwrap_or_default();
-            let bytes = Cursor::new(source.map(), segments).remaining_bytes();
-            bytes.saturating_sub(source.vnet_bytes() as u64)
-        });
-        header.fill(u32::try_from(len).unwrap_or(u32::MAX), 0);
-        self.tap_dropped(&whole(packet, &header), reason);
-    }
-}
-
-impl Fabric {
-    /// `tap` sees the events here from now on.
-    pub fn add_tap(&mut self, tap: Tap) {
-        self.senders.taps.get_or_insert_default().taps.push(tap);
-    }
-
-    /// The tap with this number sees nothing more.
-    pub fn remove_tap(&mut self, id: u64) {
-        let Some(taps) = &mut self.senders.taps else { return };
-        taps.taps.retain(|tap| tap.id != id);
-        if taps.taps.is_empty() {
-            self.senders.taps = None;
-        }
-    }
-
-    /// A port is removed: the next port with its number is another one.
-    pub(crate) fn untap(&mut self, port: PortId) {
-        if let Some(taps) = &mut self.senders.taps {
-            taps.forget(port);
-        }
-    }
-
-    /// The chains that a visit took: frames, and those refused at once; their segments are there until the
-    /// next visit.
-    #[cold]
-    pub(crate) fn tap_fetched(&mut self, ring: RingId, taken: usize) {
-        let RingId { port, queue } = ring;
-        let (home, epoch) = (self.senders.worker, self.senders.get(port).map_or(0, |sender| sender.epoch));
-        let packets = self.fetched.packets[..self.fetched.len].iter().zip(self.fetched.headers.iter());
-        let mut packets = packets.peekable();
-        for chain in &self.fetched.chains[..taken] {
-            if let Some((&packet, header)) = packets.next_if(|(packet, _)| packet.head == chain.head) {
-                let event = Event { port, direction: Direction::Inbound, dropped: None };
-                self.senders.tap(event, &whole(packet, header));
-            } else if let Some(reason) = self.senders.queue_mut(ring).map(|queue| queue.refusal(chain.head)) {
-                let packet = PacketRef { port: port.0, queue, head: chain.head, home, epoch };
-                self.senders.tap_refused(packet, reason);
-            }
-        }
-    }
-
-    /// Packets of this visit, and copies, that the module drops. Reads the verdicts again, so that the usual
-    /// path need not keep them.
-    #[cold]
-    pub(crate) fn tap_decided(&mut self) {
-        let Self { senders, fetched, verdicts, .. } = self;
-        let mut has_copies = [false; BATCH_PACKETS_MAX];
-        verdicts.outputs().iter().for_each(|output| has_copies[usize::from(output.packet)] = true);
-        verdicts.upcalls().iter().for_each(|upcall| has_copies[usize::from(upcall.packet)] = true);
-        let mut reasons = [DropReason::NoDestination; BATCH_PACKETS_MAX];
-        let mut drop = |index: usize, reason| {
-            senders.tap_dropped(&whole(fetched.packets[index], &fetched.headers[index]), reason);
-        };
-        for &(packet, reason) in verdicts.drops() {
-            let index = usize::from(packet);
-            reasons[index] = reason;
-            if has_copies[index] {
-                drop(index, reason);
-            }
-        }
-        (0..fetched.len).filter(|index| !has_copies[*index]).for_each(|index| drop(index, reasons[index]));
     }
 }
 

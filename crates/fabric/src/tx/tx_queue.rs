@@ -6,8 +6,8 @@ use lasthop_guestmem::Segment;
 use lasthop_ring::{DeviceRing, RingError};
 use lasthop_verdict::DropReason;
 
-use crate::postpone::Postponement;
-use crate::side_table::{Chains, SideTable};
+use crate::tx::postponement::Postponement;
+use crate::tx::side_table::{Chains, SideTable};
 
 /// One transmit ring and the chains taken from it.
 #[derive(Debug)]

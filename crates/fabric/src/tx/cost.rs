@@ -7,7 +7,7 @@
 use lasthop_verdict::BATCH_PACKETS_MAX;
 
 use crate::bounds::{COPY_COST, PACKET_COST, PIECE_COST, VISIT_COST, VISIT_COST_MAX};
-use crate::counters::Delivered;
+use crate::reference::Delivered;
 
 /// The account of one port's transmit side at its worker.
 #[derive(Debug)]

@@ -8,30 +8,10 @@ use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4
 use lasthop_wire::{Offload, Segmentation, Sum};
 
 use crate::Capabilities;
-use crate::counters::Delivered;
-use crate::express::Express;
 use crate::frame::Frame;
-use crate::receive_ring::RxQueue;
-use crate::reference::{Attempt, Outcome};
-use crate::reservation::{Refusal, Reservation};
-
-/// Scratch memory for delivery, once per worker.
-#[derive(Debug)]
-pub(crate) struct Scratch {
-    pub(crate) reservation: Reservation,
-    segment_head: [u8; IMAGE_BYTES],
-    pub(crate) express: Express,
-}
-
-impl Default for Scratch {
-    fn default() -> Self {
-        Self {
-            reservation: Reservation::default(),
-            segment_head: [0; IMAGE_BYTES],
-            express: Express::default(),
-        }
-    }
-}
+use crate::reference::{Attempt, Delivered, Outcome};
+use crate::rx::receive_ring::RxQueue;
+use crate::rx::reservation::{Refusal, Reservation};
 
 /// A receive ring, its guest's memory and abilities, and the worker's scratch: all that a delivery writes to.
 pub(crate) struct Delivery<'a> {
@@ -39,7 +19,9 @@ pub(crate) struct Delivery<'a> {
     pub(crate) map: &'a MemoryMap,
     pub(crate) capabilities: Capabilities,
     pub(crate) delivered: &'a mut Delivered,
-    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) reservation: &'a mut Reservation,
+    /// The header image of a software segment.
+    pub(crate) segment_head: &'a mut [u8; IMAGE_BYTES],
 }
 
 /// Why a packet was not written.
@@ -107,10 +89,10 @@ impl Delivery<'_> {
     }
 
     fn deliver_segments(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
-        let mut out = std::mem::replace(&mut self.scratch.segment_head, [0; IMAGE_BYTES]);
+        let mut out = std::mem::replace(self.segment_head, [0; IMAGE_BYTES]);
         let first = *next_segment;
         let result = self.write_segments(frame, next_segment, &mut out);
-        self.scratch.segment_head = out;
+        *self.segment_head = out;
         let outcome = match result {
             Ok(()) => Outcome::Done,
             Err(failure) => self.outcome(failure),
@@ -146,7 +128,7 @@ impl Delivery<'_> {
             Body::Whole => frame.len,
             Body::Segment(head, from, to) => head.len() as u32 + (to - from),
         };
-        let reservation = &mut self.scratch.reservation;
+        let reservation = &mut *self.reservation;
         let (ring, hint) = (&mut self.queue.ring, &mut self.queue.hint);
         reservation.take(ring, self.map, hint, header_bytes as u32 + len, self.capabilities.mergeable)?;
         let complete_csum = offload.needs_csum() && !self.capabilities.csum;

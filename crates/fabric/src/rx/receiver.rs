@@ -6,12 +6,10 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
 use lasthop_wire::flow_hash;
 
 use crate::board::Board;
-use crate::bounds::WAITING_NS_MAX;
-use crate::counters::Delivered;
-use crate::lease::Leases;
-use crate::receive_ring::{FollowUp, ReceiveRing};
-use crate::reference::{Attempt, Outcome, PacketRef, Return, Waiting};
-use crate::service::{Received, Service, Tools};
+use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, Return};
+use crate::rx::lease::Leases;
+use crate::rx::receive_ring::{FollowUp, ReceiveRing};
+use crate::rx::service::{Received, Service, Tools};
 use crate::{Capabilities, RingId};
 
 /// The receive side of a port, as one worker has it.
@@ -31,29 +29,6 @@ impl Receiver {
         receiver.queues.resize_with(pairs, || None);
         receiver.kept_at.resize(pairs, None);
         receiver
-    }
-}
-
-/// A copy of a packet on its way to a receiver.
-#[derive(Clone, Copy)]
-pub(crate) struct Copy<'a> {
-    pub(crate) packet: PacketRef,
-    pub(crate) header: &'a Header,
-    pub(crate) truncate_len_bytes: u32,
-    /// Index of the header among the visit's.
-    pub(crate) image: u16,
-}
-
-impl Copy<'_> {
-    pub(crate) fn waiting(&self, next_segment: u32, now_ns: u64) -> Waiting {
-        Waiting {
-            packet: self.packet,
-            header: *self.header,
-            truncate_len_bytes: self.truncate_len_bytes,
-            next_segment,
-            deadline_ns: now_ns + WAITING_NS_MAX,
-            delivered: Delivered::default(),
-        }
     }
 }
 
@@ -196,7 +171,13 @@ impl Receivers {
     /// Delivers copies of one visit's packets to `port`, or lets them wait there, or drops them for a reason; in any case
     /// each is accounted for.
     #[inline]
-    pub(crate) fn accept(&mut self, port: PortId, copies: &[Copy<'_>], tools: &mut Tools<'_>, now_ns: u64) {
+    pub(crate) fn accept(
+        &mut self,
+        port: PortId,
+        copies: &[PacketCopy<'_>],
+        tools: &mut Tools<'_>,
+        now_ns: u64,
+    ) {
         let open = self.board.receiving(port);
         if open.is_power_of_two() {
             let ring = RingId { port, queue: open.trailing_zeros() as u16 };
@@ -215,11 +196,11 @@ impl Receivers {
         &mut self,
         port: PortId,
         open: u64,
-        copies: &[Copy<'_>],
+        copies: &[PacketCopy<'_>],
         tools: &mut Tools<'_>,
         now_ns: u64,
     ) {
-        let queue_of = |copy: &Copy<'_>| {
+        let queue_of = |copy: &PacketCopy<'_>| {
             let chosen = flow_hash(copy.header.bytes(), self.flow_key) as u32 % open.count_ones();
             (0..chosen).fold(open, |bits, _| bits & (bits - 1)).trailing_zeros() as u16
         };
@@ -229,14 +210,14 @@ impl Receivers {
             let queue = touched.trailing_zeros() as u16;
             touched &= touched - 1;
             let of_queue = queues.iter().zip(copies).filter(|(chosen, _)| **chosen == queue);
-            let list: ArrayVec<Copy<'_>, BATCH_PACKETS_MAX> = of_queue.map(|(_, copy)| *copy).collect();
+            let list: ArrayVec<PacketCopy<'_>, BATCH_PACKETS_MAX> = of_queue.map(|(_, copy)| *copy).collect();
             self.accept_at(RingId { port, queue }, &list, tools, now_ns);
         }
     }
 
     /// As `accept`, for one ring.
     #[inline]
-    fn accept_at(&mut self, ring: RingId, copies: &[Copy<'_>], tools: &mut Tools<'_>, now_ns: u64) {
+    fn accept_at(&mut self, ring: RingId, copies: &[PacketCopy<'_>], tools: &mut Tools<'_>, now_ns: u64) {
         let Self { slots, leases, .. } = self;
         let receiver = slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
         let Some(Receiver { queues, received, .. }) = receiver else {
@@ -264,7 +245,7 @@ impl Receivers {
 
     /// Drops packets for `port`, which is down. Flooded ones do not count as lost.
     #[cold]
-    fn refuse_down(&mut self, port: PortId, copies: &[Copy<'_>], tools: &mut Tools<'_>) {
+    fn refuse_down(&mut self, port: PortId, copies: &[PacketCopy<'_>], tools: &mut Tools<'_>) {
         let reason = self.board.link(port).or(DropReason::PortDown);
         for copy in copies {
             match is_to_group(copy.header) {
@@ -275,7 +256,7 @@ impl Receivers {
     }
 
     /// Drops all of `copies`.
-    fn refuse(&mut self, port: PortId, copies: &[Copy<'_>], tools: &mut Tools<'_>, reason: DropReason) {
+    fn refuse(&mut self, port: PortId, copies: &[PacketCopy<'_>], tools: &mut Tools<'_>, reason: DropReason) {
         for copy in copies {
             if let Some(receiver) = self.get_mut(port) {
                 receiver.received.drops.count(reason);
@@ -383,7 +364,7 @@ fn is_to_group(header: &Header) -> bool {
 /// The claim is taken: its holder will deliver the copies.
 fn leave(
     place: &ReceiveRing,
-    copies: &[Copy<'_>],
+    copies: &[PacketCopy<'_>],
     received: &mut Received,
     tools: &mut Tools<'_>,
     now_ns: u64,

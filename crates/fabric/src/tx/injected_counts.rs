@@ -11,34 +11,12 @@
 
 use lasthop_verdict::{DropReason, PortId};
 
-use crate::bounds::INTERNAL_FRAMES_MAX;
 use crate::counters::PortCounters;
-use crate::internal::InternalPort;
 use crate::reference::{Attempt, PacketRef};
-use crate::sender::{Fetched, Senders};
-
-/// The port that a frame is counted for, and its waiting copies.
-#[derive(Clone, Copy, Debug)]
-struct InjectedFrame {
-    port: PortId,
-    waiting: u64,
-}
-
-/// By head of the chain in the ring of the port `internal`.
-#[derive(Debug)]
-pub(crate) struct InjectedFrames([InjectedFrame; INTERNAL_FRAMES_MAX as usize]);
-
-impl Default for InjectedFrames {
-    fn default() -> Self {
-        Self([InjectedFrame { port: PortId::INTERNAL, waiting: 0 }; INTERNAL_FRAMES_MAX as usize])
-    }
-}
-
-impl InjectedFrames {
-    fn of(&self, head: u16) -> PortId {
-        self.0.get(usize::from(head)).map_or(PortId::INTERNAL, |account| account.port)
-    }
-}
+use crate::tx::injected::InjectedFrame;
+use crate::tx::internal::InternalPort;
+use crate::tx::sender::Fetched;
+use crate::tx::senders::Senders;
 
 impl Senders {
     /// The frame that will be taken from `head` of the port `internal` is counted for `port`, if there is one.

@@ -1,0 +1,4 @@
+//! Captures of frames.
+
+pub(crate) mod events;
+pub(crate) mod tap;

@@ -1,0 +1,3 @@
+//! Hand-over of pending chains to a successor.
+
+pub(crate) mod postpone;
