@@ -1,4 +1,5 @@
-//! The flow module's decisions on batches of 32 TCP packets, by the number of flows and masks; and what changing the table costs.
+//! The flow module's decisions on batches of 32 TCP packets, by the number of flows and masks; and the cost
+//! of changing the table.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A copy of a packet on its way through actions: what is put in front of it and taken off.
+//! A copy of a packet on its way through actions: headers are pushed and popped.
 
 use lasthop_verdict::{DropReason, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
@@ -13,7 +13,7 @@ const TAG_BYTES: usize = 4;
 const MPLS_BYTES: usize = 4;
 /// "Transparent Ethernet bridging": an Ethernet header follows.
 const ETHERTYPE_ETHERNET: u16 = 0x6558;
-/// Next protocols of a service header (RFC 8300, 2.2) and what they are.
+/// Next protocols of a service header (RFC 8300, 2.2), and the headers they stand for.
 const NEXT_PROTOCOLS: [(u8, LinkLayer); 5] = [
     (1, LinkLayer::None(ETHERTYPE_IPV4)),
     (2, LinkLayer::None(ETHERTYPE_IPV6)),
@@ -54,7 +54,8 @@ impl<'a> ActionPacket<'a> {
         self.edited.get_or_insert(*self.origin)
     }
 
-    /// What would be in the key if it had just come in: no more of it than of any other packet.
+    /// The flow key that the packet would have if it had just come in. It sees no more bytes than of any
+    /// other packet.
     pub(crate) fn key(&self) -> (Key, Offsets) {
         let (mut key, bytes) = (Key::default(), self.header().bytes());
         let seen = bytes.get(..IMAGE_FETCH_BYTES).unwrap_or(bytes);
@@ -118,8 +119,8 @@ impl<'a> ActionPacket<'a> {
         Ok(())
     }
 
-    /// The packet is one of `link` from here on. Who sent it says what is behind a header that was taken off: an Ethernet header may
-    /// be missing, and nobody could do anything with such a frame.
+    /// The packet begins with `link` from here on. Its sender chose the header behind a popped one: an
+    /// Ethernet header may be missing, and such a frame could not be forwarded.
     fn begin_with(&mut self, link: LinkLayer) -> Result<(), DropReason> {
         if link == LinkLayer::Ethernet && (self.header().frame_len_bytes() as usize) < ETHERNET_BYTES {
             return Err(DropReason::TooShort);
@@ -128,7 +129,7 @@ impl<'a> ActionPacket<'a> {
         Ok(())
     }
 
-    /// Nobody could cut a packet into segments whose network header is behind something else.
+    /// A packet cannot be segmented if its network header is behind another header.
     fn refuse_gso(&self) -> Result<(), DropReason> {
         if self.header().offload.is_gso() { Err(DropReason::BadGso) } else { Ok(()) }
     }
@@ -155,7 +156,7 @@ impl<'a> ActionPacket<'a> {
         Ok(())
     }
 
-    /// In front of everything. What follows is said in `header`.
+    /// Pushes `header` in front of the packet. Its next protocol is set here.
     pub(crate) fn push_nsh(&mut self, header: &mut [u8]) -> Result<(), DropReason> {
         self.refuse_gso()?;
         let known = NEXT_PROTOCOLS.iter().find(|(_, link)| *link == self.metadata.link);
@@ -189,7 +190,7 @@ impl<'a> ActionPacket<'a> {
         whole
     }
 
-    /// What makes the flow of an IP packet: addresses, protocol, ports. Never 0.
+    /// The hash of an IP packet's flow: addresses, protocol, ports. Never 0.
     pub(crate) fn flow_hash(&self, secret: u64, basis: u32, is_symmetric: bool) -> u32 {
         let (key, _) = self.key();
         let one_way = |address: u128, port: u64, salt: u64| {
@@ -210,7 +211,7 @@ impl<'a> ActionPacket<'a> {
     }
 }
 
-/// What a packet without an Ethernet header begins with.
+/// The first header of a packet without an Ethernet header.
 fn link_of(ethertype: u16) -> LinkLayer {
     if ethertype == ETHERTYPE_ETHERNET { LinkLayer::Ethernet } else { LinkLayer::None(ethertype) }
 }

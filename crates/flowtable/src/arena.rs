@@ -8,7 +8,7 @@ use crate::chunks::Chunks;
 const BLOCK_WORDS_MIN: usize = 4;
 const SIZES: usize = (PROGRAM_WORDS_MAX / BLOCK_WORDS_MIN).ilog2() as usize + 1;
 
-/// The words, for everybody.
+/// The words, for all workers.
 #[derive(Debug)]
 pub(crate) struct Arena {
     words: Chunks<AtomicU64, PROGRAM_WORDS_MAX>,
@@ -67,7 +67,7 @@ impl Blocks {
         self.free[class].pop()
     }
 
-    /// Nobody looks at the program at `place` any more.
+    /// Frees the program at `place`: no worker reads it any more.
     pub(crate) fn give_back(&mut self, place: u32, len: usize) {
         self.free[size_class(len)].push(place);
     }

@@ -1,8 +1,8 @@
 //! The packets of a batch looked up side by side, in the masks that are used most.
 //!
-//! A packet that the cache does not know costs several cache lines, each found by what is in the one before: bucket, flow,
-//! statistics. One packet after the other, each line is waited for. Here all packets take each step together, so that
-//! their lines come in at the same time, and the cache, which did not help, is left alone.
+//! A packet that the cache does not know costs several cache lines: bucket, flow, statistics. Each is found
+//! by reading the one before, so a single packet waits for each line. Here all packets take each step
+//! together, so their lines are loaded in parallel. The cache, which did not help, is bypassed.
 //!
 //! ```text
 //!   packets   0 1 2 ... 31

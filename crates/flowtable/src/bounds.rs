@@ -14,8 +14,9 @@ use std::ops::RangeInclusive;
 
 /// Flows of one table.
 pub const FLOWS_MAX: u32 = 1 << 18;
-/// Bytes of flows' actions as they were written, with the data that control planes want back, and of what keys have beyond their
-/// usual size: in one table, flows that are gone and not forgotten included. Beyond, none is installed.
+/// Bytes of flows' actions as they were written, with the user data of upcalls, and of flow keys beyond their
+/// usual size. Counted for one table, with removed flows that are still remembered. Beyond this no flow is
+/// installed.
 pub const FLOW_DATA_BYTES_MAX: usize = 256 << 20;
 /// Bytes of such data that flows which are gone are remembered with at most.
 pub const FORMER_BYTES: usize = 4 << 20;
@@ -30,18 +31,18 @@ pub const FOUR_ENTRIES: RangeInclusive<usize> = 1 << 13..=1 << 17;
 pub const SIX_ENTRIES: RangeInclusive<usize> = 1 << 12..=1 << 16;
 /// The same of all other packets, three cache lines each.
 pub const OTHER_ENTRIES: RangeInclusive<usize> = 1 << 11..=1 << 13;
-/// Batches until what flows do not look at any more does not count in the caches: what is in them becomes worthless then.
+/// Batches to wait before the union mask narrows: narrowing invalidates the caches.
 pub const UNION_NARROWS_AFTER: u32 = 16_384;
-/// Of packets that would replace a living entry of the cache, one in so many does: what comes once leaves alone what comes
-/// often.
+/// Insert probability 1/N when the slot is taken (cf. OVS emc-insert-inv-prob): so rare packets do not evict
+/// frequent ones.
 pub const CACHE_REPLACE_ONE_IN: u64 = 8;
 /// Buckets that a key may be in: its home and the ones behind it.
 pub const PROBES_MAX: usize = 8;
 /// Masks of those most used, in which packets are looked up side by side while the cache knows few of them.
 pub const BATCH_LOOKUP_MASKS: usize = 4;
-/// A mask is among them if it finds one packet for so many that the one used most does.
+/// A mask is looked up in batches if it has at least 1/N of the hits of the most used mask.
 pub const LIKELY_SHARE: u32 = 16;
-/// Batches that go by the cache whatever it knows: one in so many, to see whether it helps again.
+/// While the caches thrash, one batch in N still uses them, to see whether they help again.
 pub const CACHE_TRIED_ONE_IN: u32 = 16;
 /// Statistics entries that each worker finds ready for flows that it has not met before.
 pub const STATS_STOCK: u32 = 1024;
@@ -73,19 +74,19 @@ pub const STEPS_MAX: u32 = 8192;
 pub const RECIRCULATIONS_MAX: u32 = 16;
 /// Lists within each other, recirculations included: as deep as a worker's stack is used.
 pub const DEPTH_MAX: u32 = 40;
-/// Flows of each worker whose packets keep their order while the control plane is asked about them: four ports' full queues.
-/// Packets of one for which there is no place may overtake.
+/// Pending flows of each worker, whose packets keep their order during upcalls: four ports' full queues.
+/// Packets of a flow without a slot may overtake.
 pub const PENDING_FLOWS: usize = 1024;
 /// Places that such a flow may have.
 pub const PENDING_WAYS: usize = 8;
 /// Packets of such a flow that go to the control plane, one behind the other: a transmit ring of the usual length. More wait in their
 /// sender's ring until those are through; at an uplink they are dropped.
 pub const PENDING_PACKETS_MAX: u32 = 256;
-/// Such flows of each worker with so many packets that those behind them wait.
+/// Pending flows of each worker with so many packets under way that further ones wait.
 pub const CROWDS_MAX: usize = 64;
 /// Time in ns that it is waited for, much longer than it takes to decide; then a packet may be overtaken, and is dropped if it was.
 pub const PENDING_NS_MAX: u64 = 50_000_000;
-/// Time in ns after that in which a flow keeps its place: what the control plane says of the packets still counts.
+/// Time in ns after that in which a flow keeps its slot: the control plane may still execute its packets.
 pub const FORGOTTEN_NS: u64 = 1_000_000_000;
 /// Packets that the control plane has executed at a time.
 pub const EXECUTIONS_MAX: usize = 64;

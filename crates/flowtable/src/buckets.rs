@@ -6,10 +6,10 @@
 //!   ...       the last one that is there is in use; a fuller table gets the next one
 //! ```
 //!
-//! An entry is in its home bucket or, if that is full, in one of those behind it. Each bucket counts the entries that
-//! passed it by, so a look-up ends at the first bucket that none did. There is one writer; entries are single words, so
-//! readers see each as it was or as it is. While the writer fills the next level, readers go on with the last one, and what
-//! they may still look at is never given back.
+//! An entry is in its home bucket or, if that is full, in one of those behind it. Each bucket counts the
+//! entries that passed it by, so a look-up ends at the first bucket that none did. There is one writer.
+//! Entries are single words, so readers see each before or after a change. While the writer fills the next
+//! level, readers use the last one. Memory that they may still read is never freed.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ struct Bucket {
     entries: [AtomicU64; WAYS],
 }
 
-/// A flow's number and part of its hash, in one word; 0 is nobody.
+/// A flow's number and part of its hash, in one word; 0 is no flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Entry(u64);
 
@@ -112,8 +112,8 @@ impl Buckets {
         None
     }
 
-    /// Enters a flow. `flows` are how many there are already, and all of them with their hashes are `everybody`, for when they
-    /// have to move.
+    /// Enters a flow. `flows` is the number of flows so far. `everybody` yields all of them with their
+    /// hashes, in case they have to move.
     pub(crate) fn insert(
         &self,
         (hash, flow): (u64, u32),
@@ -131,7 +131,7 @@ impl Buckets {
         enter(self.current(), hash, flow)
     }
 
-    /// Everybody moves to the next level at once, as readers see it.
+    /// Moves all flows to the next level. For readers this happens at once.
     fn grow(&self, everybody: impl Iterator<Item = (u64, u32)> + Clone) -> Result<(), Full> {
         let is_first = self.current().is_empty();
         let from = self.level.load(Ordering::Relaxed) as usize + usize::from(!is_first);

@@ -1,4 +1,4 @@
-//! A worker's exact-match cache: what was found for packets lately, by all of their headers that any flow looks at.
+//! A worker's exact-match cache (cf. OVS' EMC): recent results, by the header bits that any flow matches on.
 //!
 //! ```text
 //!   hash ─> [ generation : 32 | flow : 32 ][ version ][ tag : 32 | statistics entry : 32 ][ program ][ key: 4, 8 or 18 words ]
@@ -18,7 +18,7 @@ const LINE_WORDS: usize = 8;
 const TAG_SHIFT: u32 = 32;
 const TIME_SHIFT: u32 = 16;
 
-/// What is known of a key.
+/// The cached result for a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hit {
     /// Number of the flow's slot.
@@ -33,11 +33,12 @@ pub(crate) struct Hit {
     pub(crate) program: u64,
 }
 
-/// What is looked for.
+/// A cache look-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sought<'a, const KEY: usize> {
     pub(crate) hash: u64,
-    /// What keys of one time and place have in common. The upper half, the time, is never 0; entries of other times count as none.
+    /// Common to all keys of one union mask and port. The upper half, the number of the mask, is never 0;
+    /// entries of other masks do not match.
     pub(crate) tag: u32,
     pub(crate) key: &'a [u64; KEY],
 }
@@ -45,14 +46,14 @@ pub(crate) struct Sought<'a, const KEY: usize> {
 /// For keys of `KEY` words.
 #[derive(Debug)]
 pub(crate) struct Cache<const KEY: usize> {
-    /// Zeros that nobody wrote take no memory.
+    /// Zeros that are never written take no memory.
     words: Vec<u64>,
     /// The first word that begins a cache line.
     start: usize,
     /// Entries in use, less one; a power of two, less one.
     mask: usize,
     entries: RangeInclusive<usize>,
-    /// Keys that found no room since there are so many.
+    /// Insertions that found no room, since the last growth.
     crowded_out: usize,
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct CacheSlot(usize);
 impl<const KEY: usize> Cache<KEY> {
     const ENTRY_WORDS: usize = (HEAD_WORDS + KEY).next_multiple_of(LINE_WORDS);
 
-    /// Of so many entries at first, and at most; both are powers of two.
+    /// Starts with the first number of entries and grows to the last; both are powers of two.
     pub(crate) fn new(entries: RangeInclusive<usize>) -> Self {
         debug_assert!(entries.start().is_power_of_two() && entries.end().is_power_of_two());
         let words = vec![0; entries.end() * Self::ENTRY_WORDS + LINE_WORDS];
@@ -76,8 +77,8 @@ impl<const KEY: usize> Cache<KEY> {
         *self = Self::new(self.entries.clone());
     }
 
-    /// A key finds no room. When as many did as there are entries, there are twice as many from now on; those that there were may be
-    /// where nobody looks any more. False if there are all of them already.
+    /// An insertion finds no room. After as many as there are entries, the cache doubles; old entries may be
+    /// unreachable then. False if it has its full size already.
     pub(crate) fn crowd_out(&mut self) -> bool {
         let can_grow = self.mask + 1 < *self.entries.end();
         self.crowded_out += usize::from(can_grow);
@@ -96,7 +97,7 @@ impl<const KEY: usize> Cache<KEY> {
     #[inline(always)]
     fn places(&self, hash: u64) -> [CacheSlot; 2] {
         let first = hash as usize & self.mask;
-        // Another one, whatever the bits are.
+        // Another slot, for any bits.
         let second = first ^ ((hash >> 32) as usize | 1) & self.mask;
         [first, second].map(|entry| CacheSlot(self.start + entry * Self::ENTRY_WORDS))
     }
@@ -116,13 +117,13 @@ impl<const KEY: usize> Cache<KEY> {
         }
     }
 
-    /// The statistics entry of whatever is where `hash` most likely is.
+    /// The statistics entry of the flow in the slot where `hash` most likely is.
     #[inline]
     pub(crate) fn stats_at(&self, hash: u64) -> u32 {
         self.entry(self.places(hash)[0])[2] as u32
     }
 
-    /// What is known of what is sought.
+    /// Looks a key up.
     #[inline(always)]
     pub(crate) fn find(&self, sought: Sought<'_, KEY>) -> Option<(CacheSlot, Hit)> {
         let [first, second] = self.places(sought.hash);
@@ -134,7 +135,7 @@ impl<const KEY: usize> Cache<KEY> {
         is_it(entry, sought).then(|| (second, hit(entry)))
     }
 
-    /// Where a key would go, and whether somebody else's entry is there.
+    /// The slot for a key, and whether another key's entry is there.
     #[inline]
     pub(crate) fn vacancy(&self, sought: Sought<'_, KEY>) -> (CacheSlot, bool) {
         let places = self.places(sought.hash);
@@ -147,7 +148,7 @@ impl<const KEY: usize> Cache<KEY> {
         }
     }
 
-    /// Enters what is known of a key.
+    /// Inserts the result for a key.
     #[inline]
     pub(crate) fn put(&mut self, place: CacheSlot, sought: Sought<'_, KEY>, hit: Hit) {
         let entry = &mut self.words[place.0..place.0 + HEAD_WORDS + KEY];
@@ -156,7 +157,7 @@ impl<const KEY: usize> Cache<KEY> {
         self.renew(place, hit);
     }
 
-    /// Enters what is known now of the key that is there.
+    /// Updates the result of the key in a slot.
     #[inline]
     pub(crate) fn renew(&mut self, place: CacheSlot, hit: Hit) {
         let entry = &mut self.words[place.0..place.0 + HEAD_WORDS];
@@ -182,7 +183,7 @@ fn hit(entry: &[u64]) -> Hit {
     }
 }
 
-/// Whether an entry is that of what is sought.
+/// Whether an entry has the given key.
 #[inline(always)]
 fn is_it<const KEY: usize>(entry: &[u64], sought: Sought<'_, KEY>) -> bool {
     let differences = entry[HEAD_WORDS..].iter().zip(sought.key).fold(0, |all, (a, b)| all | a ^ b);

@@ -1,4 +1,4 @@
-//! What a worker sees of packets before it looks them up: of all their headers, the bits that any flow looks at.
+//! Keys of the caches: all header bits that any flow matches on, from one pass over a packet.
 //!
 //! Packets that differ in other bits go the same way, so they share an entry of the cache: where flows look at Ethernet addresses
 //! only, all connections between two guests are one entry. A change of these bits makes all entries worthless.
@@ -23,7 +23,7 @@ pub(crate) struct UnionMask {
     mini_key6: MiniKey<MINI_KEY6_WORDS>,
     /// Number of the change that it came with; never 0.
     time: u16,
-    /// What flows do look at, and batches until it becomes that; none if it is.
+    /// The bits that flows match on now, and the batches until the mask narrows to them; 0 if it need not.
     wanted: Key,
     batches_left: u32,
 }
@@ -50,8 +50,8 @@ impl UnionMask {
         Self { key, mini_key4, mini_key6, time, wanted: key, batches_left: 0 }
     }
 
-    /// Flows look at these bits from now on. True if what was cached before could be taken for something newer: a number is used
-    /// again.
+    /// Sets the bits that flows match on. True if a number is used again: old cache entries could be taken
+    /// for new ones.
     #[must_use]
     pub(crate) fn aim(&mut self, bits: Key) -> bool {
         self.wanted = bits;
@@ -98,20 +98,20 @@ impl UnionMask {
         PortUnionMask { mini_key4: self.mini_key4, mini_key6: self.mini_key6, tag, hash }
     }
 
-    /// What counts of a key.
+    /// The key under the union mask.
     #[inline]
     pub(crate) fn of_key(&self, key: &Key) -> Key {
         key.masked(&self.key)
     }
 
-    /// How a packet of which `counted` is what counts is sought if it is not a usual one.
+    /// Cache key of a packet without a mini key; `counted` is its flow key under the union mask.
     #[inline]
     pub(crate) fn sought<'a>(&self, counted: &'a Key, secret: &Secret) -> Sought<'a, KEY_WORDS> {
         Sought { hash: secret.of_words(&counted.0), tag: u32::from(self.time) << 16, key: &counted.0 }
     }
 }
 
-/// What packets are sought by.
+/// The kind of a cache key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The mini key of IPv4.
@@ -123,10 +123,10 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// What is seen of one packet.
+/// The cache key of one packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CacheKey {
-    /// What counts of its mini key.
+    /// Its mini key under the union mask.
     words: [u64; MINI_KEY6_WORDS],
     hash: u64,
     tag: u32,
@@ -186,7 +186,7 @@ impl CacheKey {
         Sought { hash: self.hash, tag: self.tag, key: &self.words }
     }
 
-    /// As any other one is of which `counted` is what counts.
+    /// The look-up of a packet without a mini key; `counted` is its flow key under the union mask.
     #[inline]
     pub(crate) fn other<'a>(&self, counted: &'a Key) -> Sought<'a, KEY_WORDS> {
         Sought { hash: self.hash, tag: self.tag, key: &counted.0 }

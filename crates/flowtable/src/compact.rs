@@ -7,7 +7,7 @@ use lasthop_wire::key::{ETHERTYPE_802_2, Field, VLAN_PRESENT, field, nsh_field, 
 
 use crate::Refused;
 
-/// What a flow matches, as a key and a mask in words.
+/// A flow's match, as a key and a mask in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Compact {
     /// The bits wanted; zero where the mask is.
@@ -23,8 +23,8 @@ enum Side {
 }
 
 impl Compact {
-    /// As the Open vSwitch datapath understands a match: what is absent in the mask matches anything, but tags, which have
-    /// to be as the key says; without a mask every field of the key counts.
+    /// As the Open vSwitch datapath reads a match: fields absent in the mask match anything, except tags,
+    /// which must be as in the key. Without a mask every field of the key counts.
     pub(crate) fn of(matching: &Match) -> Result<Self, Refused> {
         refuse_unknown(&matching.key)?;
         let mut key = pack(&matching.key, Side::Key);
@@ -66,7 +66,7 @@ fn refuse_unknown(key: &FlowKey) -> Result<(), Refused> {
     Ok(())
 }
 
-/// All bits of what a key has.
+/// All bits of the fields that a key has.
 fn ones_of(key: &FlowKey) -> FlowKey {
     fn ones<T: lasthop_flow::Group>(group: Option<T>) -> Option<T> {
         group.map(|_| T::ones())

@@ -1,4 +1,4 @@
-//! What is decided on a batch: look-ups, actions.
+//! Decides on a batch: look-ups, then actions.
 //!
 //! ```text
 //!   caches help       all packets: cache_key ─> lines of the cache come in     each: cache, or key ─> caches, masks ─> actions
@@ -104,7 +104,7 @@ impl FlowModule {
         self.act_or_upcall(executor, (batch, packet), (&key, FilterKey::of(cache_key)), hit, metadata);
     }
 
-    /// Does what the flow of a packet says, or what is to be done with packets that have none.
+    /// Executes the actions of a packet's flow, or handles a packet without a flow.
     fn act_or_upcall(
         &self,
         executor: &mut Executor<'_>,
@@ -120,7 +120,7 @@ impl FlowModule {
             None if self.is_asked.load(Ordering::Relaxed) => {
                 executor.miss(packet, header, (key, filter_key), *metadata)
             }
-            // What a control plane that is gone had of the flow may be with the next one.
+            // Packets of the flow that a former control plane had may be executed by the next one.
             None if executor.lane.pending.overtake(&shared.tickets, shared.secret.of_key(key)) => {
                 self.stand_in(batch, packet..packet + 1, executor.now_ns, executor.verdicts);
             }

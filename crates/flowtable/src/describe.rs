@@ -1,4 +1,4 @@
-//! What a packet looks like to the control plane: the way back from the words that packets are compared by.
+//! Packets as the control plane sees them: from the words that are compared back to fields.
 
 use lasthop_flow::{
     Arp, Ethernet, FlowKey, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, NshContext, Ports, Vlan,

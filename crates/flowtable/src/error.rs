@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a flow asks for that is not there.
+/// A part of a flow that is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// This switch does not have it.
@@ -31,7 +31,7 @@ pub enum InstallError {
     Unknown,
     /// A bound of the table.
     NoRoom(&'static str),
-    /// It asks for what is not there.
+    /// It is not supported.
     Refused(Refused),
 }
 

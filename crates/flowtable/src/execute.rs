@@ -1,4 +1,4 @@
-//! What a flow's actions make of a packet: verdicts.
+//! Executes a flow's actions for a packet, into verdicts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +32,7 @@ pub(crate) struct Executor<'a> {
     pub(crate) lane: &'a mut Lane,
     pub(crate) verdicts: &'a mut Verdicts,
     pub(crate) now_ns: u64,
-    /// What the module is called in upcalls.
+    /// The module's name in upcalls.
     pub(crate) origin: u16,
     /// Where packets come in.
     pub(crate) port: PortId,
@@ -40,17 +40,17 @@ pub(crate) struct Executor<'a> {
     pub(crate) may_hold: bool,
 }
 
-/// What is done with a packet.
+/// The source of a packet's actions.
 enum ActionSource<'a> {
     /// The control plane is asked; the hash of its key, and how others of its flow are known.
     Upcall(u64, FilterKey),
     /// The actions of its flow, and the flow's tag.
     Flow(u64, u32),
-    /// Actions of no flow, and what is told in the place of one.
+    /// Actions of an execute request, and the number that its upcalls carry in place of a flow's.
     Execute(&'a [AtomicU64], u32),
 }
 
-/// What becomes of one packet and its copies.
+/// The result of one packet and its copies.
 struct ActionResult {
     /// Copies that went somewhere.
     sent: u32,
@@ -64,7 +64,7 @@ struct ActionResult {
 }
 
 impl Executor<'_> {
-    /// Counts a packet for its flow, and does what that says.
+    /// Counts a packet for its flow, and executes its actions.
     #[inline(always)]
     pub(crate) fn act(
         &mut self,
@@ -82,15 +82,16 @@ impl Executor<'_> {
         self.act_by(packet, header, metadata, (hit.program, tag(hit)));
     }
 
-    /// Does what a program says, which is that of a flow with this tag.
+    /// Runs a program; `flow` is the program and its flow's tag.
     #[inline(never)]
     fn act_by(&mut self, packet: usize, header: &Header, metadata: &Metadata, flow: (u64, u32)) {
         self.act_at_length(ActionPacket::new(packet, header, *metadata), ActionSource::Flow(flow.0, flow.1));
     }
 
-    /// Sends usual packets of IPv4, of which the first is number `first`, whose flows the cache knows at once and that say no more than where
-    /// to, up to one that is different. How many.
-    // By itself, so that what the cache knows stays in registers: what is written in words and read back in pairs of them is waited for.
+    /// Forwards packets of IPv4 with a mini key, starting at packet number `first`. It takes those whose flow
+    /// is in the cache and has a single output action, up to the first other one. Returns their number.
+    // A function of its own, so that values of the cache stay in registers: storing words and reloading them
+    // as pairs causes a store-forwarding stall.
     #[inline(never)]
     pub(crate) fn send_known(&mut self, headers: &[Header], cache_keys: &[CacheKey], first: usize) -> usize {
         let (lane, shared, now_ns) = (&*self.lane, self.shared, self.now_ns);
@@ -157,7 +158,7 @@ impl Executor<'_> {
         self.act_at_length(ActionPacket::new(packet, header, metadata), source);
     }
 
-    /// Does what the control plane says, to a packet of its own.
+    /// Executes an action list of the control plane for a packet that it sent.
     pub(crate) fn execute(&mut self, packet: usize, header: &Header, execution: &Execution) {
         let Execution { metadata, program, number } = execution;
         self.act_at_length(
@@ -476,7 +477,7 @@ fn push_nsh_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> R
     Ok(words)
 }
 
-/// What the flow is called in upcalls.
+/// The flow's tag in upcalls.
 fn tag(hit: Hit) -> u32 {
     tag_of(hit.flow, hit.generation)
 }

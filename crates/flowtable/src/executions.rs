@@ -1,4 +1,5 @@
-//! The module of the port `internal`: what the control planes of all datapaths send, each packet with its own actions.
+//! The module of the port `internal`: packets that the control planes of all datapaths send, each with its
+//! own actions.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
@@ -15,7 +16,7 @@ use crate::{FlowModule, Refused};
 /// execution's number.
 pub const EXECUTED: u32 = 1 << 31;
 
-/// What is done with a packet of the control plane's own.
+/// The actions of a packet that the control plane sent.
 #[derive(Debug)]
 pub struct Execution {
     pub(crate) metadata: Metadata,
@@ -43,9 +44,10 @@ pub struct Executions {
 }
 
 impl Executions {
-    /// Says what is done with the next packet that is injected (`Fabric::inject`), and which module's flows and ports that is
-    /// about. To be called on the worker that injects it, right before. `ticket` is that of a packet that the control plane was
-    /// asked about: none of its flow overtakes it until [`FlowModule::done`], which is to be called whatever comes of it.
+    /// Sets the actions of the next injected packet (`Fabric::inject`), and the module whose flows and ports
+    /// they use. Call it right before, on the worker that injects. `ticket` is that of an earlier upcall of
+    /// the packet: no packet of its flow overtakes it until [`FlowModule::done`], which must be called in
+    /// every case.
     ///
     /// # Errors
     /// Why it is not to be sent: it was overtaken, or as many were announced as may be.

@@ -1,5 +1,5 @@
-//! What flows take of the memory that one table may have, for as long as anybody has them: also those that are gone and are
-//! remembered, or waited for.
+//! Accounts the memory of one table's flows as long as any thread holds them, including removed flows that
+//! are remembered or still read.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::InstallError;
 use crate::bounds::FLOW_DATA_BYTES_MAX;
 use crate::table::Flow;
 
-/// Bytes that flows of one table have, besides what each has.
+/// Bytes of one table's flows, besides their fixed parts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FlowMemory(Arc<AtomicUsize>);
 
-/// A flow that was entered. What it takes is free again when nobody has it any more.
+/// An installed flow. Its memory is accounted until the last reference is dropped.
 #[derive(Debug)]
 pub struct Installed {
     flow: Flow,
@@ -27,7 +27,7 @@ impl FlowMemory {
     /// Enters a flow.
     pub(crate) fn enter(&self, flow: Flow) -> Result<Arc<Installed>, InstallError> {
         let bytes = Action::memory_bytes(&flow.actions) + flow.matching.bytes_behind();
-        // Whoever enters has the table's lock; others only give back.
+        // The installing thread has the table's lock; others only decrease this.
         if self.0.load(Ordering::Relaxed) + bytes > FLOW_DATA_BYTES_MAX {
             return Err(InstallError::NoRoom("flows' actions and data take 256 MiB; remove flows first"));
         }
@@ -42,7 +42,7 @@ impl FlowMemory {
 }
 
 impl Installed {
-    /// What it takes, besides what each flow does.
+    /// Its bytes, besides the fixed part of a flow.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,8 +1,8 @@
-//! When nobody uses any more what was taken out of the table: read-copy-update by counting visits.
+//! Grace periods for removed flows: read-copy-update by counting visits.
 //!
-//! A worker's look-ups happen within visits: one for each batch. Its counter is odd during a visit and even between two. What
-//! is taken out of the table at some moment can only be in use by visits that had begun by then; when each of them has
-//! ended, it is free. Neither side ever waits.
+//! A worker's look-ups happen within visits, one for each batch. Its counter is odd during a visit and even
+//! between two. A removed flow can only be in use by visits that had begun by then. When each of them has
+//! ended, its memory is free. Neither side ever waits.
 //!
 //! ```text
 //!   worker   begin: count = odd; fence ── look up, act ── end: count = even (release)
@@ -34,7 +34,7 @@ impl Visits {
     pub(crate) fn begin(&self, worker: usize) {
         let count = &self.counts[worker].0;
         count.store(count.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
-        // Either the writer sees the odd count, or this visit sees what it took out as gone.
+        // Either the writer sees the odd count, or this visit sees the flow removed.
         full_fence();
     }
 

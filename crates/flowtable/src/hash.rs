@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use lasthop_wire::Key;
 use lasthop_wire::key::KEY_WORDS;
 
-/// What nobody outside knows, one word for each of a key.
+/// A secret, one word for each word of a key.
 #[derive(Clone, Debug)]
 pub(crate) struct Secret([u64; KEY_WORDS]);
 

@@ -1,4 +1,4 @@
-//! What one worker has for itself: its caches, its order of the masks, its rng.
+//! State of one worker: its caches, its order of the masks, its random numbers.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,7 @@ use crate::pending::Pending;
 use crate::shared::{MASK_WORDS, Shared};
 use crate::stats::EntryId;
 
-/// What is counted of look-ups.
+/// Counters of look-ups.
 pub(crate) const LOOKUPS: usize = 0;
 pub(crate) const HITS: usize = 1;
 pub(crate) const MISSES: usize = 2;
@@ -173,7 +173,7 @@ impl Lane {
         self.pending.begin(self.union.time());
     }
 
-    /// Masks came or went: what is cached counts as long as they look at the same bits.
+    /// Masks were added or removed: cached results stay valid as long as the union mask does.
     #[cold]
     fn look_anew(&mut self, shared: &Shared) {
         let masks = self.order.masks.iter().filter_map(|mask| shared.masks.get(usize::from(*mask)));
@@ -184,8 +184,8 @@ impl Lane {
         }
     }
 
-    /// Takes a look at a batch's packets, so that their places in the cache come in. Of those that are not usual `keys` has what
-    /// counts then.
+    /// Computes the cache keys of a batch, and prefetches their cache lines. For packets without a mini key
+    /// the masked flow key is stored in `keys`.
     #[inline]
     pub(crate) fn prepare_batch(
         &self,
@@ -225,7 +225,7 @@ impl Lane {
         self.other.prefetch(sought.hash);
     }
 
-    /// So many flows have statistics in so many places.
+    /// With many flows, their statistics take many cache lines: prefetches those.
     #[inline(never)]
     fn prefetch_statistics(&self, shared: &Shared, cache_keys: &[CacheKey]) {
         let of_four = cache_keys.iter().filter(|cache_key| cache_key.kind == Kind::Four);
@@ -233,7 +233,7 @@ impl Lane {
         places.for_each(|place| shared.stats.prefetch(place));
     }
 
-    /// Whether the next batch goes by the cache. If it does not, [`Self::batch_lookup`] is to be called.
+    /// Whether the next batch uses the caches. If not, [`Self::batch_lookup`] has to be called.
     #[inline]
     pub(crate) fn is_warm(&self) -> bool {
         self.cold_batches == 0
@@ -258,7 +258,7 @@ impl Lane {
         self.hit(shared, flow?)
     }
 
-    /// A batch is decided on: what is to be learned of it for the next one.
+    /// A batch is decided on: chooses the path of the next one.
     #[inline]
     pub(crate) fn learn(&mut self) {
         let [cached, sought, crowded_out] =
@@ -295,7 +295,7 @@ impl Lane {
         self.cold_batches = u32::MAX;
     }
 
-    /// Forgets what is cached.
+    /// Empties the caches.
     fn forget(&mut self) {
         self.four.clear();
         self.six.clear();
@@ -312,7 +312,8 @@ impl Lane {
         self.is_valid(hit).then_some(hit)
     }
 
-    /// The flow of a packet, if a cache knows it at once, and counts it; `counted` is what counts of its key if it is not a usual one.
+    /// Looks a packet up in the caches only, and counts a hit. `counted` is the masked flow key of a packet
+    /// without a mini key.
     #[inline(never)]
     pub(crate) fn known(&mut self, cache_key: &CacheKey, counted: &Key) -> Option<Hit> {
         let (_, hit) = match cache_key.kind {
@@ -337,7 +338,7 @@ impl Lane {
         self.worker
     }
 
-    /// A cache knew so many packets at once.
+    /// Counts hits of a cache.
     #[inline]
     pub(crate) fn note_cached(&mut self, packets: u32) {
         self.cached += packets;
@@ -395,7 +396,7 @@ impl Lane {
         Some(hit)
     }
 
-    /// What a cache knew of a packet, as of now.
+    /// The cached result, revalidated.
     #[inline]
     fn is_still(&self, shared: &Shared, hit: Hit) -> Option<Hit> {
         if self.is_valid(hit) {
@@ -411,7 +412,7 @@ impl Lane {
         })
     }
 
-    /// What there is to know of a flow that was just found.
+    /// The result for a flow that was just found.
     #[inline]
     fn hit(&self, shared: &Shared, flow: u32) -> Option<Hit> {
         let slot = shared.flows.get(flow as usize)?;

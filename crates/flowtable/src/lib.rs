@@ -1,22 +1,22 @@
-//! The flow table: what the control plane installed, looked up and done for each packet.
+//! The flow table: flows that the control plane installed are looked up and executed for each packet.
 //!
-//! **Purpose.** [`FlowTable`] holds flows: what they match, and what is done with packets that do. [`FlowModule`] is the
-//! module that looks packets up there and turns the actions of their flows into verdicts. Packets of no flow go to the
-//! control plane (Hyper-Switch, 3.1: packet headers, flow table, control interface).
+//! **Purpose.** [`FlowTable`] holds flows: matches and actions. [`FlowModule`] is the module that looks
+//! packets up there and turns the actions of their flows into verdicts. A miss is an upcall to the control
+//! plane (Hyper-Switch, 3.1: packet headers, flow table, control interface).
 //!
-//! **Contract.** As of `lasthop-verdict`. What a packet costs is bounded (`bounds`), and for a packet whose like came before
-//! it depends neither on the number of flows nor on that of masks: a first-level cache of each worker knows it. Installing,
-//! replacing, dumping and removing flows costs workers nothing but the look at their caches that a removal asks for.
-//! Flows have no priorities: if several match a packet, one of them does. They speak of ports by the numbers that the control
-//! plane gave them; what comes from a port without a number, or matches no flow while nobody is to be asked, is for the
-//! module behind this one, if there is one.
+//! **Contract.** As of `lasthop-verdict`. The cost of a packet is bounded (`bounds`). A packet like an
+//! earlier one is a hit in its worker's cache, so its cost depends neither on the number of flows nor on that
+//! of masks. Installing, replacing, dumping and removing flows costs workers nothing, except that a removal
+//! makes them revalidate their caches. Flows have no priorities: if several match a packet, one of them is
+//! used. Flows name ports by the control plane's numbers. Packets from a port without a number, and misses
+//! without a control plane, go to the standby module, if there is one.
 //!
 //! **Not checked.** Whether a match makes sense for packets (`lasthop_flow::Match::check` does), whether ports exist (the
 //! fabric does).
 //!
-//! **Threading.** Workers call [`lasthop_verdict::Module::decide`], each with its own number, and never wait: what they share is
-//! atomic words, whose memory is used again when all visits that might look at it are over. Everything else takes the
-//! writer's lock, which no worker ever does.
+//! **Threading.** Workers call [`lasthop_verdict::Module::decide`], each with its own number, and never wait.
+//! They share atomic words; memory is reused after all visits that might read it are over. All other calls
+//! take the writer's lock, which workers never take.
 //!
 //! ```text
 //!   header image ─> cache_key ─ this worker's caches ─ hit ──────────────────────────────┬─> statistics ─> actions ─> verdicts

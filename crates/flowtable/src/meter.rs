@@ -1,11 +1,11 @@
 //! Meters: packets beyond a rate are dropped.
 //!
-//! **Token bucket in one word.** As the bridge's storm control: the word holds the time at which the bucket will be full
-//! again (ITU-T I.371's GCRA); a packet moves it on by what it costs, and is excess if that would be more than a whole bucket from
-//! now. A bucket holds a second's tokens and the burst.
+//! **Token bucket in one word.** As the bridge's storm control: the word holds the time at which the bucket
+//! will be full again (ITU-T I.371's GCRA). A packet advances it by its cost, and is excess if that would be
+//! more than a whole bucket from now. A bucket holds a second's tokens and the burst.
 //!
-//! **Borrowed by batch.** A worker takes what several packets like the first cost at once, and gives back what is left when
-//! its batch ends: all workers share the word, but none touches it for every packet.
+//! **Borrowed by batch.** A worker takes the tokens for several packets like the first at once, and returns
+//! the rest when its batch ends. All workers share the word, but none touches it for every packet.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ const SECOND_TICKS: u64 = 1_000_000_000 << TICKS_SHIFT;
 /// Ticks that a bit takes at one kbit/s.
 const KBIT_TICKS: u64 = SECOND_TICKS / 1000;
 
-/// What a meter lets through.
+/// The rate of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterRate {
     /// In kbit/s, or in packets per second.
@@ -32,7 +32,7 @@ pub struct MeterRate {
     pub is_kbps: bool,
 }
 
-/// What happened at a meter.
+/// Statistics of a meter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeterStats {
     /// Packets that came to it.
@@ -88,7 +88,7 @@ impl Meter {
         unit.saturating_mul(units)
     }
 
-    /// Takes tokens out of the bucket: `most`, or else `least`; what was taken.
+    /// Takes `most` tokens out of the bucket, or else `least`. Returns the tokens taken.
     fn take(&self, now: u64, most: u64, least: u64) -> Option<u64> {
         let limit = now.saturating_add(self.full.load(Ordering::Relaxed));
         for _ in 0..BORROW_TRIES {
@@ -171,7 +171,8 @@ impl Meters {
         true
     }
 
-    /// Packets pass it freely from now on. A worker that is just at it may count a batch more, for whoever has its place next.
+    /// Packets pass freely from now on. A worker that uses it just now may count one more batch for the next
+    /// meter in its slot.
     pub(crate) fn remove(&self, number: u32) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = self.find(number) else { return };
@@ -190,7 +191,7 @@ impl Meters {
     }
 }
 
-/// What a worker has borrowed of a meter.
+/// A worker's tokens of a meter.
 #[derive(Debug)]
 struct Borrow {
     /// Its place.
@@ -199,7 +200,7 @@ struct Borrow {
     stats: MeterStats,
 }
 
-/// What a worker has borrowed for a batch.
+/// A worker's tokens for a batch.
 #[derive(Debug, Default)]
 pub(crate) struct Borrows(ArrayVec<Borrow, BORROWS_MAX>);
 
@@ -236,7 +237,7 @@ impl Borrows {
         passes
     }
 
-    /// The batch ends: what is left goes back, what happened is entered.
+    /// The batch ends: returns the remaining tokens, and adds the statistics.
     pub(crate) fn give_back(&mut self, meters: &Meters) {
         for borrow in self.0.drain(..) {
             let Some(meter) = meters.at(borrow.meter) else { continue };

@@ -25,36 +25,36 @@ use crate::{FlowTable, InstallError};
 /// Forwards by a flow table.
 pub struct FlowModule {
     pub(crate) table: FlowTable,
-    /// By worker. Each takes its own, which nobody else ever does: a lock that is always free.
+    /// By worker. Each locks only its own, so the lock is always free.
     lanes: Box<[Mutex<Own>]>,
-    /// What is done with the next packets of the port `internal`. Its worker tries the lock.
+    /// Actions of the next packets of the port `internal`. Its worker uses try_lock.
     executions: Mutex<VecDeque<Execution>>,
-    /// What it is called in upcalls.
+    /// Its name in upcalls.
     pub(crate) origin: AtomicU16,
-    /// Somebody takes packets of no flow.
+    /// A control plane takes misses.
     pub(crate) is_asked: AtomicBool,
-    /// Decides about them while nobody does, if it is to.
+    /// Decides on misses without a control plane, if enabled.
     standby: Option<Box<dyn Module>>,
     stands_alone: AtomicBool,
-    /// Ports whose packets are of many senders, as bits: none waits behind another's.
+    /// Ports whose packets come from many senders, as bits: no packet there waits behind another sender's.
     uplinks: Box<[AtomicU64; PORTS_MAX / 64]>,
 }
 
-/// What one worker has for itself.
+/// State of one worker.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) lane: Lane,
-    /// Of the packets of a batch: what is seen of them, or all of their keys.
+    /// Of the packets of a batch: cache keys, or all flow keys.
     pub(crate) cache_keys: Box<[CacheKey; BATCH_PACKETS_MAX]>,
     pub(crate) keys: Box<[Key; BATCH_PACKETS_MAX]>,
 }
 
-/// What look-ups found, of all workers.
+/// Results of look-ups, of all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookUps {
     /// All.
     pub all: u64,
-    /// Those whose flow a worker's cache knew.
+    /// Cache hits.
     pub cached: u64,
     /// Those that found no flow.
     pub missed: u64,
@@ -75,14 +75,15 @@ impl fmt::Debug for FlowModule {
 }
 
 impl FlowModule {
-    /// A module without flows, for a switch of `workers` workers; what others ask it is dropped. Ports have the numbers that the
-    /// switch knows them by, and the control plane is asked.
+    /// A module without flows, for a switch of `workers` workers; requests of other workers are dropped.
+    /// Ports have the switch's own numbers, and misses are upcalls.
     #[must_use]
     pub fn for_workers(workers: usize) -> Self {
         Self::new(workers, FlowTable::default(), None)
     }
 
-    /// A module without flows. No port has a number, and nobody is asked: `standby` decides about packets until somebody is.
+    /// A module without flows. No port has a number, and there is no control plane: `standby` decides on
+    /// packets until there is one.
     #[must_use]
     pub fn in_waiting(workers: usize, standby: Box<dyn Module>) -> Self {
         let module = Self::new(workers, FlowTable::new(Numbers::none()), Some(standby));
@@ -109,8 +110,8 @@ impl FlowModule {
         &self.table
     }
 
-    /// What it is called in upcalls from now on. Those that are on their way keep the name that it had: whoever gets another one
-    /// with each control plane tells theirs apart.
+    /// Sets its name in upcalls. Upcalls under way keep the old name: with a new name for each control plane,
+    /// their upcalls can be told apart.
     pub fn set_origin(&self, origin: u16) {
         self.origin.store(origin, Ordering::Relaxed);
     }
@@ -120,7 +121,7 @@ impl FlowModule {
         self.is_asked.store(is_asked, Ordering::Relaxed);
     }
 
-    /// Whether the module behind this one decides about packets that nobody is asked about; else they are dropped.
+    /// Whether the standby module decides on misses without a control plane; otherwise they are dropped.
     pub fn set_stands_alone(&self, stands_alone: bool) {
         self.stands_alone.store(stands_alone, Ordering::Relaxed);
     }
@@ -130,18 +131,18 @@ impl FlowModule {
         self.table.shared.numbers.set(port, number);
     }
 
-    /// What look-ups found so far.
+    /// Results of look-ups so far.
     #[must_use]
     pub fn look_ups(&self) -> LookUps {
         let [all, cached, missed, masks] = self.table.shared.counts.sums();
         LookUps { all, cached, missed, masks }
     }
 
-    /// Says what is done with the next packet that is injected (`Fabric::inject`). To be called on the worker that injects it,
-    /// right before.
+    /// Sets the actions of the next injected packet (`Fabric::inject`). Call it right before, on the worker
+    /// that injects.
     ///
     /// # Errors
-    /// [`InstallError::NoRoom`] if so many were announced that never came.
+    /// [`InstallError::NoRoom`] if too many announced packets were never injected.
     pub fn execute_next(&self, execution: Execution) -> Result<(), InstallError> {
         let mut executions = self.executions();
         if executions.len() >= EXECUTIONS_MAX {
@@ -172,7 +173,7 @@ impl FlowModule {
         self.table.shared.tickets.done(Ticket(ticket));
     }
 
-    /// Worker `worker` leaves its caches alone from now on. For measurements of what packets cost that they do not know.
+    /// Worker `worker` bypasses its caches from now on. For measurements of cache misses.
     #[doc(hidden)]
     pub fn bypass_caches(&self, worker: usize) {
         if let Some(Ok(mut own)) = self.lanes.get(worker).map(|own| own.try_lock()) {
@@ -180,7 +181,7 @@ impl FlowModule {
         }
     }
 
-    /// Does what was announced for the next packet, which is number `packet` of its batch.
+    /// Executes the actions announced for the next packet, which is number `packet` of its batch.
     pub(crate) fn execute_one(&self, packet: usize, header: &Header, now_ns: u64, verdicts: &mut Verdicts) {
         let own = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());
         let next = self.executions().pop_front();
@@ -197,8 +198,8 @@ impl FlowModule {
         lane.end(shared);
     }
 
-    /// Packets go another way than those of their port that the control plane has: what it still has is late. While one of those
-    /// is being sent they go nowhere.
+    /// Packets take another path than those of their port that the control plane still has: those are late
+    /// now. While one of those is being sent, these are dropped.
     fn stand_in_for_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let (all, tickets) = (0..batch.headers.len(), &self.table.shared.tickets);
         let own = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());

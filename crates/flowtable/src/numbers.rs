@@ -1,7 +1,7 @@
-//! Which port of the switch has which number in the datapath: what flows speak of.
+//! The ports' numbers in the datapath, which flows use.
 //!
-//! Words that whoever adds and removes ports stores and workers load: a port's number once a batch, a number's port once an
-//! output. So nothing in a flow has to be translated, and a number may come and go while flows name it.
+//! The control side stores these words and workers load them: a port's number once a batch, a number's port
+//! once an output. So flows need no translation, and a number may come and go while flows name it.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
@@ -11,7 +11,7 @@ use lasthop_verdict::{PORTS_MAX, PortId};
 pub(crate) const NUMBERS: usize = 1 << 16;
 /// In the place of a port's number: it has none.
 const NO_NUMBER: u32 = u32::MAX;
-/// In the place of a number's port: nobody has it. Nothing is ever sent to the port `internal`.
+/// In the place of a number's port: no port has it. Packets are never sent to the port `internal`.
 const NOBODY: u16 = PortId::INTERNAL.0;
 
 /// The numbers of one datapath.
@@ -49,7 +49,7 @@ impl Numbers {
         (port != NOBODY).then_some(PortId(port))
     }
 
-    /// Gives a port a number that nobody has, or takes away the one that it has.
+    /// Gives a port an unused number, or takes its number away.
     pub(crate) fn set(&self, port: PortId, number: Option<u16>) {
         let Some(place) = self.by_port.get(port.index()) else { return };
         let old = place.swap(number.map_or(NO_NUMBER, u32::from), Ordering::Relaxed);

@@ -7,11 +7,12 @@
 //!   packet 4 ─ nothing on the way any more ──> by the flow
 //! ```
 //!
-//! A packet goes up behind those of its flow that are there already, flow or no flow, until the control plane has said of
-//! each that it is done with it. There are only so many; then the packets behind them wait in their sender's ring until those are
-//! through: else a stream that is faster than the control plane would never get to its flow. At an uplink, where they would keep
-//! others' packets waiting, they are dropped instead. What the control plane has had for too long may be overtaken; once it is,
-//! it goes nowhere when it comes back. So whatever arrives does so in order, but for flows that no place was left for.
+//! An upcall of a flow is followed by all later packets of that flow, with or without a flow entry, until the
+//! control plane is done with each. Their number is bounded. Beyond it, packets wait in their sender's ring:
+//! otherwise a stream that is faster than the control plane would never reach its flow. At an uplink they
+//! would block packets of other senders, so they are dropped there. Packets that the control plane had for
+//! too long may be overtaken; an overtaken one is dropped when it comes back. So packets arrive in order,
+//! except for flows without a slot.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,7 +33,7 @@ const SENDING: u64 = 1 << (ROUND_SHIFT - 1);
 const COUNT_MASK: u64 = SENDING - 1;
 const PLACE_BITS: u32 = 10;
 
-/// What the control plane says that it is done with a packet by; 0 is none.
+/// A ticket, by which the control plane settles a packet; 0 is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket(pub(crate) u32);
 
@@ -73,9 +74,9 @@ fn settled(word: u64) -> u64 {
     word - u64::from(word & COUNT_MASK > 0)
 }
 
-/// Packets of pending flows that are on the way: by worker and place, the round of the place, whether one is being sent, and their
-/// count. The worker alone begins rounds, and not while one is being sent: of a packet that is sent and those that would overtake
-/// it, who changes the word first goes.
+/// Packets of pending flows under way, by worker and slot: the slot's round, whether one is being sent, and
+/// their count. Only the worker begins rounds, and not while one is being sent. A packet that is sent races
+/// with those that would overtake it: the first to change the word wins.
 #[derive(Debug)]
 pub(crate) struct Tickets(Box<[[AtomicU64; PENDING_FLOWS]]>);
 
@@ -109,10 +110,10 @@ impl Tickets {
         self.change(ticket, |word| settled(word & !SENDING));
     }
 
-    /// Changes what a ticket counts in, unless its round is over; whether it did.
+    /// Changes the word of a ticket, unless its round is over. Returns whether it did.
     fn change(&self, ticket: Ticket, change: impl Fn(u64) -> u64) -> bool {
         let Some(word) = self.word(ticket).filter(|_| ticket != Ticket::NONE) else { return false };
-        // Release: who sees the packet as done sees all that was done for it.
+        // Release: a thread that sees the packet as done sees all its effects.
         word.fetch_update(Ordering::Release, Ordering::Relaxed, |word| {
             (round_in(word) == ticket.round()).then(|| change(word))
         })
@@ -127,10 +128,10 @@ impl Tickets {
     }
 }
 
-/// What is to be done with a packet whose flow may be pending.
+/// The way of a packet whose flow may be pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// What its flow says, if there is one.
+    /// Execute its flow, if there is one.
     Now,
     /// It goes up behind others of its flow.
     Behind,
@@ -151,7 +152,7 @@ struct PendingSlot {
     is_taken: bool,
 }
 
-/// Packets of a flow after which those behind it wait: what is left is for the rest of a batch.
+/// Packets of a flow after which further ones wait: the rest of the bound is for the present batch.
 const CROWD_PACKETS: u32 = PENDING_PACKETS_MAX - BATCH_PACKETS_MAX as u32;
 
 /// A flow of which many packets are on the way: those behind them, from this port, wait.
@@ -170,12 +171,13 @@ pub(crate) struct Pending {
     taken: usize,
     filter: PendingFilter,
     crowds: Vec<Crowd>,
-    /// Where [`Self::tidy`] goes on.
+    /// Where [`Self::tidy`] continues.
     next: usize,
 }
 
 impl Pending {
-    /// Without flows. Each place begins with a round by chance: what comes back of a table that was there before this one is late.
+    /// Without flows. Each slot begins with a random round: packets of a former table that come back are
+    /// late.
     pub(crate) fn new(worker: usize, rng: &mut Rng) -> Self {
         let mut place = || PendingSlot { round: (rng.next() >> 48) as u16, ..PendingSlot::default() };
         let places = (0..PENDING_FLOWS).map(|_| place()).collect();
@@ -205,20 +207,20 @@ impl Pending {
         self.taken > 0
     }
 
-    /// A batch begins, whose packets are seen in the scope of this time.
+    /// A batch begins, with the union mask of this number.
     #[inline]
     pub(crate) fn begin(&mut self, time: u16) {
         self.filter.begin(time);
     }
 
-    /// Whether a packet that was seen need not go up behind any, whatever else its key may be.
+    /// Whether a packet with this cache key certainly need not follow an upcall.
     #[inline(always)]
     pub(crate) fn is_clear(&self, cache_key: &CacheKey) -> bool {
         self.filter.is_clear(cache_key)
     }
 
-    /// Frees some places of flows whose packets are through, so that those that say nothing more do not cost others a look; and of
-    /// those that nobody has said anything of for so long that nobody will. Should somebody all the same, it is late.
+    /// Frees some slots of flows whose packets are settled, so that other packets need no look-up here. Also
+    /// frees slots whose packets were not settled for too long; if they come back, they are late.
     #[cold]
     pub(crate) fn tidy(&mut self, tickets: &Tickets, now_ns: u64) {
         for at in self.next..self.next + PENDING_WAYS {
@@ -281,7 +283,8 @@ impl Pending {
         may_go
     }
 
-    /// Frees a place whatever is on the way, which is late from now on. False while something of it is being sent.
+    /// Frees a slot although packets are under way; those are late from now on. False while one of them is
+    /// being sent.
     fn forget(&mut self, tickets: &Tickets, at: usize) -> bool {
         let is_begun = self.begin_round(tickets, at, 0);
         if is_begun {
@@ -294,7 +297,7 @@ impl Pending {
     fn begin_round(&mut self, tickets: &Tickets, at: usize, packets: u64) -> bool {
         let round = self.places[at].round.wrapping_add(1).max(1);
         let next = u64::from(round) << ROUND_SHIFT | packets;
-        // Acquire: what was sent before is seen by whoever goes on.
+        // Acquire: the next packets come after those sent before.
         let begun = self
             .word(tickets, at)
             .fetch_update(Ordering::Acquire, Ordering::Relaxed, |word| (word & SENDING == 0).then_some(next));
@@ -392,7 +395,7 @@ impl Pending {
 mod tests {
     use super::*;
 
-    /// A packet whose key has this hash.
+    /// A packet with this hash of its key.
     fn of(hash: u64) -> (PortId, u64, FilterKey) {
         (PortId(1), hash, FilterKey::Unseen)
     }

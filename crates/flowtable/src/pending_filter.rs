@@ -1,7 +1,8 @@
 //! Which packets may have to go to the control plane behind others of their flow, told from their cache_keys alone.
 //!
-//! Whether one has to is known by all of its key ([`crate::pending`]). That would make every packet dear while the control plane is
-//! asked about any, so flows that it is asked about leave filter by what was seen of their packets: who finds no filter_key need not look.
+//! The full flow key decides ([`crate::pending`]). Computing it would make every packet dear during any
+//! upcall. So pending flows count in a filter by the cache keys of their packets: a packet whose count is
+//! zero needs no look-up.
 //!
 //! ```text
 //!   cache_key's hash ─> count of pending flows there, of this union     + those of other unions, or of packets that nobody saw
@@ -19,7 +20,7 @@ pub(crate) enum FilterKey {
     /// By their key alone.
     #[default]
     Unseen,
-    /// They were in the table before, and whoever goes on there looks by the key anyway.
+    /// They were in the table before: recirculated packets are looked up by key anyway.
     Inner,
 }
 

@@ -22,7 +22,7 @@ pub(crate) const ALWAYS: u32 = u32::MAX;
 
 macro_rules! codes {
     ($($name:ident = $doc:literal,)*) => {
-        /// What a step does; its operands are named from the lowest bit on.
+        /// The code of a step; its operands are named from the lowest bit on.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
         pub(crate) enum Code { $(#[doc = $doc] $name),* }
@@ -59,7 +59,7 @@ codes! {
     PopNsh = "No operands.",
 }
 
-/// What is rewritten by [`Code::Rewrite`].
+/// The header that [`Code::Rewrite`] changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -170,7 +170,7 @@ impl Compiler {
         Ok(())
     }
 
-    /// A list behind the step at `owner`, whose operand at bit `shift` is its length.
+    /// A list behind the step at `owner`. The operand at bit `shift` is its length.
     fn nested(&mut self, owner: usize, shift: u32, actions: &[Action], depth: usize) -> Result<(), Refused> {
         let start = self.words.len();
         self.list(actions, depth + 1)?;

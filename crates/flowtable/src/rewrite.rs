@@ -1,7 +1,7 @@
 //! Header fields are rewritten in a packet's image, and its checksums follow (RFC 1624).
 //!
-//! A checksum that is complete changes by what its words change. One that its sender left to be completed holds the sum of
-//! the pseudo header alone, not complemented: it follows addresses, and nothing else, since the rest is still to be summed.
+//! A complete checksum is updated by the changed words. A partial one holds the sum of the pseudo header
+//! alone, not complemented. It follows the addresses only, since the rest is summed later.
 
 use lasthop_verdict::{DropReason, Header};
 use lasthop_wire::headers::{
@@ -272,7 +272,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// Where an IP packet ends that is no fragment; what follows it on the wire is padding.
+    /// The end of an IP packet that is no fragment; the bytes behind it on the wire are padding.
     fn datagram_end(&mut self) -> Result<usize, DropReason> {
         let network = self.network;
         let end = match self.key.ethertype() {

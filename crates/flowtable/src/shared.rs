@@ -1,4 +1,4 @@
-//! What all workers and the table's writer see.
+//! State shared by all workers and the table's writer.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -31,7 +31,7 @@ struct LookUps([AtomicU64; COUNTS]);
 pub(crate) struct Counts([LookUps; WORKERS_MAX]);
 
 impl Counts {
-    /// Shows a worker's counts; nobody else writes them.
+    /// Publishes a worker's counts; it is their only writer.
     #[inline]
     pub(crate) fn show(&self, worker: usize, counts: [u64; COUNTS]) {
         let places = self.0.get(worker).map(|own| &own.0);
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) live_masks: [AtomicU64; MASK_WORDS],
     /// Rises when a mask comes or goes.
     pub(crate) masks_version: AtomicU64,
-    /// Rises when a flow goes or gets other actions: what is cached has to be looked at again.
+    /// Rises when a flow is removed or gets other actions: cached results have to be revalidated.
     pub(crate) version: AtomicU64,
     pub(crate) buckets: Buckets,
     pub(crate) arena: Arena,
@@ -109,7 +109,7 @@ impl Shared {
         self.buckets.find(hash, selects)
     }
 
-    /// What all workers counted of a flow.
+    /// A flow's statistics of all workers.
     pub(crate) fn stats_of(&self, slot: &FlowSlot) -> FlowStats {
         let mut stats = self.stats.sum(slot);
         if stats.packets > 0 {

@@ -5,9 +5,9 @@
 //!   mask   used words : 32, one bit each             mask: 18 words
 //! ```
 //!
-//! A slot's memory is never given back, and what is in it is not replaced before a period of grace is over (see `grace`), so
-//! whoever found a slot in this visit may read it to the visit's end. The generation tells, later, whether it is still the
-//! same flow.
+//! A slot's memory is never freed, and its contents are not replaced before a grace period is over (see
+//! `grace`). So a slot found in this visit may be read until the visit ends. Later, the generation tells
+//! whether it is still the same flow.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,7 +41,7 @@ impl Identity {
     }
 }
 
-/// What a flow is called in upcalls: its slot, and enough of its generation to tell it from those that were there before.
+/// A flow's tag in upcalls: its slot, and enough of its generation to tell it from former flows there.
 pub(crate) fn tag_of(slot: u32, generation: u32) -> u32 {
     slot | (generation % TAG_GENERATIONS) << FLOWS_MAX.trailing_zeros()
 }
@@ -96,12 +96,12 @@ impl FlowSlot {
         self.identity.store(identity.0, Ordering::Release);
     }
 
-    /// Its flow is another one from now on for who knows it, though the same packets belong to it.
+    /// Its flow gets another identity, though the same packets belong to it.
     pub(crate) fn rename(&self, identity: Identity) {
         self.identity.store(identity.0, Ordering::Release);
     }
 
-    /// Its flow is gone, for whoever looks from now on.
+    /// Removes its flow for later readers.
     pub(crate) fn vacate(&self) {
         self.identity.store(0, Ordering::Release);
     }

@@ -1,14 +1,14 @@
-//! What happened to a flow, counted by each worker for itself.
+//! Statistics of flows, counted by each worker for itself.
 //!
 //! ```text
 //!   flow slot ── newest ──> entry of worker 3 ── next ──> entry of worker 0 ── next ──> nobody
 //!                           packets, bytes, used, flags : 16 | next : 40
 //! ```
 //!
-//! A worker has an entry for a flow from its first packet of it on, and is the only one to write it, by plain stores; readers
-//! add up what they see, at any time. Entries come from each worker's own stock, which the writer of the table keeps filled
-//! and takes them back to when their flow is gone. A worker whose stock is empty counts in the flow itself, with the others,
-//! until there is some.
+//! A worker has an entry for a flow from its first packet of it on. It is the only one to write it, by plain
+//! stores; readers add up the entries at any time. Entries come from each worker's own stock. The writer of
+//! the table keeps it filled, and returns entries of removed flows. A worker whose stock is empty counts in
+//! the flow itself, with the others, until it has entries.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -111,7 +111,7 @@ pub(crate) struct Stock {
     begun: AtomicU32,
     /// Times that there was none for a flow since the last time that entries were made.
     wanted: AtomicU32,
-    /// Entries whose flows are gone. Its worker tries the lock and never waits for it.
+    /// Entries of removed flows. Its worker uses try_lock and never waits.
     returned: Mutex<Vec<EntryId>>,
 }
 
@@ -146,12 +146,12 @@ impl Stats {
         self.stocks.get(id.worker())?.entries.get(id.number() as usize)
     }
 
-    /// Sees to it that the first `workers` workers, and the very first in any case, have entries in stock. For the writer of
-    /// the table.
+    /// Fills the stocks of the first `workers` workers, at least of the first one. For the writer of the
+    /// table.
     pub(crate) fn refill(&self, workers: usize, flows: usize) {
         for stock in self.stocks.iter().take(workers.max(1)) {
             let (made, begun) = (stock.made.load(Ordering::Relaxed), stock.begun.load(Ordering::Relaxed));
-            // Nobody needs more entries than there are flows.
+            // No worker needs more entries than there are flows.
             let more = stock.wanted.swap(0, Ordering::Relaxed).clamp(STATS_STOCK, STATS_STOCK_MAX);
             let wanted = (begun + more).min(flows as u32);
             let mut next = made;
@@ -236,7 +236,7 @@ impl Stats {
         self.stocks.get(worker)
     }
 
-    /// What all workers counted of a flow.
+    /// Sums up a flow's statistics over all workers.
     pub(crate) fn sum(&self, slot: &FlowSlot) -> FlowStats {
         let [packets, bytes, used_and_flags] = slot.spill.each_ref().map(|word| word.load(Ordering::Relaxed));
         let used_ms = used_and_flags >> 12;
@@ -250,7 +250,7 @@ impl Stats {
         })
     }
 
-    /// A flow is gone, and nobody looks at it any more: its entries are in stock again.
+    /// Returns the entries of a removed flow that no worker reads any more.
     pub(crate) fn take_back(&self, slot: &FlowSlot) {
         let newest = EntryId(slot.stats.swap(0, Ordering::Relaxed) as u32);
         for id in self.chain(newest).collect::<Vec<_>>() {
@@ -276,7 +276,7 @@ fn spill(slot: &FlowSlot, packet: Counted) {
     let seen = used_and_flags.load(Ordering::Relaxed);
     let flags = seen & 0xfff | u64::from(packet.tcp_flags);
     let used = (seen >> 12).max(packet.now_ns / NS_PER_MS);
-    // Who is in between has seen the same time, and its flags come with its next packet.
+    // A worker in between has seen the same time. Its flags come with its next packet.
     let new = used << 12 | flags;
     let _ = used_and_flags.compare_exchange(seen, new, Ordering::Relaxed, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! The table as whoever installs flows sees it: one writer, whom no worker waits for.
+//! The table as its writer sees it: one writer, and no worker waits for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -26,9 +26,9 @@ use crate::tally::Tally;
 pub struct Flow {
     /// Its name, if it was given one.
     pub ufid: Option<Ufid>,
-    /// What it matches.
+    /// Its match.
     pub matching: Match,
-    /// What is done with its packets.
+    /// Its actions.
     pub actions: Vec<Action>,
     /// No packet finds it: the control plane only asks whether there could be such a flow.
     pub is_probe: bool,
@@ -42,7 +42,7 @@ pub type Dumped = (usize, Arc<Installed>, FlowStats);
 pub enum FlowName<'a> {
     /// The one with this name.
     Ufid(Ufid),
-    /// Of those without a name, the one with this key, whatever its mask.
+    /// Of those without a name, the one with this key, for any mask.
     Key(&'a FlowKey),
 }
 
@@ -64,7 +64,7 @@ struct Record {
     tally: Tally,
 }
 
-/// What can be used again when nobody looks at it any more.
+/// Memory to be reused after a grace period.
 #[derive(Debug)]
 enum Retired {
     Flow { slot: u32, tally: Tally, stats: Arc<OnceLock<FlowStats>> },
@@ -91,7 +91,7 @@ struct Writer {
     free_masks: Vec<u16>,
     blocks: Blocks,
     retired: VecDeque<(Moment, Retired)>,
-    /// Flows that were taken out or got other actions, the last ones, by what they were called in upcalls.
+    /// The last flows that were removed or got other actions, by their tags in upcalls.
     former: VecDeque<(u32, Arc<Installed>)>,
     former_bytes: usize,
     flow_memory: FlowMemory,
@@ -99,7 +99,7 @@ struct Writer {
 
 /// Flows, for several workers to look up and one writer at a time to change.
 ///
-/// No method makes a worker wait; what they cost is the caller's time alone.
+/// No method makes a worker wait; its cost is the caller's alone.
 #[derive(Debug)]
 pub struct FlowTable {
     pub(crate) shared: Arc<Shared>,
@@ -126,13 +126,14 @@ impl FlowTable {
     /// Installs a flow. Workers find it when this returns.
     ///
     /// # Errors
-    /// [`InstallError::Exists`] if there is one with this name, or one that matches the same; [`InstallError::NoRoom`];
-    /// [`InstallError::Refused`] if it asks for what is not there. Nothing has changed then.
+    /// [`InstallError::Exists`] if there is one with this name or the same match; [`InstallError::NoRoom`];
+    /// [`InstallError::Refused`] if a part is not supported. Nothing has changed then.
     pub fn install(&self, flow: Flow) -> Result<(), InstallError> {
         self.install_counted(flow, FlowStats::default()).map(drop)
     }
 
-    /// Installs a flow whose statistics go on from `stats`. Returns its slot, which it has as long as it is there.
+    /// Installs a flow whose statistics continue from `stats`. Returns its slot, which it keeps until it is
+    /// removed.
     ///
     /// # Errors
     /// As [`Self::install`].
@@ -161,7 +162,7 @@ impl FlowTable {
         writer.replace(&self.shared, slot, actions, &program)
     }
 
-    /// A flow and what happened to it so far.
+    /// A flow and its statistics.
     ///
     /// # Errors
     /// [`InstallError::Unknown`].
@@ -171,7 +172,7 @@ impl FlowTable {
         slot.and_then(|slot| writer.entry(&self.shared, slot)).ok_or(InstallError::Unknown)
     }
 
-    /// The flow in a slot, and what happened to it so far.
+    /// The flow in a slot, and its statistics.
     #[must_use]
     pub fn at(&self, slot: usize) -> Option<(Arc<Installed>, FlowStats)> {
         self.writer().entry(&self.shared, u32::try_from(slot).ok()?)
@@ -209,7 +210,8 @@ impl FlowTable {
         Ok(removed)
     }
 
-    /// Takes out the flows in up to `slots` slots from `cursor` on; where to go on, until there are none.
+    /// Removes the flows in up to `slots` slots from `cursor` on. Returns where to continue, until there are
+    /// none.
     pub fn flush(&self, cursor: usize, slots: usize) -> Option<usize> {
         let mut writer = self.writer();
         let end = writer.records.len().min(cursor.saturating_add(slots));
@@ -226,8 +228,8 @@ impl FlowTable {
         self.writer().tagged(flow)
     }
 
-    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to go on, until there are
-    /// none. Flows that come or go between two calls may be among them or not.
+    /// Flows from `cursor` on, out of up to `slots` slots, with their statistics and slots; and where to
+    /// continue, until there are none. Flows installed or removed between two calls may be among them or not.
     pub fn dump(&self, cursor: usize, slots: usize) -> (Vec<Dumped>, Option<usize>) {
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
@@ -238,14 +240,14 @@ impl FlowTable {
         (flows, (end < writer.records.len()).then_some(end))
     }
 
-    /// What had happened to a flow when the last packet was through with it; `None` as long as a worker may still be at one.
+    /// A removed flow's final statistics; `None` as long as a worker may still count a packet.
     #[must_use]
     pub fn final_stats(&self, removed: &Removed) -> Option<FlowStats> {
         self.writer().reclaim(&self.shared);
         removed.stats.get().copied()
     }
 
-    /// Sets what a meter lets through, with a full bucket and nothing counted; with a rate of 0 that is everything.
+    /// Sets the rate of a meter, with a full bucket and zero statistics; a rate of 0 lets everything pass.
     ///
     /// # Errors
     /// [`InstallError::NoRoom`] if there are as many as there may be.
@@ -263,13 +265,13 @@ impl FlowTable {
         self.meters.remove(meter);
     }
 
-    /// What happened at a meter; `None` if there is none.
+    /// The statistics of a meter; `None` if there is none.
     #[must_use]
     pub fn meter_stats(&self, meter: u32) -> Option<MeterStats> {
         self.meters.stats(meter)
     }
 
-    /// Says what CLOCK_MONOTONIC was when the clock began that workers tell, in nanoseconds: statistics are in the former.
+    /// Sets CLOCK_MONOTONIC, in nanoseconds, of the workers' time 0: statistics use CLOCK_MONOTONIC.
     pub fn set_clock_origin(&self, origin_ns: u64) {
         self.shared.clock_origin_ms.store(origin_ns / 1_000_000, Ordering::Relaxed);
     }
@@ -414,7 +416,7 @@ impl Writer {
         Ok(slot as usize)
     }
 
-    /// A slot that nobody has.
+    /// A free slot.
     fn vacancy(&mut self) -> Option<u32> {
         if let Some(slot) = self.free.pop() {
             return Some(slot);
@@ -510,7 +512,7 @@ impl Writer {
         let record = self.records.get_mut(slot as usize)?.take()?;
         shared.buckets.remove(record.hash, slot);
         shared.flows.get(slot as usize)?.vacate();
-        // Before the moment from which on nobody may know it: visits that begin later look at their caches again.
+        // Before the grace period starts: later visits revalidate their caches.
         shared.version.fetch_add(1, Ordering::Release);
         self.name(&record.flow, slot, false);
         self.leave(slot, &record.flow);
@@ -523,7 +525,7 @@ impl Writer {
         Some(removed)
     }
 
-    /// Makes free what nobody looks at any more.
+    /// Frees memory whose grace period is over.
     fn reclaim(&mut self, shared: &Shared) {
         while self.retired.front().is_some_and(|(moment, _)| shared.visits.have_passed(moment)) {
             match self.retired.pop_front() {

@@ -17,7 +17,7 @@ impl Tally {
         Self { brought, ..Self::default() }
     }
 
-    /// Of a flow whose counters begin at zero, where the workers' counters stand at `before`.
+    /// For a flow whose counters begin at zero while the workers' counters are at `before`.
     pub(crate) fn cleared(before: FlowStats) -> Self {
         Self { before, ..Self::default() }
     }

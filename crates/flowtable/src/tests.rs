@@ -64,7 +64,7 @@ enum Way {
     /// As a usual one, or as any other.
     Usual,
     Other,
-    /// As one of a batch whose packets are looked up side by side.
+    /// In a batch that is looked up in parallel.
     Foreseen,
 }
 
@@ -78,7 +78,7 @@ fn header(key: &FlowKey) -> Header {
     Header::new(&frame, 60, Offload::default())
 }
 
-/// What the table says of a packet: the port of its flow's only output.
+/// Looks a packet up: the port of its flow's only output.
 fn look_up(table: &FlowTable, lane: &mut Lane, key: &FlowKey) -> Option<u16> {
     look_up_as(table, lane, key, Way::Other)
 }
@@ -132,7 +132,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     ]
 }
 
-/// A flow of the list: what it matches, its port, and packets that found it.
+/// A flow of the list: its match, its port, and the packets that found it.
 struct Listed {
     compact: Compact,
     port: u32,
@@ -350,7 +350,7 @@ fn a_probe_is_there_by_name_and_no_packet_meets_it() {
     assert_eq!(table.len(), (0, 0));
 }
 
-/// A flow with so many bytes of its control plane's data.
+/// A flow with `len` bytes of user data.
 fn with_data(number: u8, len: usize) -> Flow {
     let userspace = Userspace { user_data: Some(vec![0; len]), ..Userspace::default() };
     Flow { actions: vec![Action::Userspace(userspace)], ..flow(number, udp(number, 0, 0), 1, 1) }

@@ -1,4 +1,5 @@
-//! Workers forward while flows come, change and go: every packet does what a flow of its own says, and is counted once.
+//! Workers forward while flows are installed, changed and removed: every packet is handled by one of its own
+//! flows, and counted once.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,7 +9,7 @@ use lasthop_verdict::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Mac, Module, Por
 use lasthop_wire::Offload;
 
 const WORKERS: usize = 3;
-/// Destinations; flow `n` sends packets to destination `n` to a port that is `n` modulo this, whatever version it is.
+/// Destinations. Flow `n` sends packets to destination `n` to a port that is `n` modulo this, in any version.
 const FLOWS: u16 = 64;
 const ROUNDS: u32 = if cfg!(miri) { 20 } else { 20_000 };
 

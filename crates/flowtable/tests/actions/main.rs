@@ -1,4 +1,4 @@
-//! What actions make of packets, against packets that an independent implementation writes.
+//! Actions against packets written by an independent implementation.
 
 #![allow(missing_docs)]
 

@@ -3,7 +3,7 @@
 use etherparse::{IpFragOffset, IpNumber, Ipv4Header, Ipv6FlowLabel, Ipv6Header, TcpHeader, UdpHeader};
 use proptest::prelude::*;
 
-/// What a packet says, apart from its payload.
+/// The fields of a packet, without its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Spec {
     pub(crate) macs: [[u8; 6]; 2],
@@ -117,7 +117,7 @@ impl Spec {
         [&ip, rest].concat()
     }
 
-    /// A frame of another protocol, with what follows its IP header.
+    /// A frame of another protocol; `rest` follows its IP header.
     pub(crate) fn frame_of(&self, number: u8, rest: &[u8]) -> Vec<u8> {
         let [src, dst] = self.macs;
         [&dst[..], &src, &self.ethertype().to_be_bytes(), &self.l3_bytes_of(IpNumber(number), rest)].concat()

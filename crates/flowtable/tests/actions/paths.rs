@@ -1,4 +1,4 @@
-//! Where copies go and what is put in front of them.
+//! Destinations of copies, and headers pushed on them.
 
 use lasthop_flow::{
     Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite, Sample,

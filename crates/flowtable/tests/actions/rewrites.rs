@@ -64,7 +64,7 @@ fn checksum_at(spec: &Spec) -> usize {
     l4 + if spec.is_tcp { 16 } else { 6 }
 }
 
-/// Equal, but that a sum of zero may be written in two ways: by whoever computes it anew, and by whoever updates it.
+/// Equal, except that a sum of zero has two forms: one from computing it anew, one from updating it.
 fn assert_same(found: &[u8], wanted: &[u8], spec: &Spec) {
     let (mut found, mut wanted) = (found.to_vec(), wanted.to_vec());
     let mut places = vec![checksum_at(spec)];
@@ -79,7 +79,7 @@ fn assert_same(found: &[u8], wanted: &[u8], spec: &Spec) {
     assert_eq!(found, wanted);
 }
 
-/// The same frame whose transport checksum is left to be completed: the field has the pseudo header's sum.
+/// The same frame with a partial transport checksum: the field has the pseudo header's sum.
 fn left_partial(spec: &Spec) -> (Vec<u8>, Offload) {
     let (mut frame, at) = (spec.frame(), checksum_at(spec));
     let csum_start = if matches!(spec.net, Net::V4 { .. }) { 34 } else { 54 };
@@ -99,7 +99,7 @@ fn left_partial(spec: &Spec) -> (Vec<u8>, Offload) {
     (frame, offload)
 }
 
-/// What a receiver makes of a frame with a partial checksum.
+/// A frame with a partial checksum as its receiver completes it.
 fn completed(mut frame: Vec<u8>, offload: &Offload) -> Vec<u8> {
     let start = usize::from(offload.csum_start);
     let at = start + usize::from(offload.csum_offset);

@@ -8,7 +8,7 @@ use lasthop_wire::Offload;
 pub(crate) const FROM: PortId = PortId(1);
 pub(crate) const NOW_NS: u64 = 1 << 40;
 
-/// What comes out of a packet: copies with their ports and bytes, upcalls, drops.
+/// The results of a packet: copies with their ports and bytes, upcalls, drops.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) copies: Vec<(u16, Vec<u8>, u32)>,
@@ -44,7 +44,7 @@ pub(crate) fn module(actions: Vec<Action>) -> FlowModule {
     module
 }
 
-/// What `module` makes of a frame whose first 128 bytes it sees.
+/// The results of `module` for a frame; it sees the first 128 bytes.
 pub(crate) fn outcome(module: &FlowModule, frame: &[u8], offload: Offload) -> Outcome {
     let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, offload);
     let mut verdicts = Verdicts::default();
