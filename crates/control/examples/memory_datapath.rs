@@ -1,6 +1,6 @@
 //! A datapath that forwards nothing, for programs that control one: `memory_datapath SOCKET`.
 //!
-//! Tests of the library for Open vSwitch's programs talk to it; so can anybody who wants to see what these say:
+//! Tests of the library for Open vSwitch's programs use it. It also shows the messages of these programs:
 //!
 //!     cargo run -p lasthop-control --example memory_datapath /tmp/datapath.sock &
 //!     LASTHOP_DATAPATH=/tmp/datapath.sock LD_PRELOAD=target/debug/liblasthop_ovs_glue.so ovs-dpctl add-dp dp0

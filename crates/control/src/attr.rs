@@ -18,7 +18,7 @@ const TYPE_MASK: u16 = 0x3fff;
 pub struct Attr<'a> {
     /// Type, without flags.
     pub kind: u16,
-    /// What it holds.
+    /// Its payload.
     pub payload: &'a [u8],
 }
 
@@ -78,7 +78,7 @@ impl<'a> Attr<'a> {
         text.map(str::to_owned).ok_or(Refusal::invalid("a name is empty or no text"))
     }
 
-    /// What is nested in it.
+    /// The attributes nested in it.
     #[must_use]
     pub fn nested(&self) -> Attrs<'a> {
         Attrs::new(self.payload)
@@ -119,7 +119,8 @@ impl<'a> Iterator for Attrs<'a> {
     }
 }
 
-/// Attributes being written. What does not fit the 16 bits of a length is remembered, and told by [`Writer::finish`].
+/// Attributes being written. A payload that does not fit the 16 bits of a length makes [`Writer::finish`]
+/// fail.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -127,7 +128,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Behind what is there already.
+    /// Appends to `bytes`.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         Self { bytes, is_too_long: false }
@@ -170,7 +171,7 @@ impl Writer {
         });
     }
 
-    /// An attribute without payload, if it is to be there.
+    /// Puts an attribute without payload, if `is_set`.
     pub fn put_flag(&mut self, kind: u16, is_set: bool) {
         if is_set {
             self.put(kind, &[]);

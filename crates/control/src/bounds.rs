@@ -6,8 +6,8 @@ pub const PORTS_MAX: u32 = 65_536;
 pub const ACTION_BYTES_MAX: usize = 32 * 1024;
 /// How deep lists of actions may be nested (the kernel's limit): each level is a frame of our stack.
 pub const ACTION_DEPTH_MAX: usize = 16;
-/// Bytes of a datapath's or port's name, final NUL excluded: what vnics and switches may have. The kernel's devices have
-/// 15 (IFNAMSIZ - 1).
+/// Bytes of a datapath's or port's name, without the final NUL: the limit for vnics and switches. The
+/// kernel's devices have 15 (IFNAMSIZ - 1).
 pub const NAME_BYTES_MAX: usize = 64;
 /// Bytes of a generic family's or group's name (GENL_NAMSIZ - 1).
 pub const FAMILY_BYTES_MAX: usize = 15;
@@ -29,8 +29,8 @@ pub const ANSWER_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of misses and notifications that may wait for one client; beyond, they are lost and counted. Some 10 ms of a
 /// fast control plane's work.
 pub const UPCALL_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes that wait for one client from which on misses had better wait where ports have turns: what is in the client's queue
-/// nothing can overtake.
+/// Bytes waiting for one client beyond which misses had better wait where ports have turns: nothing can
+/// overtake the packets in the client's queue.
 pub const UPCALL_BYTES_READY: usize = 16 * 1024;
 /// Bytes that may wait for all clients together: beyond, only answers are taken, of which each client has but a few.
 pub const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -43,7 +43,7 @@ pub const DUMP_BYTES: usize = 16 * 1024;
 pub const DATAPATHS_MAX: usize = 16;
 /// Largest `OVS_DP_ATTR_MASKS_CACHE_SIZE` (the kernel's: a page for each CPU's table of four-byte entries).
 pub const MASKS_CACHE_SIZE_MAX: u32 = 65_536;
-/// What it is unless set.
+/// The default.
 pub const MASKS_CACHE_SIZE: u32 = 256;
 /// Datagrams of one client that are taken in a row while others wait.
 pub const DATAGRAMS_PER_VISIT: usize = 16;
@@ -52,7 +52,7 @@ pub const DATAGRAMS_PER_VISIT: usize = 16;
 pub const MESSAGES_PER_VISIT: usize = 64;
 /// Messages that are served in one turn; then their owner looks after its other business. A millisecond or two.
 pub const MESSAGES_PER_TURN: usize = 512;
-/// What a datagram of a dump counts as, in messages: it holds a hundred flows, each read and written down.
+/// The weight of a dump's datagram, in messages: it holds a hundred flows, each read and encoded.
 pub const DUMP_MESSAGES: usize = 16;
 /// Clients that are heard of at a time.
 pub const EVENTS_PER_TURN: usize = 32;

@@ -1,4 +1,4 @@
-//! The other side: what asks a switch, and is told.
+//! The client's side: sends requests and receives answers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -41,7 +41,7 @@ pub enum ClientError {
     /// The switch says no.
     #[error("{what}: {}{}", Errno(*.errno), .why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default())]
     Refused {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
         /// Its number.
         errno: i32,
@@ -68,7 +68,7 @@ impl From<rustix::io::Errno> for ClientError {
     }
 }
 
-/// A connection, blocking: each call sends one request and waits for the end of what it is answered with.
+/// A blocking connection: each call sends one request and waits for the last message of the answer.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -81,7 +81,7 @@ impl Client {
     /// Connects to the control socket at `path`.
     ///
     /// # Errors
-    /// When nobody listens there, or somebody who speaks another language.
+    /// If no server listens there, or one with another protocol.
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let flags = SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -112,7 +112,7 @@ impl Client {
         self.port_id
     }
 
-    /// To wait for what comes unasked: misses, notifications.
+    /// To wait for unsolicited messages: misses, notifications.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -123,7 +123,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next datagram, of whatever kind.
+    /// The next datagram, of any kind.
     ///
     /// # Errors
     /// When the connection ends.
@@ -300,7 +300,7 @@ impl Client {
         self.ask("executing", how, packet.datapath, |writer| packet.encode(writer), |_, _| Some(())).map(drop)
     }
 
-    /// Becomes a member of the ports' group: what comes and goes is told from then on.
+    /// Joins the ports' group: added and removed ports are notified from then on.
     ///
     /// # Errors
     /// When the switch refuses, and when the connection ends.

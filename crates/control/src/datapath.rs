@@ -1,4 +1,4 @@
-//! What the server asks of the switch.
+//! The server's view of the switch.
 
 use std::ops::ControlFlow;
 
@@ -21,7 +21,7 @@ pub struct Port {
     pub number: u32,
     /// Name, unique among all datapaths.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: VportKind,
     /// Options of tunnels.
     pub options: Option<VportOptions>,
@@ -32,26 +32,26 @@ pub struct Port {
 /// A port that is to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedPort<'a> {
-    /// Who wants it.
+    /// The requesting client.
     pub client: PeerId,
     /// Its datapath's name; of port 0 of a datapath that is to begin itself, its own.
     pub datapath: &'a str,
     /// Name.
     pub name: &'a str,
-    /// What it is to be.
+    /// Its kind.
     pub kind: VportKind,
 }
 
-/// Whether what a port stands for is there.
+/// Whether the device of a port is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// It is: the port can begin.
     Ready,
-    /// Somebody is at it.
+    /// It is being made.
     NotYet,
 }
 
-/// What the switch knows of a port.
+/// The switch's view of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortView {
     /// Counters.
@@ -67,7 +67,7 @@ pub struct PortView {
 pub enum FlowName {
     /// By its name.
     Ufid(Ufid),
-    /// By its key, all of it, whatever the mask.
+    /// By its whole key, for any mask.
     Key(Box<FlowKey>),
 }
 
@@ -76,9 +76,9 @@ pub enum FlowName {
 pub struct FlowInstall {
     /// Its name, if it has one.
     pub ufid: Option<Ufid>,
-    /// What it matches; checked.
+    /// Its match; checked.
     pub matches: Match,
-    /// What is done.
+    /// Its actions.
     pub actions: Vec<Action>,
     /// Only asked whether it could be: no packet may meet it, but it is found, and deleted, by name.
     pub is_probe: bool,
@@ -93,9 +93,9 @@ pub struct Flow {
     pub ufid: Option<Ufid>,
     /// As it was installed.
     pub matches: Match,
-    /// What is done.
+    /// Its actions.
     pub actions: Vec<Action>,
-    /// What happened so far.
+    /// Its statistics.
     pub stats: FlowStats,
 }
 
@@ -114,9 +114,9 @@ pub struct FlowView<'a> {
     pub ufid: Option<Ufid>,
     /// As it was installed.
     pub matches: &'a Match,
-    /// What is done.
+    /// Its actions.
     pub actions: &'a [Action],
-    /// What happened so far.
+    /// Its statistics.
     pub stats: FlowStats,
 }
 
@@ -128,7 +128,7 @@ impl Flow {
     }
 }
 
-/// A flow that was taken out, whose last packets may still be under way.
+/// A removed flow whose last packets may still be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RemovalId(pub u64);
 
@@ -137,9 +137,9 @@ pub struct RemovalId(pub u64);
 pub struct Execute {
     /// From its Ethernet header on.
     pub packet: Vec<u8>,
-    /// What its bytes do not tell; header fields in it do not count.
+    /// Metadata that its bytes do not have; header fields in it are ignored.
     pub metadata: FlowKey,
-    /// What is to be done with it.
+    /// Its actions.
     pub actions: Vec<Action>,
     /// Only asked whether it could be done.
     pub is_probe: bool,
@@ -156,7 +156,7 @@ pub struct Meter {
     pub is_kbps: bool,
     /// Its rates.
     pub bands: Vec<Band>,
-    /// What went through it.
+    /// Packets and bytes that it saw.
     pub stats: MeterStats,
     /// When a packet last went through it, in milliseconds of CLOCK_MONOTONIC; 0 is never.
     pub used_ms: u64,
@@ -171,24 +171,24 @@ pub struct MeterFeatures {
     pub bands_max: u32,
 }
 
-/// The switch, as the server sees it. Names, port numbers and where misses go are the server's business; what is asked
-/// here is about datapaths and ports that it has, with arguments that make sense by themselves. All calls return soon: a
-/// client that dumps a large table is given some flows a call.
+/// The switch, as the server sees it. The server handles names, port numbers and where misses go. These calls
+/// are about datapaths and ports that it has, with arguments that make sense by themselves. All calls return
+/// soon: a client that dumps a large table is given some flows a call.
 pub trait Datapath {
     /// A datapath begins, without ports.
     ///
     /// # Errors
     /// When there cannot be another one.
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal>;
-    /// Whether the datapath of this name is for a controller of the switch's own: who does not ask for all does not find it in lists,
-    /// and no client ends it.
+    /// Whether the datapath of this name belongs to the switch's own controller. It appears in lists only for
+    /// clients that ask for all, and no client removes it.
     fn is_reserved(&self, name: &str) -> bool {
         let _ = name;
         false
     }
     /// It ends, and all that is in it.
     fn destroyed(&mut self, id: DatapathId);
-    /// Whether somebody takes its packets of no flow from now on; nobody does in the beginning.
+    /// Whether a client takes its misses from now on; at first none does.
     fn asked(&mut self, id: DatapathId, is_asked: bool) {
         let _ = (id, is_asked);
     }
@@ -200,12 +200,12 @@ pub trait Datapath {
     /// ready or refused, or [`Datapath::port_unwanted`] says that it is not wanted any more.
     ///
     /// # Errors
-    /// ENODEV if there is no such device, and whatever keeps it from being made.
+    /// ENODEV if there is no such device, and any reason why it cannot be made.
     fn port_wanted(&mut self, wanted: WantedPort<'_>) -> Result<Readiness, Refusal> {
         let _ = wanted;
         Ok(Readiness::Ready)
     }
-    /// A port of which it was said that it is not ready yet will not begin: nobody waits for it any more.
+    /// A port that was not ready will not begin: no client waits for it any more.
     fn port_unwanted(&mut self, name: &str) {
         let _ = name;
     }
@@ -221,19 +221,19 @@ pub trait Datapath {
     fn port_changed(&mut self, id: DatapathId, port: &Port) -> Result<(), Refusal>;
     /// A port ends.
     fn port_removed(&mut self, id: DatapathId, number: u32);
-    /// What is known of a port.
+    /// The state of a port.
     fn port_view(&self, id: DatapathId, number: u32) -> PortView;
 
-    /// Installs a flow, or gives its actions to the one that is there; counters go on.
+    /// Installs a flow, or gives its actions to an existing one, whose counters continue.
     ///
     /// # Errors
-    /// EEXIST if it shall be new and is not, or if another flow matches the same packets by the same mask; EINVAL for what
-    /// the switch cannot do.
+    /// EEXIST if it must be new and is not, or if another flow has the same match and mask; EINVAL for
+    /// unsupported parts.
     fn flow_install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal>;
     /// Gives a flow that is there new actions, unless `None`, and fresh counters, if `is_clear`.
     ///
     /// # Errors
-    /// ENOENT, and EINVAL for what the switch cannot do.
+    /// ENOENT, and EINVAL for unsupported parts.
     fn flow_change(
         &mut self,
         id: DatapathId,
@@ -243,8 +243,8 @@ pub trait Datapath {
     ) -> Result<(), Refusal>;
     /// One flow.
     fn flow(&self, id: DatapathId, name: &FlowName) -> Option<Flow>;
-    /// Takes a flow out: no packet that comes from now on meets it. If somebody wants to see it as it was at last, a number is
-    /// returned to ask for that, since workers may still count packets that they have.
+    /// Removes a flow: no later packet matches it. If a client wants its final statistics, returns a number
+    /// to ask for them, since workers may still count packets of theirs.
     ///
     /// # Errors
     /// ENOENT.
@@ -259,8 +259,9 @@ pub trait Datapath {
     fn flow_removed(&mut self, removal: RemovalId) -> Option<Flow>;
     /// Takes all flows out.
     fn flows_flush(&mut self, id: DatapathId);
-    /// Shows flows from `cursor` on (0 is the first) until `visit` breaks. Returns where to go on: at the flow that was
-    /// shown last; `None` when all were shown. Flows that come or go meanwhile may be missed or shown.
+    /// Shows flows from `cursor` on (0 is the first) until `visit` breaks. Returns where to continue: at the
+    /// flow shown last; `None` when all were shown. Flows installed or removed meanwhile may be missed or
+    /// shown.
     fn flows_visit(
         &self,
         id: DatapathId,
@@ -271,7 +272,7 @@ pub trait Datapath {
     /// Does something with a packet, or says whether it could.
     ///
     /// # Errors
-    /// EINVAL for what the switch cannot do.
+    /// EINVAL for unsupported parts.
     fn execute(&mut self, id: DatapathId, execute: Execute) -> Result<(), Refusal>;
 
     /// A packet that the control plane was asked about comes back with this hash in a request that cannot be understood: it is not sent,
@@ -280,9 +281,9 @@ pub trait Datapath {
         let _ = (id, hash);
     }
 
-    /// What meters there may be.
+    /// The limits of meters.
     fn meter_features(&self, id: DatapathId) -> MeterFeatures;
-    /// Makes a meter, or another one of it. Returns what the one before had counted.
+    /// Makes a meter, or replaces one. Returns the statistics of the replaced one.
     ///
     /// # Errors
     /// When it cannot be had.

@@ -1,6 +1,7 @@
 //! Flow keys and masks as attributes (`OVS_KEY_ATTR_*`).
 //!
-//! VLAN tags are nested: what is behind a tag stands in its ENCAP, so that the EtherType of the outer list is the tag's own.
+//! VLAN tags are nested: the fields behind a tag are in its ENCAP, so the EtherType of the outer list is the
+//! tag's own.
 //!
 //! ```text
 //!   ETHERNET  ETHERTYPE 0x88a8  VLAN  ENCAP { ETHERTYPE 0x8100  VLAN  ENCAP { ETHERTYPE 0x0800  IPV4  TCP ... } }
@@ -17,7 +18,7 @@ use crate::tunnel;
 use crate::uapi::key as uapi;
 
 const KINDS: usize = uapi::LAST as usize + 1;
-/// What a mask looks at of a tag's control word when it says nothing: all of it.
+/// The mask of a tag's control word when the mask has none: all of it.
 const TCI_EXACT: u16 = 0xffff;
 
 /// A key's attributes by type, of all levels. A type comes once.
@@ -57,7 +58,7 @@ impl<'a> Raw<'a> {
         self.take(kind).map(|attr| array(&attr).map(u16::from_be_bytes)).transpose()
     }
 
-    /// Goes through VLAN tags inwards; `levels` says what a tag is at each level, or that there is none.
+    /// Walks VLAN tags inwards; `levels` gets the tag at each level, or none.
     fn tags(
         &mut self,
         is_tag: impl Fn(&Self, usize) -> Result<bool, Refusal>,
@@ -114,8 +115,8 @@ fn is_tag(raw: &Raw<'_>, level: usize) -> Result<bool, Refusal> {
     }
 }
 
-/// The mask of `key`. As in the kernel, a tag that the mask says nothing of is looked at in full. One of which it looks at
-/// nothing, which OVS says of a packet to be dropped, has to be there: so little is what the kernel does not refuse.
+/// The mask of `key`. As in the kernel, a tag that is absent in the mask matches exactly. A tag with an empty
+/// mask, which OVS uses for packets to be dropped, has to be present: the kernel accepts nothing looser.
 ///
 /// # Errors
 /// As [`decode`], and for a mask of tags that the key does not have.
@@ -186,7 +187,7 @@ pub fn encode(writer: &mut Writer, key: &FlowKey) {
     encode_from_tag(writer, key, &key.vlans);
 }
 
-/// What the packet's bytes do not tell: all that is wanted along with a packet to be executed.
+/// The metadata that the packet's bytes do not have: all that an execute request needs besides them.
 fn encode_metadata(writer: &mut Writer, key: &FlowKey) {
     put_group(writer, uapi::RECIRC_ID, key.recirc_id);
     put_group(writer, uapi::DP_HASH, key.dp_hash);

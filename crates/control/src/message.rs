@@ -24,7 +24,7 @@ pub struct Header {
     pub flags: u16,
     /// Number that answers repeat.
     pub seq: u32,
-    /// Port id of who asked.
+    /// Port id of the requester.
     pub port_id: u32,
 }
 
@@ -69,7 +69,7 @@ pub struct Message<'a> {
 /// A message's body in a generic family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generic<'a> {
-    /// What is to be done, or was.
+    /// The command.
     pub command: u8,
     /// Version of the family.
     pub version: u8,
@@ -88,7 +88,7 @@ impl<'a> Message<'a> {
         Ok(Generic { command: header[0], version: header[1], body })
     }
 
-    /// What the message says if it is an error or an acknowledgement: the number, positive, or 0.
+    /// The error number, positive, of an error message; 0 of an acknowledgement.
     #[must_use]
     pub fn error(&self) -> Option<i32> {
         let number = self.body.first_chunk::<4>().filter(|_| self.header.kind == nlmsg::ERROR)?;
@@ -123,7 +123,8 @@ impl<'a> Generic<'a> {
     }
 }
 
-/// The messages of one datagram. As in the kernel, one that claims to be longer than what is left ends it silently.
+/// The messages of one datagram. As in the kernel, a message that claims more bytes than are left ends it
+/// silently.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
@@ -195,7 +196,7 @@ pub fn encode_datapath(
     })
 }
 
-/// The answer to `request` that it is done, or why not; `is_extended` is for who asked for NETLINK_EXT_ACK.
+/// The acknowledgement or error for `request`; `is_extended` if the client set NETLINK_EXT_ACK.
 #[must_use]
 pub fn acknowledgement(
     request: Header,

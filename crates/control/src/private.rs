@@ -1,5 +1,4 @@
-//! What stands for system calls: messages between a client and the server that netlink has no need of, since there the
-//! kernel is in the same place.
+//! Messages in place of system calls: netlink clients do not need them, since the kernel knows its callers.
 //!
 //! ```text
 //!   client                                         server
@@ -27,8 +26,8 @@ pub const LEAVE: u16 = 0xff03;
 pub const END: u16 = 0xff04;
 /// Wants sentences in acknowledgements (NETLINK_EXT_ACK), if the number is not 0.
 pub const LISTEN: u16 = 0xff05;
-/// Wants to find the datapaths of the switch's own controllers in lists, if the number is not 0. Open vSwitch says nothing of the kind:
-/// it deletes whatever datapath it finds beside its own.
+/// The client wants datapaths of the switch's own controllers in lists, if the number is not 0. Open vSwitch
+/// never asks for this: it deletes every datapath that it finds beside its own.
 pub const SEE_ALL: u16 = 0xff06;
 
 /// The first message of a client.
@@ -38,7 +37,7 @@ pub struct Hello {
     pub protocol: u32,
     /// Port id wanted; 0 is any. A client that comes back asks for the one that it had.
     pub port_id: u32,
-    /// Process, for those who look.
+    /// Process id, for display.
     pub process: u32,
 }
 

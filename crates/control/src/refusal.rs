@@ -1,4 +1,4 @@
-//! Why a request is refused, as netlink says it: an error number, and a sentence for whoever listens to it.
+//! A refused request, as in netlink: an error number, and a sentence for extended acknowledgements.
 
 use std::fmt;
 
@@ -31,7 +31,7 @@ errnos! {
     ENODEV = 19;
     /// Makes no sense.
     EINVAL = 22;
-    /// Beyond what can be numbered.
+    /// Beyond the range of numbers.
     EFBIG = 27;
     /// As many as there may be.
     ENOSPC = 28;
@@ -56,9 +56,9 @@ impl fmt::Display for Errno {
 /// A request that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the requester's errno becomes.
+    /// The requester's errno.
     pub errno: Errno,
-    /// What is wrong, for extended acknowledgements; empty where the number says it all.
+    /// The reason, for extended acknowledgements; empty if the number suffices.
     pub why: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! What is rewritten, as attributes: one `OVS_KEY_ATTR_*` in SET, or in SET_MASKED with its mask behind its value.
+//! Rewrites as attributes: one `OVS_KEY_ATTR_*` in SET, or in SET_MASKED with its mask behind its value.
 
 use lasthop_flow::{Group, Masked, Rewrite};
 

@@ -1,5 +1,5 @@
-//! Sockets that the system has no memory for at the moment (ENOBUFS), however much room they say that they have: whoever waits for room
-//! would be told at once that there is, and try in vain as fast as it can.
+//! Sockets for which the system has no memory now (ENOBUFS), although they claim room: waiting for room would
+//! return at once, and each try would fail.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ impl Shortage {
         *self = Self::default();
     }
 
-    /// When the next try is to be made, if one is waited for.
+    /// The time of the next try, if one is due.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.until

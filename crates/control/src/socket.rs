@@ -1,7 +1,7 @@
 //! The server's sockets: connected SEQPACKET sockets, one for each client, in one `epoll` set that its owner waits for.
 //!
-//! Nothing here waits. A socket that takes no more is written to when it has room; one whose client does not read is not
-//! read from either.
+//! Nothing here waits. A full socket is written to when it has room; a client that does not read is not read
+//! from either.
 //!
 //! ```text
 //!   epoll ── heard of ──> [ clients whose turn comes, each once ] ── a visit: so many messages ──> is anything left? ── no ──> epoll
@@ -9,8 +9,8 @@
 //!                              └──────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A turn ends when so many messages were served, of whomever: a client that asks without end, in however long datagrams,
-//! delays others by its visits, and its owner's other business by a turn.
+//! A turn ends after a number of messages, of any clients. A client that sends without end, in datagrams of
+//! any length, delays others by its visits, and its owner's other work by a turn.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -36,7 +36,7 @@ use crate::sys::peer_user;
 pub enum Access {
     /// Root, the user that the switch runs as, and those with these numbers.
     Users(Vec<u32>),
-    /// Whoever handed the connection over has asked already.
+    /// The process that handed the connection over has checked it already.
     Asked,
 }
 
@@ -58,7 +58,7 @@ impl Access {
 /// Why a connection is not taken, or is closed.
 #[derive(Debug, thiserror::Error)]
 pub enum Closed {
-    /// Not one of those who may.
+    /// A user without access.
     #[error("user {0} may not control the switch; run the client as root or as the switch's user")]
     User(u32),
     /// More than there may be.
@@ -96,7 +96,7 @@ struct Connection {
     interest: EventFlags,
     /// The socket took no more; it is written to when it says so.
     is_full: bool,
-    /// The system had no memory for what was sent last.
+    /// The system had no memory for the last datagram.
     shortage: Shortage,
     /// The other end is closed.
     has_hung_up: bool,
@@ -117,7 +117,7 @@ pub struct Connections {
     server: Server,
     epoll: OwnedFd,
     connections: BTreeMap<PeerId, Connection>,
-    /// Clients that have something to say, or whose requests are not done.
+    /// Clients with input, or with unfinished requests.
     turns: VecDeque<PeerId>,
     last: u64,
     access: Access,
@@ -150,7 +150,7 @@ impl Connections {
         })
     }
 
-    /// What to wait for: readable when [`Connections::turn`] has something to do.
+    /// The descriptor to wait for: readable when [`Connections::turn`] has work.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -186,8 +186,9 @@ impl Connections {
         Ok(id)
     }
 
-    /// Serves clients that have something to say, or room again: some of them, and not too much of each. Returns
-    /// connections that ended, and why. If there is more ([`Connections::has_more`]), it is to be called again soon.
+    /// Serves clients with input, or with room again: some of them, and a bounded amount of each. Returns
+    /// connections that ended, and why. If there is more ([`Connections::has_more`]), it has to be called
+    /// again soon.
     ///
     /// # Errors
     /// When the set cannot be waited for.
@@ -195,7 +196,7 @@ impl Connections {
         self.listen()?;
         self.end_shortages(Instant::now());
         let (mut closed, mut left) = (Vec::new(), MESSAGES_PER_TURN);
-        // Whoever is not done is behind the others, and has no second turn in this one.
+        // An unfinished client goes behind the others, and has no second turn in this call.
         for _ in 0..self.turns.len() {
             let Some(id) = self.turns.pop_front_if(|_| left > 0) else { break };
             let granted = left.min(MESSAGES_PER_VISIT);
@@ -217,13 +218,13 @@ impl Connections {
         !self.turns.is_empty()
     }
 
-    /// When [`Connections::turn`] has something to do without that anything is heard: the system had no memory for what was to be sent.
+    /// When [`Connections::turn`] has work without an event: the system had no memory for a datagram.
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         self.connections.values().filter_map(|connection| connection.shortage.due()).min()
     }
 
-    /// Queues those for whose datagrams there may be memory again.
+    /// Queues clients for whose datagrams there may be memory again.
     fn end_shortages(&mut self, now: Instant) {
         let over = self.connections.iter_mut().filter_map(|(id, connection)| {
             let is_over = connection.shortage.take_over(now);
@@ -234,7 +235,7 @@ impl Connections {
         over.into_iter().for_each(|id| self.queue(id));
     }
 
-    /// Queues those who have something to say, or room again.
+    /// Queues clients with input, or with room again.
     fn listen(&mut self) -> io::Result<()> {
         let mut events =
             [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS_PER_TURN];
@@ -265,8 +266,8 @@ impl Connections {
         }
     }
 
-    /// Tells of flows that were taken out, once workers have finished what they were at, and goes on with ports whose devices
-    /// are there; returns whether somebody waits for more of either.
+    /// Reports removed flows once workers have finished their visits, and continues requests for ports whose
+    /// devices are there. Returns whether a client waits for more of either.
     pub fn settle(&mut self, datapath: &mut dyn Datapath) -> bool {
         self.server.grant(MESSAGES_PER_VISIT);
         self.server.settle(Instant::now(), datapath);
@@ -283,7 +284,7 @@ impl Connections {
         upcalled
     }
 
-    /// What a datapath was is gone, and the datapath with it: clients are told.
+    /// A datapath is gone: clients are notified.
     pub fn datapath_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
         self.server.datapath_lost(name, datapath);
         self.flush(datapath);
@@ -295,14 +296,14 @@ impl Connections {
         self.flush(datapath);
     }
 
-    /// Sends what the server has for its clients for other reasons than a request of their own: notifications.
+    /// Sends notifications: output that no request of the client caused.
     fn flush(&mut self, datapath: &mut dyn Datapath) {
         loop {
             let told = self.server.take_told();
             if told.is_empty() {
                 return;
             }
-            // Who gets room may go on with a request that others are told of, too.
+            // A client with room again may continue a request of which others are notified, too.
             for id in told {
                 // One that ended is found out about in its turn.
                 let _ = self.write(id, datapath).and_then(|()| self.watch(id));
@@ -331,7 +332,7 @@ impl Connections {
             self.write(id, datapath)?;
         }
         self.flush(datapath);
-        // What it asked before is done; what it would be told nobody hears.
+        // Its requests are done, and it cannot read answers.
         if has_hung_up && !self.server.wants_input(id) && !self.server.has_work(id) {
             return Err(Closed::HungUp);
         }
@@ -353,7 +354,7 @@ impl Connections {
         Ok(true)
     }
 
-    /// Sends what waits, as far as the socket takes it.
+    /// Sends waiting datagrams, as far as the socket takes them.
     fn write(&mut self, id: PeerId, datapath: &mut dyn Datapath) -> Result<(), Closed> {
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         while !connection.is_full
@@ -376,8 +377,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Waits for what can go on: requests if they may be read, room if something waits for it, the next turn if a request is not
-    /// done.
+    /// Waits for the next event: input if requests may be read, room if output waits, the next turn if a
+    /// request is not done.
     fn watch(&mut self, id: PeerId) -> Result<(), Closed> {
         if self.server.has_work(id) {
             self.queue(id);

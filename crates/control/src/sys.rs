@@ -1,11 +1,11 @@
-//! Who is at the other end of a socket. rustix has a call for it, whose type cannot hold the process number 0 that the
-//! kernel gives for processes of namespaces that are not seen from here.
+//! The peer of a socket. rustix has a call for it, whose type cannot hold the process number 0 that the
+//! kernel gives for processes of other namespaces.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The user who connected a UNIX socket, or the one who made the pair.
+/// The user who connected a UNIX socket, or who made the pair.
 ///
 /// # Errors
 /// When it is no UNIX socket.
@@ -17,7 +17,7 @@ pub(crate) fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
         let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
         libc::getsockopt(socket.as_raw_fd(), level, name, (&raw mut peer).cast(), &raw mut len_bytes)
     };
-    // Sockets of other families have an owner, too: nobody.
+    // Sockets of other families have the owner -1.
     match (result, peer.uid) {
         (0, u32::MAX) => Err(io::Error::other("it is no UNIX socket")),
         (0, user) => Ok(user),

@@ -1,4 +1,4 @@
-//! Requests and answers for a client that waits for nothing: what it sends as bytes, and what it is sent as values.
+//! Requests and answers for a client that never blocks: sent as bytes, received as values.
 //!
 //! ```text
 //!   Requests: number, message, message, ... ──> one datagram        Told <── one message of a datagram from the switch
@@ -12,7 +12,7 @@ use crate::refusal::Refusal;
 use crate::server::Family;
 use crate::uapi::{command, flow, meter, nlm, packet, protocol};
 
-/// What is asked for.
+/// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
     /// A datapath, by name or number.
@@ -46,11 +46,11 @@ pub enum Ask {
     MeterSet(MeterMessage),
     /// A meter's end.
     MeterDel(MeterMessage),
-    /// A packet, and what is to be done with it.
+    /// A packet, and its actions.
     Execute(PacketMessage),
 }
 
-/// What the switch says.
+/// A message from the switch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
     /// The connection's port id.
@@ -63,7 +63,7 @@ pub enum Told {
         seq: u32,
         /// `errno` of the refusal.
         errno: i32,
-        /// Its sentence, to who listens for them.
+        /// Its sentence, for clients that asked for them.
         why: Option<String>,
     },
     /// A datapath.
@@ -76,7 +76,7 @@ pub enum Told {
     Miss(Box<PacketMessage>),
     /// A packet of no flow, in this datapath, that cannot be read.
     BadMiss(i32),
-    /// Something of no meaning here: acknowledgements, ends of lists, what no request asked for.
+    /// A message of no meaning here: acknowledgements, ends of lists, unsolicited ones.
     Nothing,
 }
 
@@ -92,13 +92,13 @@ pub fn listen() -> Vec<u8> {
     private::number(LISTEN, 0, 1)
 }
 
-/// The one of who is no Open vSwitch: datapaths of the switch's own controllers are wanted in lists, too.
+/// For clients other than Open vSwitch: lists also show datapaths of the switch's own controllers.
 #[must_use]
 pub fn see_all() -> Vec<u8> {
     private::number(SEE_ALL, 0, 1)
 }
 
-/// Asks to be told what others change of this family.
+/// Asks for notifications of others' changes in this family.
 #[must_use]
 pub fn watch(family: Family) -> Vec<u8> {
     private::number(JOIN, 0, family.group().unwrap_or(0))
@@ -164,7 +164,7 @@ impl Ask {
     }
 }
 
-/// What the messages of a datagram say, in their order.
+/// The messages of a datagram, in order.
 pub fn read(datagram: &[u8]) -> impl Iterator<Item = Told> {
     Messages::new(datagram).map(|message| told(&message))
 }

@@ -1,5 +1,5 @@
-//! Numbers of the kernel's interface: linux/netlink.h, linux/genetlink.h, linux/openvswitch.h. Facts, by their names
-//! there, so that nobody has to guess.
+//! Numbers of the kernel's interface: linux/netlink.h, linux/genetlink.h, linux/openvswitch.h, by their names
+//! there.
 
 /// linux/netlink.h: message types.
 pub(crate) mod nlmsg {
@@ -190,7 +190,7 @@ pub(crate) mod tunnel {
     pub(crate) const IPV4_INFO_BRIDGE: u16 = 16;
 }
 
-/// OVS_ACTION_ATTR_* and what is nested in them.
+/// OVS_ACTION_ATTR_* and the attributes nested in them.
 pub(crate) mod action {
     pub(crate) const OUTPUT: u16 = 1;
     pub(crate) const USERSPACE: u16 = 2;

@@ -16,7 +16,7 @@ use lasthop_flow::{Action, Ethernet, FlowKey, Ufid};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
-/// What a test has the server's thread do.
+/// A test's task for the server's thread.
 enum Errand {
     Add(OwnedFd),
     Upcalls(Box<Upcall>, usize),
@@ -59,7 +59,7 @@ impl Served {
         Client::new(self.socket()).expect("a server")
     }
 
-    /// Misses that nobody was told of.
+    /// Misses without a reader.
     fn end(&mut self) -> u64 {
         (self.errands, self.wake) = (None, None);
         self.thread.take().expect("it runs").join().expect("it does not panic")

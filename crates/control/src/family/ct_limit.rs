@@ -23,7 +23,7 @@ pub struct ZoneLimit {
 pub struct CtLimitMessage {
     /// The datapath; OVS leaves it 0.
     pub datapath: i32,
-    /// Limits, or zones whose limits are asked for.
+    /// Limits, or the zones whose limits are requested.
     pub limits: Option<Vec<ZoneLimit>>,
 }
 

@@ -6,7 +6,7 @@ use crate::bounds::{CPUS_MAX, NAME_BYTES_MAX};
 use crate::refusal::Refusal;
 use crate::uapi::dp as uapi;
 
-/// What happened to a datapath's packets (`struct ovs_dp_stats`).
+/// Statistics of a datapath's packets (`struct ovs_dp_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatapathStats {
     /// Packets that matched a flow.
@@ -26,7 +26,7 @@ pub struct MegaflowStats {
     pub mask_hits: u64,
     /// Masks that there are.
     pub masks: u32,
-    /// Packets whose mask was found without trying others.
+    /// Packets whose mask was found at once.
     pub cache_hits: u64,
 }
 

@@ -13,13 +13,13 @@ use crate::{action, key};
 pub struct FlowMessage {
     /// The datapath.
     pub datapath: i32,
-    /// What it matches.
+    /// Its match.
     pub key: Option<FlowKey>,
     /// Which bits of that.
     pub mask: Option<FlowKey>,
-    /// What is done.
+    /// Its actions.
     pub actions: Option<Vec<Action>>,
-    /// What happened so far.
+    /// Its statistics.
     pub stats: Option<FlowStats>,
     /// Counters start again.
     pub is_clear: bool,
@@ -27,7 +27,7 @@ pub struct FlowMessage {
     pub is_probe: bool,
     /// Its name.
     pub ufid: Option<Ufid>,
-    /// What is left out of answers: `OVS_UFID_F_*`.
+    /// Fields left out of answers: `OVS_UFID_F_*`.
     pub omitted: Option<u32>,
 }
 

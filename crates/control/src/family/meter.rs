@@ -24,7 +24,7 @@ pub struct Band {
     pub rate: u32,
     /// Kilobits, or packets.
     pub burst: u32,
-    /// What was dropped.
+    /// Dropped packets and bytes.
     pub stats: Option<MeterStats>,
 }
 
@@ -37,7 +37,7 @@ pub struct MeterMessage {
     pub id: Option<u32>,
     /// Rates are in kilobits a second, not in packets.
     pub is_kbps: bool,
-    /// What went through it.
+    /// Packets and bytes that it saw.
     pub stats: Option<MeterStats>,
     /// Its rates.
     pub bands: Option<Vec<Band>>,

@@ -1,4 +1,4 @@
-//! Messages of each family, as values: the same type for a request and its answer, with what is absent as `None`.
+//! Messages of each family, as values: the same type for a request and its answer; absent parts are `None`.
 
 mod ct_limit;
 mod datapath;

@@ -14,9 +14,9 @@ pub struct PacketMessage {
     pub datapath: i32,
     /// The packet from its Ethernet header on.
     pub packet: Vec<u8>,
-    /// What it looks like; of a packet to be executed, what its bytes do not tell.
+    /// Its flow key; for a packet to be executed, the metadata that its bytes do not have.
     pub key: FlowKey,
-    /// What is to be done with it; to the control plane, the flow's actions where they are wanted.
+    /// Its actions; to the control plane, the flow's actions where they are wanted.
     pub actions: Option<Vec<Action>>,
     /// From the action that sent it.
     pub user_data: Option<Vec<u8>>,

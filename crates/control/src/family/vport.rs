@@ -6,7 +6,7 @@ use crate::bounds::{CPUS_MAX, NAME_BYTES_MAX};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::vport as uapi;
 
-/// What a port is (`enum ovs_vport_type`).
+/// The kind of a port (`enum ovs_vport_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VportKind {
     /// A network device, or a guest.
@@ -19,7 +19,7 @@ pub enum VportKind {
     Vxlan,
     /// Tunnels.
     Geneve,
-    /// What later versions have, by number.
+    /// Kinds of later versions, by number.
     Other(u32),
 }
 
@@ -86,7 +86,7 @@ pub struct VportMessage {
     pub datapath: i32,
     /// Number in the datapath.
     pub number: Option<u32>,
-    /// What it is.
+    /// Its kind.
     pub kind: Option<VportKind>,
     /// Name.
     pub name: Option<String>,

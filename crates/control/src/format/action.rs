@@ -154,7 +154,7 @@ fn conntrack(ct: &Conntrack) -> String {
     if inner.is_empty() { "ct".to_owned() } else { format!("ct({inner})") }
 }
 
-/// What makes no sense is said to be wrong in as many words as ovs-dpctl has for it.
+/// Invalid values are reported in the words of ovs-dpctl.
 fn nat(nat: &Nat) -> String {
     let range = &nat.range;
     let has_options = nat.is_persistent || nat.is_hashed || nat.is_random;

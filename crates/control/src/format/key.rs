@@ -38,7 +38,7 @@ const LABEL_ALL: u32 = 0xf_ffff;
 /// The attributes of a list, as they are printed.
 struct List<'a> {
     attrs: Vec<String>,
-    /// There is a mask, so that what it does not have is open.
+    /// There is a mask: fields that it lacks match anything.
     is_masked: bool,
     style: Style<'a>,
 }
@@ -177,7 +177,7 @@ fn ethernet(list: &mut List<'_>, value: Option<Ethernet>, mask: Option<Ethernet>
     list.group("eth", value, mask, eth);
 }
 
-/// A tag, and in its `encap` what follows; or what follows the last one.
+/// A tag, with the fields behind it in its `encap`; or the fields behind the last tag.
 fn from_tag(
     key: &FlowKey,
     mask: Option<&FlowKey>,
@@ -314,7 +314,7 @@ fn context(header: &Nsh) -> Option<[u32; 4]> {
     }
 }
 
-/// A network service header. What its mask says nothing of counts.
+/// A network service header. Fields absent in its mask count.
 pub(super) fn nsh(header: &Nsh, mask: Option<&Nsh>) -> String {
     let words = context(header).unwrap_or_default();
     let (spi, si) = (header.path >> 8, header.path & 0xff);
@@ -376,7 +376,7 @@ pub(super) fn ipv4(value: Ipv4, mask: Option<Ipv4>, text: &mut Text) {
 pub(super) fn ipv6(value: Ipv6, mask: Option<Ipv6>, text: &mut Text) {
     text.ipv6("src", value.src, mask.map(|mask| mask.src));
     text.ipv6("dst", value.dst, mask.map(|mask| mask.dst));
-    // A mask of all twenty bits is exact, whatever the others are.
+    // A mask of all twenty bits is exact, for any other bits.
     let label_mask = mask.map(|mask| if mask.label & LABEL_ALL == LABEL_ALL { u32::MAX } else { mask.label });
     text.put("label", (value.label, label_mask), (0, u32::MAX), (hex, hex));
     text.u8("proto", value.proto, mask.map(|mask| mask.proto));
@@ -385,7 +385,7 @@ pub(super) fn ipv6(value: Ipv6, mask: Option<Ipv6>, text: &mut Text) {
     frag(value.frag, mask.map(|mask| mask.frag), text);
 }
 
-/// Never more than what is looked at.
+/// Never more bits than the mask has.
 fn frag(value: u8, mask: Option<u8>, text: &mut Text) {
     let name = match value {
         lasthop_flow::FRAGMENT_NONE => "no",

@@ -1,7 +1,7 @@
 //! Flows as `ovs-dpctl dump-flows` prints them (3.1): the same words, commas and zeros, so that eyes and scripts that know one
 //! know the other.
 //!
-//! What a mask leaves open is not printed, unless `is_verbose`, as with `-m`.
+//! Fields that the mask leaves open are not printed, unless `is_verbose`, as with `-m`.
 
 mod action;
 mod cookie;
@@ -13,13 +13,13 @@ use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
 
 use crate::family::FlowMessage;
 
-/// Names of ports by number, for those who want names.
+/// Names of ports by number, for printing.
 pub type PortNames<'a> = &'a dyn Fn(u32) -> Option<String>;
 
 /// How a flow is printed.
 #[derive(Clone, Copy)]
 pub struct Style<'a> {
-    /// All of it: names of flows, and what masks leave open (`-m`).
+    /// Everything: names of flows, and fields that masks leave open (`-m`).
     pub is_verbose: bool,
     /// Ports by name where there is one (`--names`).
     pub names: PortNames<'a>,

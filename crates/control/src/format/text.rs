@@ -17,7 +17,7 @@ pub(super) fn hex_bytes(bytes: &[u8]) -> String {
     format!("0x{}", digits.trim_start_matches('0'))
 }
 
-/// Names of set bits, lowest first; what has no name is a number at the end.
+/// Names of set bits, lowest first; bits without a name are a number at the end.
 pub(super) fn flags(flags: u32, names: &[(u32, &str)], between: &str) -> String {
     let known = |bit: u32| names.iter().find(|(flag, _)| *flag == bit).map(|(_, name)| (*name).to_owned());
     let bits = || (0..32).map(|at| 1 << at).filter(|bit| flags & bit != 0);
@@ -29,7 +29,7 @@ pub(super) fn flags(flags: u32, names: &[(u32, &str)], between: &str) -> String 
     if words.is_empty() { "0".to_owned() } else { words.join(between) }
 }
 
-/// Names of the bits that the mask looks at, each with what it has to be.
+/// Names of the bits in the mask, each with its wanted value.
 pub(super) fn masked_flags(value: u32, mask: u32, all: u32, names: &[(u32, &str)]) -> String {
     if mask == all {
         return flags(value, names, "|");

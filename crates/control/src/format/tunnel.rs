@@ -1,4 +1,4 @@
-//! Outer headers. What a mask does not have is open.
+//! Outer headers. Fields that a mask lacks match anything.
 
 use lasthop_flow::{Tunnel, TunnelOptions};
 

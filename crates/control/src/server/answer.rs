@@ -1,4 +1,4 @@
-//! What requests are answered with.
+//! Answers to requests.
 
 use std::ops::ControlFlow;
 
@@ -57,7 +57,7 @@ impl Answer {
         }
     }
 
-    /// As a message of its own, with `command`, to who sent `request`.
+    /// As a message of its own, with `command`, for the sender of `request`.
     pub(super) fn message(&self, request: Header, command: u8, flags: u16) -> Result<Vec<u8>, Refusal> {
         let family = self.family();
         let header = Header { kind: family.id(), flags, ..request };
@@ -66,10 +66,10 @@ impl Answer {
         })
     }
 
-    /// As one message of a dump, behind others; breaks if the datagram is full. One that is longer than a datagram is to be
-    /// goes alone.
+    /// As one message of a dump, behind others; breaks if the datagram is full. A message longer than a
+    /// datagram goes alone.
     pub(super) fn append_part(&self, request: Header, datagram: &mut Vec<u8>) -> ControlFlow<()> {
-        // What cannot be encoded was never taken in.
+        // Values that cannot be encoded were never accepted.
         let bytes = self.message(request, command::NEW, nlm::MULTI).unwrap_or_default();
         if !datagram.is_empty() && datagram.len() + bytes.len() > DUMP_BYTES {
             return ControlFlow::Break(());

@@ -93,7 +93,7 @@ fn destroy(
     Ok(Outcome::Changed { answer, command: command::DEL, family: Family::Datapath })
 }
 
-/// A datapath that is no more: what is told of it, if it was there.
+/// A datapath is gone. Returns the notification, if it was there.
 pub(super) fn lose(state: &mut State, datapath: &mut dyn Datapath, name: &str) -> Option<Answer> {
     let id = state.find(DatapathId(0), Some(name)).ok()?;
     end(state, datapath, id).ok()
@@ -106,7 +106,8 @@ fn end(state: &mut State, datapath: &mut dyn Datapath, id: DatapathId) -> Result
     Ok(answer)
 }
 
-/// With a port id, which OVS tells when it makes a datapath only: misses of ports that nobody takes go there from now on, of all at once.
+/// With a port id, which OVS sends only when it makes a datapath: misses of all ports without a reader go
+/// there from now on, at once.
 fn change(
     (state, readers): (&mut State, &BTreeMap<u32, PeerId>),
     datapath: &mut dyn Datapath,
@@ -122,7 +123,7 @@ fn change(
     Ok(Outcome::Changed { answer, command: command::SET, family: Family::Datapath })
 }
 
-/// All or nothing: what cannot be granted leaves the datapath as it was.
+/// All or nothing: if a part cannot be granted, the datapath stays as it was.
 fn apply(known: &mut DatapathRecord, wanted: &DatapathMessage) -> Result<(), Refusal> {
     if wanted.user_features.is_some_and(|features| features & !FEATURES != 0) {
         return Err(Refusal::new(Errno::EOPNOTSUPP, "a feature is not known here"));

@@ -16,14 +16,14 @@ pub(super) struct Dump {
     pub(super) what: What,
 }
 
-/// What is dumped, and from where on.
+/// The kind of a dump, and where it continues.
 #[derive(Clone, Debug)]
 pub(super) enum What {
     /// Datapaths behind this one, with those of the switch's own controllers or without.
     Datapaths { after: i32, is_all: bool },
     /// Ports from this one on.
     Ports { id: DatapathId, from: u32 },
-    /// Flows from this place on, without what is omitted.
+    /// Flows from this place on, without the omitted fields.
     Flows { id: DatapathId, cursor: u64, omitted: u32 },
     /// Nothing (more).
     Nothing,

@@ -63,7 +63,7 @@ impl Family {
         (self != Family::Packet).then(|| u32::from(self.id()))
     }
 
-    /// What is told to who asks for it.
+    /// The answer to a request for this family.
     #[must_use]
     pub fn message(self) -> FamilyMessage {
         let name = Self::ALL.iter().find(|(family, _)| *family == self).map(|(_, name)| (*name).to_owned());

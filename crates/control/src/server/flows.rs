@@ -11,7 +11,7 @@ use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, flow as uapi, nlm};
 use lasthop_flow::Match;
 
-/// `is_told` says whether somebody wants to know what becomes of a flow.
+/// `is_told` says whether a client wants the result.
 pub(super) fn serve(
     state: &State,
     datapath: &mut dyn Datapath,
@@ -44,7 +44,7 @@ pub(super) fn serve(
     Ok(Outcome::Changed { answer, command: request.command, family: Family::Flow })
 }
 
-/// A flow as it is told, without what `omitted` names. Without a name its key is told in any case.
+/// A flow as a message, without the fields in `omitted`. Without a name it always has its key.
 pub(super) fn message(id: DatapathId, flow: FlowView<'_>, omitted: u32) -> Box<FlowMessage> {
     let has = |bit| omitted & bit == 0;
     Box::new(FlowMessage {

@@ -9,10 +9,10 @@
 //!                                                           │ room again ──> the dump goes on, then the request
 //! ```
 //!
-//! A client that does not read gets no more answers made, and none of its requests is looked at; misses and
-//! notifications that find no room are lost and counted. So whatever a client does, what is kept for it is bounded, and
-//! nobody waits. Who drives the server says how many messages it may serve ([`Server::grant`]); the rest of a datagram waits until
-//! it grants more.
+//! A client that does not read gets no more answers, and its requests are not read. Misses and notifications
+//! that find no room are lost and counted. So memory per client is bounded, and the server never waits. Its
+//! owner sets the number of messages to serve ([`Server::grant`]); the rest of a datagram waits for the next
+//! grant.
 
 mod answer;
 mod datapaths;
@@ -54,7 +54,7 @@ use state::State;
 /// Types below are netlink's own, and no requests.
 const TYPE_MIN: u16 = 0x10;
 
-/// Why a connection is to be closed.
+/// The reason for closing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Goodbye {
     /// The first datagram was something else.
@@ -68,12 +68,12 @@ pub enum Goodbye {
     OutOfTurn,
 }
 
-/// What follows a message of so many bytes in its datagram.
+/// The bytes behind a message of `len` bytes in its datagram.
 fn behind(datagram: &[u8], len: usize) -> Vec<u8> {
     datagram.get(len.next_multiple_of(4)..).unwrap_or_default().to_vec()
 }
 
-/// Who is connected, and what was asked for.
+/// Clients, and their requests under way.
 #[derive(Debug, Default)]
 pub struct Server {
     state: State,
@@ -81,18 +81,18 @@ pub struct Server {
     port_ids: BTreeMap<u32, PeerId>,
     last_port_id: u32,
     told: BTreeSet<PeerId>,
-    /// Clients who wait for the last of flows that were taken out.
+    /// Clients waiting for final statistics of removed flows.
     settling: BTreeSet<PeerId>,
-    /// Clients who wait for a port's device.
+    /// Clients waiting for a port's device.
     parked: BTreeMap<PeerId, Parked>,
-    /// Ports whose clients went while they waited for the device.
+    /// Ports whose clients left while they waited for the device.
     unwanted: Vec<String>,
-    /// Flows that were taken out by clients who are gone.
+    /// Removed flows whose clients left.
     orphans: Vec<RemovalId>,
     queued_bytes: usize,
     /// Messages that may be served now; without a number, all.
     granted: Option<usize>,
-    /// Somebody is a member of the flows' group, which OVS never is.
+    /// A client is a member of the flows' group; OVS never is.
     has_flow_members: bool,
     changes: u64,
     /// Rises when a client comes or goes.
@@ -111,7 +111,7 @@ impl Server {
     /// A datagram from a client; call it only while [`Server::wants_input`].
     ///
     /// # Errors
-    /// When the connection is to be closed; the server has forgotten it.
+    /// If the connection has to be closed; the server has forgotten it.
     pub fn received(
         &mut self,
         id: PeerId,
@@ -135,7 +135,7 @@ impl Server {
         result
     }
 
-    /// Serves so many messages from now on and then no more, until this is called again. Before it is first called there is no
+    /// Serves up to `messages` from now on, until this is called again. Before the first call there is no
     /// limit.
     pub fn grant(&mut self, messages: usize) {
         self.granted = Some(messages);
@@ -151,7 +151,7 @@ impl Server {
         self.granted = self.granted.map(|granted| granted.saturating_sub(messages));
     }
 
-    /// Whether a client's request could go on, if more messages were granted.
+    /// Whether a client's request could continue if more messages were granted.
     #[must_use]
     pub fn has_work(&self, id: PeerId) -> bool {
         self.peers.get(&id).is_some_and(|peer| {
@@ -160,7 +160,8 @@ impl Server {
         })
     }
 
-    /// Says of each datapath whether somebody takes its misses, if that may be news: before whoever changed it is answered.
+    /// Reports for each datapath whether a client takes its misses, if that may have changed. Called before
+    /// the client that changed it is answered.
     pub fn tell_who_is_asked(&mut self, datapath: &mut dyn Datapath) {
         let now = (self.changes, self.peer_changes);
         if std::mem::replace(&mut self.told_of, now) == now {
@@ -183,7 +184,7 @@ impl Server {
         self.peers.get(&id)?.output()
     }
 
-    /// The datagram was sent. What waited for room goes on.
+    /// The datagram was sent. Output that waited for room continues.
     pub fn sent(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
         if let Some(peer) = self.peers.get_mut(&id) {
             let before = peer.output_bytes();
@@ -226,7 +227,7 @@ impl Server {
         }
     }
 
-    /// What a datapath was is gone; members of the datapaths' group are told.
+    /// A datapath is gone; members of the datapaths' group are notified.
     pub fn datapath_lost(&mut self, name: &str, datapath: &mut dyn Datapath) {
         let Some(answer) = datapaths::lose(&mut self.state, datapath, name) else { return };
         self.changes += 1;
@@ -235,7 +236,7 @@ impl Server {
         }
     }
 
-    /// Whether anybody takes the packets of no flow of a datapath.
+    /// Whether a client takes the misses of a datapath.
     #[must_use]
     pub fn takes_misses(&self, id: DatapathId) -> bool {
         let ids = self.state.datapath(id).into_iter().flat_map(DatapathRecord::upcall_port_ids);
@@ -254,7 +255,8 @@ impl Server {
         self.state.records()
     }
 
-    /// Makes again what was there before the switch process began. Ports that cannot be had are left out, and named.
+    /// Restores the state from before the switch process began. Ports that are not available are left out,
+    /// and returned by name.
     pub fn restore(
         &mut self,
         records: BTreeMap<DatapathId, DatapathRecord>,
@@ -278,7 +280,7 @@ impl Server {
         missing
     }
 
-    /// Goes on with a client's dump and request as long as there is room for answers, and messages are granted.
+    /// Continues a client's dump and request as long as there is room for answers, and messages are granted.
     pub(crate) fn advance(&mut self, id: PeerId, datapath: &mut dyn Datapath) {
         while self.granted() > 0
             && let Some(peer) = self.peers.get_mut(&id).filter(|peer| peer.has_room())
@@ -417,7 +419,7 @@ impl Server {
             self.peers.values().any(|peer| peer.groups.iter().any(|one| Some(*one) == group));
     }
 
-    /// To every member of the family's group but who caused it.
+    /// To every member of the family's group except the client that caused it.
     fn notify(&mut self, cause: Option<PeerId>, family: Family, bytes: &[u8]) {
         let Some(group) = family.group() else { return };
         let members =

@@ -1,5 +1,5 @@
-//! Requests for ports whose devices are being made: they are tried again until the device is there, is refused, or has been waited
-//! for long enough.
+//! Requests for ports whose devices are being made: they are tried again until the device is there, is
+//! refused, or times out.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::datapath::Datapath;
 use crate::message::{self, Messages};
 use crate::refusal::{Errno, Refusal};
 
-/// A client's request, which is the first message of what is left of its datagram.
+/// A client's request: the first message in the rest of its datagram.
 #[derive(Debug)]
 pub(super) struct Parked {
     /// The port's name.
@@ -25,7 +25,7 @@ impl Server {
         self.parked.insert(id, Parked { name, since: None });
     }
 
-    /// Tries again what waits for a device.
+    /// Tries requests again that wait for a device.
     pub(super) fn try_parked(&mut self, now: Instant, datapath: &mut dyn Datapath) {
         for (id, mut parked) in std::mem::take(&mut self.parked) {
             let since = *parked.since.get_or_insert(now);
@@ -42,7 +42,7 @@ impl Server {
                 // The same one again, or the next one of its datagram, which waits from here on.
                 self.parked.entry(id).and_modify(|again| again.take_place_of(&parked));
                 if self.parked.get(&id).is_none_or(|again| again.name != parked.name) {
-                    // It may have been refused, for whatever reason: then the device is nobody's.
+                    // It may have been refused for another reason: then the device is unused.
                     self.unwanted.push(parked.name);
                 }
             }
@@ -51,7 +51,7 @@ impl Server {
         self.forget_unwanted(datapath);
     }
 
-    /// Answers the message that is next in a client's datagram without looking at what it wants.
+    /// Refuses the next message in a client's datagram without reading its contents.
     fn refuse_next(&mut self, id: PeerId) {
         let Some(request) = self.peers.get_mut(&id).and_then(|peer| peer.request.take()) else { return };
         let Some(message) = Messages::new(&request).next() else { return };
@@ -64,7 +64,7 @@ impl Server {
         }
     }
 
-    /// Says of which ports nobody waits for the device any more.
+    /// Reports the ports for whose devices no client waits any more.
     fn forget_unwanted(&mut self, datapath: &mut dyn Datapath) {
         for name in std::mem::take(&mut self.unwanted) {
             let is_wanted = self.parked.values().any(|parked| parked.name == name);

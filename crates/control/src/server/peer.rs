@@ -1,4 +1,4 @@
-//! One client's connection: what it is, and what waits for it.
+//! One client's connection: its state, and the messages waiting for it.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::message::Header;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u64);
 
-/// A flow that was taken out, of which its client is to be told in its turn.
+/// A removed flow whose client gets its statistics in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Removal {
     pub(super) header: Header,
@@ -22,7 +22,7 @@ pub(super) struct Removal {
     pub(super) omitted: u32,
 }
 
-/// What waits for a client, in order.
+/// Messages waiting for a client, in order.
 #[derive(Debug)]
 enum Waiting {
     Datagram(Vec<u8>),
@@ -30,7 +30,7 @@ enum Waiting {
 }
 
 impl Waiting {
-    /// As it is counted against what may wait.
+    /// Bytes that count against the limit.
     fn len_bytes(&self) -> usize {
         match self {
             Waiting::Datagram(datagram) => datagram.len(),
@@ -49,7 +49,7 @@ pub(super) struct Peer {
     /// Finds datapaths of the switch's own controllers in lists.
     pub(super) sees_all: bool,
     pub(super) groups: ArrayVec<u32, GROUPS_MAX>,
-    /// What is left of a request datagram while a dump of it goes on.
+    /// The rest of a request datagram during a dump.
     pub(super) request: Option<Vec<u8>>,
     pub(super) dump: Option<Dump>,
     output: VecDeque<Waiting>,
@@ -89,7 +89,7 @@ impl Peer {
         self.output_bytes < ANSWER_BYTES_MAX
     }
 
-    /// Whether a miss or a notification of so many bytes has room.
+    /// Whether a miss or a notification of `len_bytes` has room.
     pub(super) fn has_room_for_upcall(&self, len_bytes: usize) -> bool {
         self.output_bytes + len_bytes <= UPCALL_BYTES_MAX
     }
@@ -130,7 +130,8 @@ impl Peer {
         })
     }
 
-    /// Puts what `tell` has for a removal in its place; `Some(None)` is nothing to be told. Returns whether any is left.
+    /// Replaces each removal by the message of `tell`; `Some(None)` is no message. Returns whether any
+    /// removal is left.
     pub(super) fn settle(&mut self, mut tell: impl FnMut(Removal) -> Option<Option<Vec<u8>>>) -> bool {
         for waiting in &mut self.output {
             if let Waiting::Removal(removal) = waiting

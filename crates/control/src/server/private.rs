@@ -26,7 +26,7 @@ impl Server {
         Ok(())
     }
 
-    /// The one wanted, if nobody has it; else any. 0 and all ones mean something else.
+    /// The wanted port id if it is free, else any. 0 and all ones have other meanings.
     fn port_id_for(&mut self, wanted: u32) -> u32 {
         let is_free = |id: u32, ids: &std::collections::BTreeMap<u32, PeerId>| {
             id != 0 && id != u32::MAX && !ids.contains_key(&id)

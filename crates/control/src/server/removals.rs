@@ -10,16 +10,16 @@ use crate::datapath::Datapath;
 use crate::uapi::{command, nlm};
 
 impl Server {
-    /// Whether somebody waits for flows that were taken out, or for ports' devices: then [`Server::settle`] is to be called
-    /// when workers have finished what they were at, and when a device is there.
+    /// Whether clients wait for removed flows, or for ports' devices. Then [`Server::settle`] has to be
+    /// called when workers have finished their visits, and when a device is there.
     #[must_use]
     pub fn is_settling(&self) -> bool {
         let has_flows = !self.settling.is_empty() || !self.orphans.is_empty();
         has_flows || !self.parked.is_empty() || !self.unwanted.is_empty()
     }
 
-    /// Tells of flows that were taken out, as far as their last packets are counted. Answers keep their order. Goes on with
-    /// requests for ports whose devices are there.
+    /// Answers removals of flows whose last packets are counted, in order. Continues requests for ports whose
+    /// devices are there.
     pub fn settle(&mut self, now: Instant, datapath: &mut dyn Datapath) {
         self.try_parked(now, datapath);
         self.orphans.retain(|removal| datapath.flow_removed(*removal).is_none());
@@ -30,7 +30,7 @@ impl Server {
         }
     }
 
-    /// Whether who changes a flow, or anybody else, is told of it.
+    /// Whether the client that changes a flow, or any other, is notified.
     pub(super) fn is_told(&self, flags: u16) -> bool {
         flags & nlm::ECHO != 0 || self.has_flow_members
     }

@@ -1,4 +1,4 @@
-//! A request and what becomes of it.
+//! A request and its outcome.
 
 use super::answer::Answer;
 use super::dump::What;
@@ -13,7 +13,7 @@ use crate::uapi::{command, nlm};
 /// A message of a datapath family.
 #[derive(Clone, Debug)]
 pub(super) struct Request<'a> {
-    /// Whose it is.
+    /// The requesting client.
     pub(super) client: PeerId,
     pub(super) header: Header,
     pub(super) command: u8,
@@ -37,20 +37,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a request that is not refused leads to.
+/// The outcome of an accepted request.
 #[derive(Debug)]
 pub(super) enum Outcome {
     /// An acknowledgement, if one is wanted.
     Done,
-    /// An object for who asked for it (GET).
+    /// An object for the requester (GET).
     Told { answer: Answer, command: u8 },
-    /// An object for who wants to see what became of it (NLM_F_ECHO), and for its family's group.
+    /// An object for the requester (NLM_F_ECHO), and for its family's group.
     Changed { answer: Answer, command: u8, family: Family },
     /// A flow that was taken out, to be told once its last packets are counted.
     Removed { id: DatapathId, removal: RemovalId, omitted: u32 },
-    /// The device of the port with this name is being made: the request is to be tried again.
+    /// The device of the port with this name is being made: the request will be tried again.
     NotYet { name: String },
-    /// Several objects, for who asked for them.
+    /// Several objects for the requester.
     Dump(What),
 }
 

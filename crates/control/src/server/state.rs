@@ -1,4 +1,4 @@
-//! What the server keeps of datapaths and their ports: names, numbers, and where misses go.
+//! The server's state of datapaths and their ports: names, numbers, and where misses go.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::family::{DatapathMessage, DatapathStats, VportMessage};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::dp;
 
-/// A datapath as clients made it: what has to outlive the switch process, so that its next one goes on where it was.
+/// A datapath as clients made it. It outlives the switch process, so that the next one continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatapathRecord {
     /// Name, of port 0, too.
@@ -21,7 +21,7 @@ pub struct DatapathRecord {
     pub per_cpu_port_ids: Vec<u32>,
     /// Ports by number.
     pub ports: BTreeMap<u32, Port>,
-    /// Misses that found no room on their way, or nobody at its end.
+    /// Misses lost for want of room or of a reader.
     pub lost: u64,
 }
 
@@ -93,7 +93,8 @@ impl DatapathRecord {
         pick(list, u64::from(hash as u32))
     }
 
-    /// Has misses of ports that nobody takes go to `port_id`. Port 0 is none that packets come from, unless who made it says so.
+    /// Sends misses of ports without a reader to `port_id`. Packets do not come from port 0, unless its maker
+    /// says so.
     pub(super) fn direct_unheard(&mut self, port_id: u32, is_heard: impl Fn(u32) -> bool) {
         let ports = self.ports.range_mut(1..).map(|(_, port)| &mut port.upcall_port_ids);
         for ids in ports.filter(|ids| !ids.iter().any(|id| is_heard(*id))) {
@@ -136,7 +137,7 @@ impl State {
         self.datapaths.get_mut(&id)
     }
 
-    /// The datapath of this number, for what is about its flows or meters.
+    /// The datapath of this number, for requests about its flows or meters.
     pub(super) fn expect(&self, id: DatapathId) -> Result<&DatapathRecord, Refusal> {
         self.datapath(id).ok_or(no_datapath())
     }
@@ -167,7 +168,8 @@ impl State {
         ports.into_iter().find(|(_, port)| port.name == name).map(|(id, port)| (id, port.number))
     }
 
-    /// A number for another datapath, which none had before: who has not heard yet of the end of one must not take another for it.
+    /// A fresh number for another datapath: a client that has not heard yet of the end of one must not take
+    /// another for it.
     pub(super) fn free_id(&self) -> Result<DatapathId, Refusal> {
         if self.datapaths.len() >= DATAPATHS_MAX {
             return Err(Refusal::new(Errno::ENOSPC, "there are as many datapaths as there may be"));

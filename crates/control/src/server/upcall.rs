@@ -30,7 +30,7 @@ pub struct Upcall {
     pub port: u32,
     /// The worker that met it: packets of one flow come from one worker, and so to one reader.
     pub worker: usize,
-    /// What is told.
+    /// The packet message.
     pub message: PacketMessage,
 }
 
@@ -47,12 +47,12 @@ pub struct Reader {
     pub heard: u64,
 }
 
-/// What became of it.
+/// The outcome of an upcall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upcalled {
     /// It waits for its client.
     Queued,
-    /// Nobody wants it, or there is no room. Counted in the datapath's `lost`.
+    /// It has no reader, or there is no room. Counted in the datapath's `lost`.
     Lost,
 }
 
@@ -70,13 +70,13 @@ impl Server {
         Upcalled::Lost
     }
 
-    /// Who a packet is for.
+    /// The client that a packet is for.
     #[must_use]
     pub fn reader_of(&self, upcall: &Upcall) -> Option<Reader> {
         self.reader(self.target(DatapathId(upcall.message.datapath), upcall)?)
     }
 
-    /// How far a client is with what it was told; none if it is gone.
+    /// The state of a client's queue; none if it is gone.
     #[must_use]
     pub fn reader(&self, client: PeerId) -> Option<Reader> {
         let peer = self.peers.get(&client)?;
@@ -98,7 +98,7 @@ impl Server {
             UpcallKind::Miss => packet::MISS,
             UpcallKind::Action { .. } => packet::ACTION,
         };
-        // Before the packet is copied: a flood of misses is to cost those little who lose them.
+        // Before the packet is copied: a flood of lost misses must cost little.
         if !self.has_room(id, upcall.message.packet.len()) {
             return false;
         }

@@ -113,7 +113,7 @@ fn remove(state: &mut State, datapath: &mut dyn Datapath, wanted: &VportMessage)
     Ok(changed(last, command::DEL))
 }
 
-/// A port without its device: what is told of it, if it is in a datapath.
+/// A port lost its device. Returns the notification, if it is in a datapath.
 pub(super) fn lose(state: &mut State, datapath: &mut dyn Datapath, name: &str) -> Option<Answer> {
     let (id, number) = state.port_named(name).filter(|(_, number)| *number != 0)?;
     let last = answer(state, datapath, id, number).ok()?;

@@ -69,7 +69,8 @@ fn what_ovs_vswitchd_says_is_understood_but_for_what_it_tries_out() {
             }
         }
     }
-    // Three VLAN tags, ND extensions, and more nested samples than there may be are what it finds out about so.
+    // By these probes it finds unsupported features: three VLAN tags, ND extensions, and samples nested too
+    // deep.
     assert!(
         !refused.is_empty()
             && refused.iter().all(|(_, errno)| [Errno::EINVAL, Errno::EOVERFLOW].contains(errno))

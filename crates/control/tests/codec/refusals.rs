@@ -1,4 +1,4 @@
-//! What is refused, and with which number.
+//! Refused requests, and their error numbers.
 
 use lasthop_control::attr::{Attrs, Writer};
 use lasthop_control::{Errno, Refusal, action, key};

@@ -1,4 +1,4 @@
-//! What is written is read back; whatever is read is written and read back the same.
+//! Written values are read back; read ones are written and read back the same.
 
 use lasthop_control::attr::{Attrs, Writer};
 use lasthop_control::family::{

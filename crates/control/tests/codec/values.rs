@@ -35,7 +35,7 @@ fn nsh() -> impl Strategy<Value = Nsh> {
     )
 }
 
-/// A header whose type says what it holds.
+/// A header whose type fits its contents.
 fn to_push(nsh: Nsh) -> Nsh {
     let md_type = match nsh.context {
         NshContext::None => 3,
@@ -85,7 +85,7 @@ pub(crate) fn tunnel() -> BoxedStrategy<Tunnel> {
                 tp_src,
                 tp_dst,
                 options,
-                // Its number is another attribute's in what OVS has of its own.
+                // In OVS' own interface its number is another attribute's.
                 is_info_bridge: false,
             }
         })
@@ -235,7 +235,7 @@ fn rewrite() -> BoxedStrategy<Rewrite> {
     .boxed()
 }
 
-/// What ovs-vswitchd puts there, and other things.
+/// Cookies of ovs-vswitchd, and other bytes.
 fn user_data() -> impl Strategy<Value = Vec<u8>> {
     let cookie = (1..6_u8, prop::collection::vec(any::<u8>(), 44..=44))
         .prop_map(|(kind, rest)| [[kind, 0, 0, 0].as_slice(), rest.as_slice()].concat());

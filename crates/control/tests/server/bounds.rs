@@ -1,4 +1,4 @@
-//! Clients that do what they should not.
+//! Clients that misbehave.
 
 use lasthop_control::bounds::{ANSWER_BYTES_MAX, PEERS_MAX};
 use lasthop_control::family::FlowMessage;

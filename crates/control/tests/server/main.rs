@@ -1,4 +1,4 @@
-//! The server without sockets: what datagrams are answered with, and that whatever a client does is bounded.
+//! The server without sockets: answers to datagrams, and bounds for any client.
 
 mod bounds;
 mod parked;

@@ -1,4 +1,4 @@
-//! Ports whose devices have to be made first: their clients wait, and nobody else.
+//! Ports whose devices have to be made first: their clients wait, and no others.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Requests as OVS sends them, and what it wants to hear.
+//! Requests as OVS sends them, and the answers that it expects.
 
 use lasthop_control::datapath::DatapathId;
 use lasthop_control::family::{

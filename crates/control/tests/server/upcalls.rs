@@ -1,4 +1,4 @@
-//! Whom a packet is told of.
+//! The readers of upcalls.
 
 use lasthop_control::family::PacketMessage;
 use lasthop_control::message::Messages;

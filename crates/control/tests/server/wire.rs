@@ -29,7 +29,7 @@ pub(crate) struct Wire {
     peers: u64,
 }
 
-/// What a request was answered with.
+/// The answers to a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answers {
     /// Objects: command and body behind the generic header.
@@ -97,7 +97,7 @@ impl Wire {
         self.read(id).expect("END")
     }
 
-    /// Has the server look again at what it could not finish.
+    /// Has the server retry its unfinished requests.
     pub(crate) fn settle(&mut self) {
         self.settle_at(Instant::now());
     }
