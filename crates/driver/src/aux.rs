@@ -1,5 +1,5 @@
-//! What the kernel says beside a frame that a packet socket received (packet(7), `PACKET_AUXDATA`), and the VLAN tag that is
-//! put back by it.
+//! Metadata that the kernel adds to a frame from a packet socket (packet(7), `PACKET_AUXDATA`), and the VLAN
+//! tag that is put back by it.
 
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 use lasthop_wire::vnet::{GSO_NONE, HEADER_BYTES, Offload};
@@ -18,7 +18,8 @@ pub(crate) const ADDRESSES_BYTES: usize = 12;
 /// Bytes of a tag.
 pub(crate) const TAG_BYTES: usize = 4;
 
-/// The tag that was taken out of a frame, as it stood in it; None if there was none, or control data is not what it should be.
+/// The tag that was taken out of a frame, as it stood in it. None if there was none, or if the control data
+/// is invalid.
 pub(crate) fn stripped_tag(control: &[u8]) -> Option<[u8; TAG_BYTES]> {
     let word = |at: usize| Some(u32::from_ne_bytes(control.get(at..at + 4)?.try_into().ok()?));
     let half = |at: usize| Some(u16::from_ne_bytes(control.get(at..at + 2)?.try_into().ok()?));
@@ -41,8 +42,7 @@ pub(crate) fn stripped_tag(control: &[u8]) -> Option<[u8; TAG_BYTES]> {
 /// The start of a frame with a tag in it: its virtio-net header and addresses, with room for the tag behind.
 pub(crate) const TAGGED_BYTES: usize = HEADER_BYTES + ADDRESSES_BYTES + TAG_BYTES;
 
-/// The start of a frame whose tag is put back: what the header counts from the frame's start is counted anew. None if that
-/// cannot be counted.
+/// The start of a frame whose tag is put back. Offsets in its header are adjusted. None if they cannot be.
 pub(crate) fn with_tag(
     start: [u8; HEADER_BYTES + ADDRESSES_BYTES],
     tag: [u8; TAG_BYTES],

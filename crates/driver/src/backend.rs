@@ -9,7 +9,7 @@ use crate::tap::TapQueue;
 use crate::xdp::XdpQueue;
 use crate::{Backend, DeviceFacts, DriverError, Needs, Queue};
 
-/// What a device's back end wants of the vNIC.
+/// The vNIC's properties that a device's back end needs.
 pub(crate) fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
     match facts.backend {
         Backend::AfPacket | Backend::Tap => Ok(packet::NEEDS),

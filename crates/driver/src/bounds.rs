@@ -9,10 +9,10 @@
 //! | [`SEND_PARTS_MAX`] | 32 | buffers | more than the longest frame needs, fewer than a system call takes |
 //! | [`RECEIVE_SLOTS`] | 256 | buffers | frames that the switch may have not copied yet |
 //! | [`RECEIVE_SLOT_BYTES`] | 65600 | bytes | the longest frame with its header and room for a tag |
-//! | [`SOCKET_BYTES`] | 8388608 | bytes | what a packet socket holds: TCP's usual largest window |
-//! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; what is beyond is older than any patience |
-//! | [`XDP_FRAMES`] | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB, or 8 above an MTU of 1774, of what may be locked |
-//! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel gives back places after it has passed on what stood in them, so with twice the frames none is ever full |
+//! | [`SOCKET_BYTES`] | 8388608 | bytes | buffer of a packet socket: TCP's usual largest window |
+//! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; frames beyond it are older than any timeout |
+//! | [`XDP_FRAMES`] | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB of lockable memory, or 8 above an MTU of 1774 |
+//! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel frees an entry after it has passed its frame on, so with twice the frames none is ever full |
 //! | [`XDP_BATCH`] | 64 | frames | of one visit: the other direction waits for some 10 us |
 //! | [`XDP_WAKES_MAX`] | 8 | system calls | of one visit to send: the kernel takes 32 frames a call, and some may have been left |
 //! | [`XDP_BINDS_MAX`] | 250 | attempts | to bind to a queue that has a socket still, half a second in all; the kernel takes some 10 ms to clear away a closed one |

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Frames and their bytes, virtio-net headers not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
-    /// Frames; one that is to be segmented counts once.
+    /// Frames; a GSO frame counts once.
     pub frames: u64,
     /// Bytes.
     pub bytes: u64,
@@ -33,7 +33,7 @@ impl AddAssign for Flow {
 pub enum DropReason {
     /// From the device: longer than the longest frame there can be.
     Truncated,
-    /// From the device: what is left to be done to it cannot be said in a virtio-net header, or makes no sense.
+    /// From the device: its offloads cannot be expressed in a virtio-net header, or are invalid.
     BadOffload,
     /// From the device: it waited there while no switch was attached.
     NoSwitch,
@@ -80,7 +80,7 @@ impl DropReason {
     }
 }
 
-/// What happened to frames, of one queue or of a port.
+/// Counters of frames, of one queue or of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Taken from the device.
@@ -91,7 +91,7 @@ pub struct Counters {
     pub from_switch: Flow,
     /// Of these, given to the device.
     pub to_device: Flow,
-    /// Frames that the kernel dropped before they could be taken from the device, because nobody took them in time.
+    /// Frames that the kernel dropped because they were not read in time.
     pub missed: u64,
     /// Dropped frames by [`DropReason`].
     pub drops: [u64; DropReason::ALL.len()],

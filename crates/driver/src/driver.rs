@@ -14,7 +14,7 @@ use crate::io::IoThread;
 use crate::lane::{Lane, LaneState};
 use crate::{Backend, Counters, DeviceFacts, DriverError, DriverEvent, Needs, Queue, QueueError};
 
-/// Features of the vNIC that have nothing to do with what the device can do.
+/// Features of the vNIC that do not depend on the device.
 const RING_FEATURES: u64 = features::VERSION_1
     | features::EVENT_IDX
     | features::MRG_RXBUF
@@ -39,9 +39,9 @@ impl fmt::Display for PortId {
 pub struct DriverSettings {
     /// I/O threads; queues are spread over them.
     pub threads: usize,
-    /// How long a queue without frames is looked at before its thread sleeps, in us, at most; how long it is depends on what
-    /// that has been worth lately ([`lasthop_ring::AdaptivePoll`]). As the switch's own: the answer to what was delivered comes
-    /// within it, or late.
+    /// The longest time to poll a queue without frames before its thread sleeps, in us. The actual time
+    /// adapts to recent success ([`lasthop_ring::AdaptivePoll`]). The same as the switch's own: the answer to
+    /// a delivered frame comes within it, or late.
     pub hysteresis_us: u32,
 }
 
@@ -51,7 +51,7 @@ impl Default for DriverSettings {
     }
 }
 
-/// What an I/O thread did since it started.
+/// Counters of an I/O thread since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadStats {
     /// Its number in the system (gettid(2)), for tools that look at threads.
@@ -115,7 +115,7 @@ struct AttachedPort {
     spare: Vec<OwnedFd>,
     /// Queues that no lane has, for want of a switch.
     queues: Vec<Box<dyn Queue>>,
-    /// What former lanes counted.
+    /// Counters of former lanes.
     past: Counters,
     /// Kinds of events of this generation that were told.
     told: Vec<std::mem::Discriminant<DriverEvent>>,
@@ -305,7 +305,7 @@ impl Driver {
         None
     }
 
-    /// What ports and threads did.
+    /// Counters of ports and threads.
     ///
     /// # Errors
     /// [`DriverError::NoAnswer`].
@@ -318,7 +318,7 @@ impl Driver {
         })
     }
 
-    /// What each of a port's queues counted since it has this device and this switch.
+    /// Counters of each of a port's queues, since it has this device and this switch.
     ///
     /// # Errors
     /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
@@ -356,7 +356,7 @@ impl Driver {
     }
 }
 
-/// Counters of a lane that is no more: what waited is lost.
+/// Final counters of a lane: waiting frames are lost.
 fn settled(mut counters: Counters) -> Counters {
     counters.drops[crate::DropReason::DeviceFull as usize] += counters.waiting;
     counters.waiting = 0;
@@ -388,7 +388,7 @@ fn open_queues(port: &mut AttachedPort, pairs: &[VnicPair]) -> Result<Vec<Box<dy
     descriptors.zip(pairs).map(|((number, fd), pair)| queue(&port.facts, number, fd, pair)).collect()
 }
 
-/// A lane whose queue has started. Without a device it starts as well: what the switch sends is dropped.
+/// A lane whose queue has started. It starts without a device, too: frames from the switch are dropped then.
 fn start_lane(
     (id, generation): (PortId, u64),
     mut pair: VnicPair,

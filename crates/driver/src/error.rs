@@ -19,9 +19,9 @@ pub enum DriverError {
     WrongDescriptors {
         /// The device.
         name: String,
-        /// What its facts say.
+        /// As in its facts.
         queues: u16,
-        /// What came.
+        /// As received.
         descriptors: usize,
     },
     /// A virtio-net header that no kernel has.
@@ -29,7 +29,7 @@ pub enum DriverError {
     WrongHeaders {
         /// The device.
         name: String,
-        /// What its facts say.
+        /// As in its facts.
         header_bytes: u8,
     },
     /// The switch offers less than a driver can do with.

@@ -6,26 +6,27 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::PortId;
 
-/// Something that whoever attached a port has to see to.
+/// An event that the owner of a port has to handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverEvent {
-    /// The device is gone: what the switch sends is dropped until there is another one.
+    /// The device is gone: frames from the switch are dropped until there is another one.
     DeviceGone {
         /// The port.
         port: PortId,
-        /// What happened.
+        /// The reason.
         why: String,
     },
     /// The connection to the switch is gone, or is of no use any more: nothing passes until there is another one.
     SwitchGone {
         /// The port.
         port: PortId,
-        /// What happened.
+        /// The reason.
         why: String,
     },
 }
 
-/// An event, and which generation of the port it is of: what was replaced meanwhile need not be reported.
+/// An event, and the generation of the port that it is about: events of replaced generations are not
+/// reported.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) generation: u64,
@@ -55,7 +56,7 @@ pub(crate) fn reports() -> std::io::Result<(Reporter, Reports)> {
 
 impl Reporter {
     pub(crate) fn report(&self, report: Report) {
-        // Nobody is there to read when the driver ends.
+        // The reader is gone when the driver ends.
         let _ = self.reports.send(report);
         // Fails only when the bell rings already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
@@ -72,7 +73,7 @@ impl Reports {
         if let Ok(report) = self.reports.try_recv() {
             return Some(report);
         }
-        // Silenced before the last look: who reports after it rings again.
+        // Cleared before the last look: a later report sets it again.
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         self.reports.try_recv().ok()
     }

@@ -26,7 +26,7 @@ impl Backend {
     }
 }
 
-/// What is known of a device that was opened. Goes from the supervisor to the driver process beside the descriptors.
+/// Facts about an opened device. The supervisor sends them to the driver process with the descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceFacts {
@@ -34,7 +34,7 @@ pub struct DeviceFacts {
     pub backend: Backend,
     /// Its name when it was opened.
     pub name: String,
-    /// Its interface index, by which it is known whatever its name.
+    /// Its interface index; it stays the same when the name changes.
     pub index: u32,
     /// Queues: as many as descriptors.
     pub queues: u16,
@@ -42,9 +42,9 @@ pub struct DeviceFacts {
     pub mtu_bytes: u32,
     /// Its Ethernet address.
     pub mac: [u8; 6],
-    /// Virtio features that may be negotiated with the switch on behalf of the device, by the names that a guest's driver
-    /// knows them by. `CSUM`, `HOST_TSO4` and their like: what frames that come from the device may leave to be done.
-    /// `GUEST_CSUM`, `GUEST_TSO4` and their like: what the device does for frames that go out.
+    /// Virtio features that may be negotiated with the switch on behalf of the device, by their names for a
+    /// guest's driver. `CSUM`, `HOST_TSO4` and their like: offloads that frames from the device may leave
+    /// undone. `GUEST_CSUM`, `GUEST_TSO4` and their like: offloads that the device does for outgoing frames.
     pub features: u64,
     /// Bytes of the virtio-net header that the kernel puts in front of a frame: 12, or 10 with old kernels; 0 without.
     pub header_bytes: u8,
@@ -53,7 +53,7 @@ pub struct DeviceFacts {
     pub xdp: Option<XdpFacts>,
 }
 
-/// What is known of a device that is used through XDP sockets.
+/// Facts about a device that is used through XDP sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct XdpFacts {
@@ -66,7 +66,7 @@ pub struct XdpFacts {
 /// A device that was opened.
 #[derive(Debug)]
 pub struct OpenedDevice {
-    /// What is known of it.
+    /// Its facts.
     pub facts: DeviceFacts,
     /// One descriptor for each queue, in order.
     pub queues: Vec<OwnedFd>,

@@ -23,10 +23,10 @@ impl Inbound {
         self.free.extend((0..RECEIVE_SLOTS).rev());
     }
 
-    /// Takes back what the switch is done with.
+    /// Takes back buffers that the switch has used.
     ///
     /// # Errors
-    /// What the switch did wrong.
+    /// A fault of the switch.
     #[inline]
     pub(crate) fn reclaim(&mut self, pair: &mut VnicPair) -> Result<(), GuestError> {
         while let Some(used) = pair.tx.take_back()? {
@@ -47,7 +47,7 @@ impl Inbound {
         self.free.len()
     }
 
-    /// The next free buffer; it is to be lent or given back.
+    /// The next free buffer. It has to be lent or returned.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Slot> {
         self.free.pop().map(Slot)

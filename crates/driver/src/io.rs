@@ -53,7 +53,7 @@ impl IoThread {
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Has the thread run `task`; what it returns.
+    /// Has the thread run `task`, and returns its result.
     ///
     /// # Errors
     /// [`DriverError::NoAnswer`].
@@ -182,8 +182,8 @@ impl Io {
         worked
     }
 
-    /// Lanes without frames for as long as looking has been paying are left alone; when somebody else wants the core
-    /// meanwhile, all without frames are.
+    /// Stops polling lanes that had no frames for as long as polling has paid lately. If another thread wants
+    /// the core, stops for all lanes without frames.
     fn wind_down(&mut self, now: u64) {
         self.leave_idle(now, self.adaptive_poll.ns());
         if self.lanes.iter().any(|(_, lane)| lane.is_active) && self.is_crowded(now) {
@@ -191,7 +191,7 @@ impl Io {
         }
     }
 
-    /// Offers the core now and then; whether somebody took it.
+    /// Yields the core now and then. Returns whether another thread took it.
     fn is_crowded(&mut self, now: u64) -> bool {
         let is_wanted = self.core_yield.is_wanted(now, || ns_since(self.started), std::thread::yield_now);
         self.stats.crowded += u64::from(is_wanted);
@@ -269,12 +269,12 @@ impl Io {
         Some(lane)
     }
 
-    /// What a lane counted, and how far it is open.
+    /// A lane's counters and state.
     pub(crate) fn count(&mut self, number: u32) -> Option<(crate::Counters, LaneState)> {
         self.lane(number).map(|lane| (lane.count(), lane.state))
     }
 
-    /// What the thread did.
+    /// The thread's counters.
     pub(crate) fn stats(&self) -> ThreadStats {
         let time = clock_gettime(ClockId::ThreadCPUTime);
         let cpu_ns = time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
@@ -287,13 +287,15 @@ fn ns_since(start: Instant) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 
-/// Whether a lane that moved frames, or woke, at `worked_ns` was visited since and has had none for `look_ns`, in a round that
-/// began at `now`. A device tells of its frames once: who has just woken has to look.
+/// Whether a lane may be left alone in a round that began at `now`. It moved frames, or woke, at `worked_ns`,
+/// was visited since, and has had no frames for `look_ns`. A device signals its frames once, so a lane that
+/// just woke has to be visited.
 fn is_idle(worked_ns: u64, now: u64, look_ns: u64) -> bool {
     worked_ns < now && now - worked_ns >= look_ns
 }
 
-/// What a lane moved each way, in the order of its visits: each way is a source of its own, since answers go the other way.
+/// Frames that a lane moved each way, in the order of its visits. Each way is a source of its own, since
+/// answers go the other way.
 fn enter(adaptive_poll: &mut AdaptivePoll, lane: u32, moved: Moved, now: u64) {
     let source = 2 * lane as usize;
     if moved.to_device > 0 {

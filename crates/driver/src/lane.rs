@@ -10,7 +10,7 @@ use crate::{Counters, DropReason, Next, PortId, Queue, QueueError};
 pub(crate) enum LaneState {
     /// Frames pass.
     Open,
-    /// There is no device: what the switch sends is dropped.
+    /// There is no device: frames from the switch are dropped.
     NoDevice,
     /// There is no switch, or none to deal with: nothing moves.
     NoSwitch,
@@ -40,7 +40,7 @@ pub(crate) struct Lane {
     pub(crate) worked_ns: u64,
     received: Next,
     sent: Next,
-    /// What the device is waited for, if it is.
+    /// The device events to wait for, if any.
     interest: Option<Interest>,
 }
 
@@ -118,7 +118,7 @@ impl Lane {
     /// A batch in each direction.
     ///
     /// # Errors
-    /// [`QueueError`]; what was done until then is published.
+    /// [`QueueError`]; frames moved until then are published.
     #[inline]
     pub(crate) fn visit(&mut self) -> Result<Moved, QueueError> {
         let moved = match self.state {
@@ -164,7 +164,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// What it counted.
+    /// Its counters.
     pub(crate) fn count(&mut self) -> Counters {
         if self.state == LaneState::Open {
             self.counters.missed += self.queue.missed();

@@ -1,8 +1,9 @@
 //! The driver: network devices as ports of the switch, in a process of their own.
 //!
-//! **Purpose.** To the switch the driver is a guest: a vNIC over vhost-user, with memory of its own. To the machine it is the
-//! one who reads and writes devices. Two halves: [`open`] runs in the process that has the privileges and makes descriptors
-//! with everything set on them; the rest ([`Driver`]) runs in the driver process, which gets descriptors and opens nothing.
+//! **Purpose.** To the switch the driver is a guest: a vNIC over vhost-user, with memory of its own. To the
+//! machine it reads and writes devices. There are two halves. [`open`] runs in the privileged process and
+//! makes descriptors with everything set on them. The rest ([`Driver`]) runs in the driver process, which
+//! gets descriptors and opens nothing.
 //!
 //! ```text
 //!   supervisor                          driver process
@@ -17,21 +18,24 @@
 //!   a lane:   device's queue <── Queue (a back end) ──> VnicPair <── rings in shared memory ──> switch
 //! ```
 //!
-//! **Contract.** Frames of one queue keep their order, each way. What a device leaves undone is what the vNIC's features say,
-//! and what the device does is not done by the switch. Every frame taken from either side is counted where it went
-//! ([`Counters::is_conserved`]). A device or a switch that goes takes nothing else along: an event tells, and the port waits for
-//! the other one to be replaced. Nothing is allocated for a frame; bounds stand in `bounds.rs`. An idle driver makes no system
-//! call. The system calls of a driver that serves packet sockets and taps:
-//! `recvmmsg`, `sendmmsg`, `read`, `writev`, `write` (eventfds), `epoll_pwait`, `epoll_ctl`, `sched_yield`, `getsockname` and `getsockopt`
-//! (a socket that says that its link is down; statistics), `clock_gettime`, `gettid`; on the control side those of a vhost-user front
-//! end: `sendmsg`, `recvmsg`, `memfd_create`, `ftruncate`, `mmap`, `munmap`, `eventfd2`, `fcntl`, `fstat`, `fstatfs`, `close`, `futex`.
+//! **Contract.** Frames of one queue keep their order, each way. The vNIC's features say which offloads a
+//! device leaves undone; offloads of the device are not repeated by the switch. Every frame taken from either
+//! side is counted at its end ([`Counters::is_conserved`]). When a device or a switch goes, nothing else
+//! fails: an event reports it, and the port waits for a replacement. Nothing is allocated for a frame; bounds
+//! are in `bounds.rs`. An idle driver makes no system call. The system calls of a driver that serves packet
+//! sockets and taps: `recvmmsg`, `sendmmsg`, `read`, `writev`, `write` (eventfds), `epoll_pwait`,
+//! `epoll_ctl`, `sched_yield`, `getsockname` and `getsockopt` (a socket that says that its link is down;
+//! statistics), `clock_gettime`, `gettid`; on the control side those of a vhost-user front end: `sendmsg`,
+//! `recvmsg`, `memfd_create`, `ftruncate`, `mmap`, `munmap`, `eventfd2`, `fcntl`, `fstat`, `fstatfs`,
+//! `close`, `futex`.
 //!
-//! **Not checked.** Frames are not looked at, except for the virtio-net header of one whose tag is put back: the switch
-//! checks what it gets from here as it does with any guest. That the switch, which has the vNIC's memory mapped, leaves
-//! frames alone while the kernel reads them: it can send what it likes anyway.
+//! **Not checked.** Frames are not parsed, except for the virtio-net header of one whose tag is put back: the
+//! switch checks frames from here as it does with any guest. The switch has the vNIC's memory mapped. It may
+//! change frames while the kernel reads them; it can send anything anyway.
 //!
-//! **Threading.** A lane is served by one I/O thread and shares nothing with others. [`Driver`] is for one thread; what it
-//! asks of an I/O thread is an errand between two visits. Calls that talk to the switch wait for its answers.
+//! **Threading.** A lane is served by one I/O thread and shares nothing with others. [`Driver`] is for one
+//! thread; its requests to an I/O thread are tasks between two visits. Calls that talk to the switch wait for
+//! its answers.
 
 #![deny(unsafe_code)] // sys.rs alone may have some
 

@@ -23,7 +23,7 @@ struct Frame {
     len_bytes: usize,
 }
 
-/// What is to be done about a frame that a device refused.
+/// The handling of a frame that a device refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// It waits until the device has room.
@@ -92,7 +92,7 @@ impl Outbound {
     /// A batch to the device: `push` gives it messages of the outbox, from the given one on, and says how many it took.
     ///
     /// # Errors
-    /// [`QueueError::DeviceGone`], and what the switch did wrong.
+    /// [`QueueError::DeviceGone`], and faults of the switch.
     #[inline]
     pub(crate) fn pass_on(
         &mut self,
@@ -118,7 +118,7 @@ impl Outbound {
     /// A batch to nowhere.
     ///
     /// # Errors
-    /// What the switch did wrong.
+    /// A fault of the switch.
     pub(crate) fn discard(
         &mut self,
         pair: &mut VnicPair,
@@ -138,7 +138,7 @@ impl Outbound {
     /// Takes another batch from the ring, when the last one is done.
     ///
     /// # Errors
-    /// What the switch did wrong.
+    /// A fault of the switch.
     #[inline]
     fn gather(&mut self, pair: &mut VnicPair, counters: &mut Counters) -> Result<(), GuestError> {
         if self.waiting() > 0 {

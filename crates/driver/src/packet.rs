@@ -37,7 +37,7 @@ pub(crate) struct PacketQueue {
     /// Bytes of the virtio-net header as the kernel has it.
     header_bytes: u32,
     inbox: Inbox,
-    /// Messages that the next call makes room for: what is not there costs a little, too.
+    /// Messages that the next call makes room for: unused room costs a little, too.
     batch: usize,
     inbound: Inbound,
     outbound: Outbound,
@@ -73,7 +73,7 @@ impl PacketQueue {
         match self.inbox.receive(self.fd.as_fd(), self.inbound.spans().take(count).map(parts)) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            // A frame whose offloads cannot be said in a virtio-net header; it is gone.
+            // A frame whose offloads cannot be expressed in a virtio-net header; it is lost.
             Err(Errno::INVAL) => {
                 counters.from_device.count(0);
                 counters.drop(DropReason::BadOffload);
@@ -120,7 +120,7 @@ impl PacketQueue {
         self.inbox.message(index).len.saturating_sub(self.header_bytes) as usize
     }
 
-    /// What waits at the socket is dropped: it is as old as the last switch.
+    /// Drops frames waiting at the socket: they are as old as the last switch.
     fn drop_stale(&mut self, counters: &mut Counters) -> Result<(), QueueError> {
         for _ in 0..STALE_FRAMES_MAX / BATCH {
             let count = self.take_frames(BATCH, counters)?;
@@ -136,7 +136,7 @@ impl PacketQueue {
     }
 }
 
-/// What an error of a packet socket means for the frame that it was said of (packet(7)).
+/// The handling of a frame by the error of a packet socket (packet(7)).
 fn refusal(error: Errno, fd: BorrowedFd<'_>) -> Refusal {
     match error {
         Errno::AGAIN => Refusal::Wait,

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use crate::{Counters, DropReason};
 
-/// What a back end wants of the vNIC, for each queue pair.
+/// A back end's requirements for the vNIC, for each queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
     /// Entries of the ring on which buffers for frames to the device are lent; a power of two.
@@ -17,7 +17,7 @@ pub struct Needs {
     pub arena_bytes: u32,
 }
 
-/// What a visit left behind.
+/// The state of a queue after a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Nothing more is there now.
@@ -29,16 +29,16 @@ pub enum Next {
     Blocked,
 }
 
-/// What a visit did.
+/// The result of a visit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Visit {
     /// Frames that were moved or dropped.
     pub frames: usize,
-    /// What is left.
+    /// The state after the visit.
     pub next: Next,
 }
 
-/// Why a queue cannot go on.
+/// The reason why a queue cannot continue.
 #[derive(Debug, Error)]
 pub enum QueueError {
     /// The device is gone for good: its descriptor will never do anything again.
@@ -73,10 +73,10 @@ pub trait Queue: Debug + Send {
     /// The device's descriptor. It is waited for edge-triggered: for input, and for output after [`Next::Blocked`].
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// The rings are fresh, all buffers are the back end's own again: lends the switch buffers to write to. Frames that
-    /// waited for room are forgotten; whoever calls has counted them. What waited at the device while no switch was
-    /// attached is dropped as [`DropReason::NoSwitch`]. Called once before everything else, and whenever there is another
-    /// switch.
+    /// The rings are fresh, and all buffers are the back end's own again: lends the switch buffers to write
+    /// to. Frames that waited for room are forgotten; the caller has counted them. Frames that waited at the
+    /// device while no switch was attached are dropped as [`DropReason::NoSwitch`]. Called once before
+    /// everything else, and for each new switch.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -85,7 +85,7 @@ pub trait Queue: Debug + Send {
     /// A batch from the device to the switch.
     ///
     /// # Errors
-    /// [`QueueError`]; what was done until then is counted.
+    /// [`QueueError`]; frames moved until then are counted.
     fn receive(&mut self, pair: &mut VnicPair, counters: &mut Counters) -> Result<Visit, QueueError>;
 
     /// A batch from the switch to the device.
@@ -105,6 +105,6 @@ pub trait Queue: Debug + Send {
         reason: DropReason,
     ) -> Result<Visit, QueueError>;
 
-    /// Frames that the kernel dropped since the last call, because nobody took them in time.
+    /// Frames that the kernel dropped since the last call, because they were not read in time.
     fn missed(&mut self) -> u64;
 }

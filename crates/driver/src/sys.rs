@@ -1,8 +1,8 @@
 //! System calls that neither std nor rustix has safe calls for: options of packet sockets and taps, and frames in batches
 //! between a device and the vNIC's memory.
 //!
-//! The kernel reads and writes the vNIC's memory on our behalf, while the switch may do the same. Nobody here makes a
-//! reference into it: addresses are checked against the arena ([`Arena`]) and passed on.
+//! The kernel reads and writes the vNIC's memory on our behalf, while the switch may do the same. This module
+//! makes no reference into it: addresses are checked against the arena ([`Arena`]) and passed on.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int, c_ulong, c_void};
@@ -93,7 +93,7 @@ pub(crate) struct Inbox {
     controls: Box<[Control; BATCH]>,
 }
 
-// SAFETY: between calls nobody follows the pointers in it.
+// SAFETY: between calls its pointers are not followed.
 unsafe impl Send for Inbox {}
 
 impl std::fmt::Debug for Inbox {
@@ -108,7 +108,7 @@ pub(crate) struct Received<'a> {
     pub(crate) len: u32,
     /// Whether it was longer than its parts.
     pub(crate) is_truncated: bool,
-    /// What the kernel says of it.
+    /// The kernel's metadata of it.
     pub(crate) control: &'a [u8],
 }
 
@@ -126,7 +126,7 @@ impl Inbox {
     /// came. At most [`BATCH`].
     ///
     /// # Errors
-    /// Whatever recvmmsg(2) says of the first message; `AGAIN` when there is none.
+    /// Errors of recvmmsg(2) for the first message; `AGAIN` when there is none.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -168,7 +168,7 @@ impl Inbox {
     }
 }
 
-/// What `sendmmsg` is told to send.
+/// Messages for `sendmmsg`.
 pub(crate) struct Outbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
@@ -219,10 +219,10 @@ impl Outbox {
         true
     }
 
-    /// Sends what was entered, from message `first` on, to a socket; how many messages went.
+    /// Sends the entered messages, from number `first` on, to a socket. Returns the number sent.
     ///
     /// # Errors
-    /// Whatever sendmmsg(2) says of the first of them.
+    /// Errors of sendmmsg(2) for the first of them.
     #[inline]
     pub(crate) fn send(&mut self, fd: BorrowedFd<'_>, first: usize) -> Result<usize, Errno> {
         let last = self.message_count;
@@ -242,7 +242,7 @@ impl Outbox {
     /// Writes one of the messages that were entered to a character device.
     ///
     /// # Errors
-    /// Whatever writev(2) says; `INVAL` for a message that was not entered.
+    /// Errors of writev(2); `INVAL` for a message that was not entered.
     #[inline]
     pub(crate) fn write(&mut self, fd: BorrowedFd<'_>, message: usize) -> Result<usize, Errno> {
         if message >= self.message_count {
@@ -258,7 +258,7 @@ impl Outbox {
 /// Reads one frame of a character device into `span`; its bytes.
 ///
 /// # Errors
-/// Whatever read(2) says; `AGAIN` when there is none.
+/// Errors of read(2); `AGAIN` when there is none.
 #[inline]
 pub(crate) fn read_frame(fd: BorrowedFd<'_>, arena: &Arena, span: Span) -> Result<usize, Errno> {
     let part = arena.iovec(span);
@@ -270,7 +270,7 @@ pub(crate) fn read_frame(fd: BorrowedFd<'_>, arena: &Arena, span: Span) -> Resul
 /// Sets an option that is a number.
 ///
 /// # Errors
-/// Whatever setsockopt(2) says.
+/// Errors of setsockopt(2).
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> Result<(), Errno> {
     set_struct(fd, level, name, &value)
 }
@@ -284,7 +284,7 @@ fn set_struct<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T)
 /// Reads an option that is a number.
 ///
 /// # Errors
-/// Whatever getsockopt(2) says.
+/// Errors of getsockopt(2).
 pub(crate) fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> Result<c_int, Errno> {
     let mut value: c_int = 0;
     get_struct(fd, level, name, &mut value).map(|()| value)
@@ -299,7 +299,7 @@ fn get_struct<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mu
 /// Has a packet socket receive nothing that bears `mark`.
 ///
 /// # Errors
-/// Whatever setsockopt(2) says.
+/// Errors of setsockopt(2).
 pub(crate) fn filter_out(fd: BorrowedFd<'_>, mark: u32) -> Result<(), Errno> {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mark_at = (libc::SKF_AD_OFF + libc::SKF_AD_MARK).cast_unsigned();
@@ -316,7 +316,7 @@ pub(crate) fn filter_out(fd: BorrowedFd<'_>, mark: u32) -> Result<(), Errno> {
 /// Frames that a packet socket lost since the last call, because it was full.
 pub(crate) fn take_lost(fd: BorrowedFd<'_>) -> u32 {
     let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-    // Fails only for what is no packet socket, which loses nothing that it tells of.
+    // Fails only for other sockets, which have no such losses.
     let _ = get_struct(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats);
     stats.tp_drops
 }
@@ -324,7 +324,7 @@ pub(crate) fn take_lost(fd: BorrowedFd<'_>) -> u32 {
 /// Has a device receive everything for as long as the socket is open.
 ///
 /// # Errors
-/// Whatever setsockopt(2) says.
+/// Errors of setsockopt(2).
 pub(crate) fn listen_to_all(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
     let membership = libc::packet_mreq {
         mr_ifindex: index as c_int, // the kernel's indices are positive ints
@@ -338,7 +338,7 @@ pub(crate) fn listen_to_all(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno>
 /// Binds a packet socket to a device, for frames of all protocols.
 ///
 /// # Errors
-/// Whatever bind(2) says.
+/// Errors of bind(2).
 pub(crate) fn bind_to_device(fd: BorrowedFd<'_>, index: u32) -> Result<(), Errno> {
     // SAFETY: all its fields are numbers, for which zeroes are valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -388,7 +388,7 @@ impl DeviceRequest {
     /// Makes one of the requests of netdevice(7), or TUNSETIFF.
     ///
     /// # Errors
-    /// Whatever ioctl(2) says.
+    /// Errors of ioctl(2).
     pub(crate) fn ask(&mut self, fd: BorrowedFd<'_>, request: DeviceCall) -> Result<(), Errno> {
         let at = std::ptr::from_mut(self);
         // SAFETY: all of these read and write one `ifreq`, which is 40 bytes long and laid out like this.
@@ -411,11 +411,10 @@ pub(crate) enum DeviceCall {
     MakeTap = libc::TUNSETIFF as u64,
 }
 
-/// Has a tap take and give virtio-net headers of `len_bytes`, little endian, and leave undone what `offloads` says
-/// (`TUN_F_*`).
+/// Has a tap use virtio-net headers of `len_bytes`, little endian.
 ///
 /// # Errors
-/// Whatever ioctl(2) says.
+/// Errors of ioctl(2).
 pub(crate) fn set_tap_headers(fd: BorrowedFd<'_>, len_bytes: c_int) -> Result<(), Errno> {
     let (raw, little) = (fd.as_raw_fd(), 1 as c_int);
     // SAFETY: both requests read one int.
@@ -428,7 +427,7 @@ pub(crate) fn set_tap_headers(fd: BorrowedFd<'_>, len_bytes: c_int) -> Result<()
 /// Has a tap say that there is a cable at its other end, or none.
 ///
 /// # Errors
-/// Whatever ioctl(2) says; `BADFD` when the tap is gone.
+/// Errors of ioctl(2); `BADFD` when the tap is gone.
 pub(crate) fn set_tap_carrier(fd: BorrowedFd<'_>, is_there: bool) -> Result<(), Errno> {
     /// `_IOW('T', 226, int)` of linux/if_tun.h.
     const TUNSETCARRIER: u32 = 0x4004_54e2;
@@ -440,7 +439,7 @@ pub(crate) fn set_tap_carrier(fd: BorrowedFd<'_>, is_there: bool) -> Result<(), 
 /// The network namespace that a tap is in, wherever it was moved to.
 ///
 /// # Errors
-/// Whatever ioctl(2) says; `BADFD` when the tap is gone.
+/// Errors of ioctl(2); `BADFD` when the tap is gone.
 pub(crate) fn tap_namespace(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     /// `_IO('T', 227)` of linux/if_tun.h; since Linux 5.6.
     const TUNGETDEVNETNS: u32 = 0x54e3;
@@ -450,7 +449,7 @@ pub(crate) fn tap_namespace(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(namespace) })
 }
 
-/// Has a tap leave undone what `offloads` says (`TUN_F_*`).
+/// Has a tap leave `offloads` undone (`TUN_F_*`).
 ///
 /// # Errors
 /// `INVAL` when the kernel does not know one of them.

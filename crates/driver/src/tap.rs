@@ -23,9 +23,9 @@ pub(crate) struct TapQueue {
     outbound: Outbound,
 }
 
-/// What came of asking a tap for a frame.
+/// The result of reading a frame from a tap.
 enum Asked {
-    /// So many bytes, header counted.
+    /// Its bytes, with the header.
     Frame(usize),
     /// There is none.
     Nothing,
@@ -47,7 +47,7 @@ impl TapQueue {
         match read_frame(self.fd.as_fd(), &self.arena, span) {
             Ok(len) => Ok(Asked::Frame(len)),
             Err(Errno::AGAIN | Errno::INTR) => Ok(Asked::Nothing),
-            // A frame whose offloads cannot be said in a virtio-net header.
+            // A frame whose offloads cannot be expressed in a virtio-net header.
             Err(Errno::INVAL) => Ok(Asked::Lost),
             Err(Errno::BADFD | Errno::NODEV | Errno::NXIO) => Err(QueueError::DeviceGone),
             Err(error) => Err(QueueError::Failed(error)),
@@ -67,7 +67,7 @@ impl TapQueue {
     }
 }
 
-/// What an error of a tap means for the frame that it was said of.
+/// The handling of a frame by the error of a tap.
 fn refusal(error: Errno) -> Refusal {
     match error {
         Errno::AGAIN => Refusal::Wait,
@@ -133,7 +133,7 @@ impl Queue for TapQueue {
         self.outbound.discard(pair, counters, reason)
     }
 
-    /// What a full tap drops stands in the interface's own counters.
+    /// Frames that a full tap drops are in the interface's own counters.
     fn missed(&mut self) -> u64 {
         0
     }

@@ -1,4 +1,5 @@
-//! A packet queue between a switch that does what it likes and a "device" that is one end of a pair of datagram sockets.
+//! A packet queue between a switch that may do anything and a "device": one end of a pair of datagram
+//! sockets.
 
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::bounds::{RECEIVE_SLOTS, SEND_SLOT_BYTES, SEND_SLOTS};
 use crate::packet::PacketQueue;
 use crate::{Counters, DropReason, Next, Queue, QueueError};
 
-/// Hands out what a switch is given.
+/// Hands out the rings and memory that a switch gets.
 struct Hands {
     rings: Sender<(u16, DeviceRing)>,
     map: Sender<Arc<MemoryMap>>,
@@ -103,8 +104,8 @@ fn world() -> World {
 }
 
 impl World {
-    /// As a switch does: a frame of `parts`, whose header says that there are `num_buffers`; each part is said to have so many
-    /// bytes.
+    /// Acts as a switch: delivers a frame of `parts`. Its header claims `num_buffers`; each part claims its
+    /// number of bytes.
     fn deliver(&mut self, num_buffers: u16, parts: &[u32]) {
         for (number, len) in parts.iter().enumerate() {
             let head = self.rx.head(0).unwrap();

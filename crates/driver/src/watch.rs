@@ -7,7 +7,7 @@ use rustix::event::{Timespec, epoll};
 /// Events taken from the kernel at a time.
 const EVENTS_MAX: usize = 64;
 
-/// What a descriptor is to the thread that waits for it.
+/// The meaning of a descriptor to the thread that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// An errand was left.
@@ -41,7 +41,7 @@ impl Source {
     }
 }
 
-/// What is waited for at a device.
+/// The device events to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interest {
     /// Frames that come.
@@ -101,11 +101,11 @@ impl Watch {
     }
 
     pub(crate) fn forget(&self, fd: BorrowedFd<'_>) {
-        // Fails only if it is not waited for, which is what is wanted.
+        // Fails only if it is not waited for, as wanted.
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// What happened; waits for something to happen if `may_sleep`.
+    /// Returns the events; waits for one if `may_sleep`.
     pub(crate) fn wait(&self, may_sleep: bool) -> ArrayVec<Source, EVENTS_MAX> {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];

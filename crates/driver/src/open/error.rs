@@ -14,7 +14,7 @@ pub enum OpenError {
         "there is no device {0} in this network namespace; `ip link` lists those that are, `ip link set {0} netns NAME` moves one"
     )]
     NoDevice(String),
-    /// What it is is not Ethernet.
+    /// It is not an Ethernet device.
     #[error("{0} is not an Ethernet device")]
     NotEthernet(String),
     /// The process may not.
@@ -25,7 +25,7 @@ pub enum OpenError {
         /// The capability that is missing.
         capability: &'static str,
     },
-    /// The tap is somebody else's.
+    /// Another process has the tap.
     #[error(
         "the tap {0} is in use by another process, or was made with other queues; close it there, or choose another name"
     )]
@@ -56,9 +56,9 @@ pub enum OpenError {
     BadQueues {
         /// The device.
         name: String,
-        /// What was asked for.
+        /// The requested number.
         queues: u16,
-        /// What is possible.
+        /// The possible number.
         max: u16,
     },
     /// The kernel refused something else.
@@ -66,15 +66,15 @@ pub enum OpenError {
     System {
         /// The device.
         name: String,
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: Errno,
     },
 }
 
 impl OpenError {
-    /// What a system call that had tried the same would have said.
+    /// The error that a system call would have returned for the same operation.
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {
@@ -91,7 +91,7 @@ impl OpenError {
         }
     }
 
-    /// The error for what the kernel said when `what` was tried with a device.
+    /// The error for the kernel's answer to operation `what` on a device.
     pub(crate) fn of(name: &str, capability: &'static str, what: &'static str) -> impl Fn(Errno) -> Self {
         let name = name.to_owned();
         move |error| match error {

@@ -1,5 +1,6 @@
-//! What guests are offered at a device that the kernel serves: it completes and segments frames that go out, in software if
-//! the device cannot, and leaves undone of those that come what guests may take.
+//! Features that guests are offered at a device that the kernel serves. For outgoing frames it completes
+//! checksums and segments, in software if the device cannot. For incoming frames it leaves undone the
+//! offloads that guests accept.
 
 use lasthop_vhost::features;
 

@@ -17,12 +17,14 @@ const CAPABILITY: &str = "CAP_NET_ADMIN and CAP_BPF";
 /// Keeps an uplink and the host's own stack apart, for as long as this lives: programs attached by links that nothing else
 /// holds. See the picture in `bpf`.
 ///
-/// With [`Host::Off`] the stack neither receives from the device nor sends to it. With [`Host::Port`] what the stack sends
-/// to the device comes out of a tap, and what is written to the tap is received by the stack from the device, which keeps
-/// its addresses and routes. Either way a frame is handled by the switch or by the stack, never by both.
+/// With [`Host::Off`] the stack neither receives from the device nor sends to it. With [`Host::Port`] the
+/// stack's packets to the device come out of a tap, and the stack receives frames written to the tap from the
+/// device, which keeps its addresses and routes. Either way a frame is handled by the switch or by the stack,
+/// never by both.
 ///
-/// Packet sockets tell what passed here by a mark: give it to [`PacketOptions`](super::PacketOptions). XDP sockets need
-/// none: what they send goes past programs of the stack, and what they receive never gets there.
+/// Packet sockets recognize packets that passed here by a mark: give it to
+/// [`PacketOptions`](super::PacketOptions). XDP sockets need none: their packets bypass programs of the
+/// stack, and received ones never get there.
 #[derive(Debug)]
 pub struct Gate {
     mark: u32,
@@ -33,7 +35,8 @@ impl Gate {
     /// Shuts the host's stack out of `device`.
     ///
     /// # Errors
-    /// [`OpenError::OldKernel`], [`OpenError::NotPermitted`] and whatever the kernel refuses; nothing is left behind.
+    /// [`OpenError::OldKernel`], [`OpenError::NotPermitted`] and other errors of the kernel; nothing is left
+    /// behind.
     pub fn off(device: &str) -> Result<Self, OpenError> {
         let (site, mark) = (Site::new(device)?, new_mark());
         let links = vec![
@@ -118,7 +121,7 @@ impl Site {
     }
 }
 
-/// A mark that nobody else has chosen, but by chance or by CAP_NET_ADMIN.
+/// A mark that no other process uses, except by chance or with CAP_NET_ADMIN.
 fn new_mark() -> u32 {
     (RandomState::new().build_hasher().finish() as u32).max(1)
 }

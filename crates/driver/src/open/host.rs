@@ -1,16 +1,16 @@
 use serde::{Deserialize, Serialize};
 
-/// Who else sees an uplink's frames: the host's own network stack.
+/// The host's own network stack at an uplink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Host {
-    /// Nobody: the host's stack neither receives from the device nor sends to it.
+    /// The host's stack neither receives from the device nor sends to it.
     Off,
     /// The host's stack uses the device as before, beside the switch.
     #[default]
     Shared,
-    /// The host's stack has a port of the switch of its own: what it sends to the device goes to the switch, and what the
-    /// switch sends to that port arrives in the stack as if received by the device.
+    /// The host's stack has a port of the switch of its own. Its packets to the device go to the switch;
+    /// packets from the switch to that port arrive in the stack as if received by the device.
     Port,
 }
 

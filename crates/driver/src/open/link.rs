@@ -88,7 +88,7 @@ pub fn ethernet_device(name: &str) -> Result<u32, OpenError> {
 /// Gives a device another Ethernet address.
 ///
 /// # Errors
-/// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and what the kernel refuses.
+/// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and other errors of the kernel.
 pub fn set_address(name: &str, mac: [u8; 6]) -> Result<(), OpenError> {
     NetDevice::new(name)?.set_mac(mac)
 }
@@ -104,12 +104,12 @@ pub fn mtu_bytes(name: &str, index: u32) -> Option<u32> {
 /// Gives a device another MTU, in bytes.
 ///
 /// # Errors
-/// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and what the kernel refuses.
+/// [`OpenError::NoDevice`], [`OpenError::NotPermitted`], and other errors of the kernel.
 pub fn set_mtu(name: &str, mtu_bytes: u32) -> Result<(), OpenError> {
     NetDevice::new(name)?.set_mtu(mtu_bytes)
 }
 
-/// Whether a kernel that says so does not know what it was asked.
+/// Whether this error means that the kernel does not know the request.
 pub(crate) fn is_unknown(error: Errno) -> bool {
     matches!(error, Errno::NOPROTOOPT | Errno::INVAL | Errno::OPNOTSUPP)
 }

@@ -10,7 +10,7 @@ use crate::sys::tap_namespace;
 /// descriptor of the tap.
 ///
 /// # Errors
-/// `BADFD` when the tap is gone; what else ioctl(2) and rtnetlink(7) say.
+/// `BADFD` when the tap is gone; other errors of ioctl(2) and rtnetlink(7).
 pub fn tap_namespace_id(queue: BorrowedFd<'_>) -> Result<Option<i32>, Errno> {
     let theirs = tap_namespace(queue)?;
     let own = open("/proc/thread-self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;

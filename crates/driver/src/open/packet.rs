@@ -37,7 +37,7 @@ impl Default for PacketOptions {
     }
 }
 
-/// Opens a network device by packet sockets. What is set ends when the last descriptor is closed.
+/// Opens a network device by packet sockets. All settings end when the last descriptor is closed.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -120,7 +120,7 @@ fn set_headers(socket: BorrowedFd<'_>, short: bool) -> Result<usize, Errno> {
     set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1).map(|()| HEADER_BYTES_LEGACY)
 }
 
-/// As much as the bounds say if we may, else as much as the system gives to everybody.
+/// As much as the bounds allow if privileged, else the system's limit.
 fn set_room(socket: BorrowedFd<'_>) {
     for (force, ask) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
         if set_option(socket, libc::SOL_SOCKET, force, SOCKET_BYTES).is_err() {

@@ -75,7 +75,7 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
 /// Whether the other side of a tap, of which this is a queue, sees a carrier.
 ///
 /// # Errors
-/// What ioctl(2) says; `BADFD` when the tap is gone.
+/// Errors of ioctl(2); `BADFD` when the tap is gone.
 pub fn set_carrier(queue: BorrowedFd<'_>, is_there: bool) -> Result<(), Errno> {
     set_tap_carrier(queue, is_there)
 }
@@ -102,7 +102,8 @@ fn open_queue(name: &str, is_one_of_several: bool) -> Result<OwnedFd, OpenError>
     Ok(fd)
 }
 
-/// Has a tap leave to others what guests may take; the features for it. Kernels before 6.2 do not know UDP segmentation.
+/// Has a tap leave undone the offloads that guests accept. Returns the features for it. Kernels before 6.2 do
+/// not know UDP segmentation.
 fn set_offloads(queue: &OwnedFd) -> Result<u64, Errno> {
     match set_tap_offloads(queue.as_fd(), TCP_OFFLOADS | UDP_OFFLOADS) {
         Ok(()) => Ok(FEATURES | UDP_FEATURES),

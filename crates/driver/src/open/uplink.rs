@@ -6,12 +6,12 @@ use crate::{Backend, DeviceFacts, OpenedDevice, XdpFacts};
 /// How a device becomes an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UplinkOptions {
-    /// How frames get to and from it, [`Backend::AfPacket`] or [`Backend::AfXdp`]; None: what suits the device and the other
+    /// The back end, [`Backend::AfPacket`] or [`Backend::AfXdp`]; None: chosen by the device and the other
     /// options.
     pub backend: Option<Backend>,
     /// Queues.
     pub queues: u16,
-    /// Who else sees its frames.
+    /// The host's stack at this device.
     pub host: Host,
     /// See [`PacketOptions::qdisc_bypass`].
     pub qdisc_bypass: bool,
@@ -23,8 +23,8 @@ impl Default for UplinkOptions {
     }
 }
 
-/// A device as an uplink, as its owner holds it: what was done to the device is undone when this is dropped, or when its
-/// process ends. Lives through several driver processes.
+/// A device as an uplink, held by its owner. Changes to the device are undone when this is dropped, or when
+/// its process ends. Lives through several driver processes.
 ///
 /// ```text
 ///   Uplink ──sockets()──> descriptors for the driver process; fresh ones for the next driver process
@@ -38,8 +38,8 @@ pub struct Uplink {
     packet: PacketOptions,
     xdp: Option<XdpDevice>,
     _gate: Option<Gate>,
-    /// Packet sockets that were opened to know the device, for whoever wants some first: closing many of them takes the
-    /// kernel half a second.
+    /// Packet sockets from the first inspection of the device, for the first caller: closing many of them
+    /// takes the kernel half a second.
     first: Option<OpenedDevice>,
 }
 
@@ -66,13 +66,13 @@ impl Uplink {
         Ok(Self { name: name.to_owned(), facts, reason, packet: packet_options, xdp, _gate: gate, first })
     }
 
-    /// What is known of the device.
+    /// The facts about the device.
     #[must_use]
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    /// Why its back end is what it is, as one sentence without its end.
+    /// The reason for its back end, as one sentence without its end.
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
@@ -91,7 +91,7 @@ impl Uplink {
     }
 }
 
-/// The XDP device if it is to be one, and why it is or is not.
+/// The XDP device if it is used, and the reason.
 fn choose(name: &str, options: UplinkOptions) -> Result<(Option<XdpDevice>, String), OpenError> {
     match options.backend {
         Some(Backend::AfXdp) => {
@@ -104,7 +104,7 @@ fn choose(name: &str, options: UplinkOptions) -> Result<(Option<XdpDevice>, Stri
     }
 }
 
-/// What to know of XDP sockets that were asked for.
+/// The description of requested XDP sockets.
 fn told(xdp: XdpFacts) -> String {
     let runs = if xdp.native { "the device's driver" } else { "the stack, behind a copy (generic XDP)," };
     let tags = if xdp.partial_checksums {

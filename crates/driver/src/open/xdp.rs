@@ -56,12 +56,12 @@ pub enum XdpError {
         "{0} takes VLAN tags out of the frames that it receives, where af_xdp cannot put them back: ethtool -K {0} rxvlan off, or use backend = \"af_packet\""
     )]
     TagsOut(String),
-    /// XDP takes frames before anybody else sees them.
+    /// XDP takes frames before the stack sees them.
     #[error(
         "host = \"shared\" cannot be had with af_xdp, which takes frames before the host's stack sees them: set host = \"off\" or \"port\", or use backend = \"af_packet\""
     )]
     Shared,
-    /// What the stack is to receive would be taken from it again.
+    /// Frames for the stack would be taken from it again.
     #[error(
         "host = \"port\" needs a device whose driver runs XDP programs itself, and {0} has none: use backend = \"af_packet\""
     )]
@@ -78,22 +78,22 @@ pub enum XdpError {
     Driver {
         /// The device.
         name: String,
-        /// What the kernel says.
+        /// The kernel's message.
         reason: String,
     },
     /// Anything else.
     #[error("{what} failed: {reason}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// What the kernel says.
+        /// The kernel's message.
         reason: String,
     },
 }
 
-/// A device whose frames go to XDP sockets, for as long as this lives: the program is attached by a link, which nothing but
-/// this holds. Frames that come while nobody has sockets for them are dropped; the host's stack sees none. What the stack
-/// sends to the device is a [`Gate`](super::Gate)'s affair.
+/// A device whose frames go to XDP sockets, for as long as this lives: the program is attached by a link that
+/// only this holds. Frames that find no socket are dropped; the host's stack sees none. A
+/// [`Gate`](super::Gate) handles packets from the stack to the device.
 #[derive(Debug)]
 pub struct XdpDevice {
     facts: DeviceFacts,
@@ -121,14 +121,14 @@ impl XdpDevice {
         Ok(Self { facts: facts(&interface, queues, native), map, _link: link })
     }
 
-    /// What is known of the device.
+    /// The facts about the device.
     #[must_use]
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
 
-    /// A fresh socket for each queue, which get the frames from here on, once somebody has bound them. Sockets given before
-    /// get nothing more, and keep their queue until they are closed. To be called in the device's network namespace.
+    /// A fresh socket for each queue, which gets the frames once it is bound. Earlier sockets get no more
+    /// frames, and keep their queue until they are closed. To be called in the device's network namespace.
     ///
     /// # Errors
     /// [`XdpError::System`], [`XdpError::Permission`].
@@ -149,7 +149,7 @@ impl XdpDevice {
 /// by default, and each queue takes 4 MiB, or 8 with an MTU above 1774.
 ///
 /// # Errors
-/// What setrlimit(2) says, never for want of a capability.
+/// Errors of setrlimit(2), never for want of a capability.
 pub fn lift_memory_lock() -> Result<(), Errno> {
     let everything = Rlimit { current: None, maximum: None };
     match setrlimit(Resource::Memlock, everything) {
@@ -179,7 +179,7 @@ fn check(interface: &Interface, queues: u16, host: Host) -> Result<(), XdpError>
     if interface.mtu_bytes > MTU_BYTES_MAX {
         return Err(XdpError::Mtu { name, mtu_bytes: interface.mtu_bytes });
     }
-    // What a virtual device says of it means its other end, which has a say of its own.
+    // A virtual device reports its other end here, which is checked by itself.
     if !interface.is_virtual() && netlink::takes_tags_out(interface.index) {
         return Err(XdpError::TagsOut(name));
     }

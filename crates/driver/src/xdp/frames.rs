@@ -1,4 +1,4 @@
-//! Who has which frame of the UMEM.
+//! The owner of each frame of the UMEM.
 //!
 //! ```text
 //!   one queue's arena = its UMEM      receiving frames 0..n, sending frames n..2n
@@ -12,14 +12,15 @@
 //! Each ring is longer than there are frames that may stand in it, so none is ever full. Frames of one direction never serve
 //! the other: neither direction can starve the other one.
 //!
-//! What the kernel and the switch name is held against this table: a frame that is not theirs is refused.
+//! Frames named by the kernel and the switch are checked against this table: a frame that is not theirs is
+//! refused.
 
 use crate::bounds::XDP_FRAMES;
 
 /// Bytes in front of every received frame that are the receiver's (XDP_PACKET_HEADROOM, linux/bpf.h): more than a virtio-net
 /// header. Frames to be sent start at the same place.
 pub(crate) const HEADROOM_BYTES: u32 = 256;
-/// Sizes of a frame's place: what an aligned UMEM may have, where pages are 4 KiB.
+/// Sizes of a frame's slot: those of an aligned UMEM, with pages of 4 KiB.
 const PLACE_BYTES: [u32; 2] = [2048, 4096];
 /// Bytes of an Ethernet header with one VLAN tag.
 pub(super) const LINK_BYTES: u32 = 18;
@@ -30,10 +31,10 @@ pub(crate) fn place_bytes(mtu_bytes: u32) -> Option<u32> {
     PLACE_BYTES.into_iter().find(|bytes| *bytes >= wanted)
 }
 
-/// The largest MTU whose frames fit a place.
+/// The largest MTU whose frames fit a slot.
 pub(crate) const MTU_BYTES_MAX: u32 = PLACE_BYTES[1] - HEADROOM_BYTES - LINK_BYTES;
 
-/// Who has a frame.
+/// The owner of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     /// We, for the moment.
@@ -69,7 +70,7 @@ impl Frames {
         Self { holders, held: [[XDP_FRAMES, 0, 0]; 2], place_bytes }
     }
 
-    /// Bytes of memory for one queue whose frames have places of `place_bytes`.
+    /// Bytes of memory for one queue, with slots of `place_bytes`.
     pub(super) fn len_bytes(place_bytes: u32) -> u32 {
         2 * XDP_FRAMES * place_bytes
     }
@@ -83,7 +84,7 @@ impl Frames {
         frame * self.place_bytes
     }
 
-    /// The frame whose place `addr` lies in.
+    /// The frame in whose slot `addr` lies.
     pub(super) fn at(&self, addr: u64) -> Option<u32> {
         let frame = addr / u64::from(self.place_bytes);
         u32::try_from(frame).ok().filter(|frame| (*frame as usize) < self.holders.len())
@@ -117,7 +118,7 @@ impl Frames {
         self.held[way as usize][holder as usize]
     }
 
-    /// What the switch had is ours again: it is another one.
+    /// Takes back the frames of the former switch.
     pub(super) fn recall_from_switch(&mut self) {
         for way in [Way::Receiving, Way::Sending] {
             for frame in Self::of(way) {

@@ -5,8 +5,8 @@
 //!   device <── [frame's place] <──copied there once──────── switch
 //! ```
 //!
-//! `sys` maps rings, `rings` is their arithmetic, `socket` binds, `frames` knows who has which frame, `umem` is all that
-//! passes between the kernel and us, `queue` joins it to the vNIC.
+//! `sys` maps rings, `rings` is their arithmetic, `socket` binds, `frames` knows the owner of each frame,
+//! `umem` is the exchange with the kernel, `queue` joins it to the vNIC.
 
 mod frames;
 mod partial;

@@ -1,11 +1,11 @@
-//! Frames whose checksum their sender left to hardware that is not there.
+//! Frames with a partial checksum, which hardware should have completed.
 //!
-//! A veth pair hands a frame from one stack to another with its checksum undone, and says so in the skb. XDP has the bytes
-//! only. But an undone checksum has a known value: the sum of the pseudo header, not complemented. A frame with that value
-//! is passed on as one whose checksum is still to be completed.
+//! A veth pair hands a frame from one stack to another with a partial checksum, and marks the skb. XDP has
+//! the bytes only. But a partial checksum has a known value: the sum of the pseudo header, not complemented.
+//! A frame with that value is passed on as one with a partial checksum.
 //!
-//! One frame in 65536 has that value as its right and complete checksum. Completing it then yields the same value again,
-//! since what is summed from the transport header on includes the pseudo header's sum: nothing is harmed.
+//! One frame in 65536 has that value as its right and complete checksum. Completing it yields the same value
+//! again, since the sum from the transport header on includes the pseudo header's sum. So it is unharmed.
 
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, Offload};
@@ -14,7 +14,7 @@ use lasthop_wire::{Layers, Sum};
 /// First bytes of a frame that are looked at.
 pub(super) const HEAD_BYTES: usize = 128;
 
-/// What is left to be done to the frame that starts with `head`.
+/// The undone offloads of the frame that starts with `head`.
 pub(super) fn offload(head: &[u8]) -> Offload {
     undone(head).unwrap_or_default()
 }
@@ -41,7 +41,7 @@ fn undone(head: &[u8]) -> Option<Offload> {
     })
 }
 
-/// The sum of the pseudo header: of the same fields for IPv4 and IPv6, whose other fields are zero.
+/// The sum of the pseudo header, from the same fields for IPv4 and IPv6: its other fields are zero.
 fn pseudo(layers: &Layers, head: &[u8]) -> Option<u16> {
     let lead = u32::from(layers.l4_offset - layers.l3_offset);
     let l4_len_bytes = layers.l3_len_bytes.checked_sub(lead)?;
@@ -60,7 +60,7 @@ mod tests {
 
     const UDP: u8 = PROTO_UDP;
 
-    /// A UDP datagram over IPv4 whose checksum field holds `checksum` of (pseudo header's sum, right checksum).
+    /// A UDP datagram over IPv4. Its checksum field is `checksum` of (pseudo header's sum, right checksum).
     fn datagram(payload: &[u8], checksum: impl Fn(u16, u16) -> u16) -> Vec<u8> {
         let len = (8 + payload.len()) as u16;
         let mut frame = [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0][..], &[0x45, 0]].concat();

@@ -35,7 +35,7 @@ pub struct XdpQueue {
 }
 
 impl XdpQueue {
-    /// What each queue of a device wants of the vNIC.
+    /// The requirements of each queue of a device for the vNIC.
     ///
     /// # Errors
     /// [`QueueError::Failed`] for an MTU that no frame's place is large enough for.
@@ -262,7 +262,7 @@ fn buffers_of(pair: &VnicPair, place: u32) -> Result<u16, QueueError> {
     Ok(u16::from_le_bytes([header[10], header[11]]))
 }
 
-/// What is left to be done to a received frame.
+/// The undone offloads of a received frame.
 fn look(pair: &VnicPair, received: Received) -> Offload {
     let mut head = [0; partial::HEAD_BYTES];
     let head = &mut head[..partial::HEAD_BYTES.min(received.len_bytes as usize)];

@@ -8,9 +8,9 @@
 //!   Producer   [ . . . . . . . | k k k k k k k k k k k k k | w w w | . . . ]  k the kernel's   w written, not shown
 //! ```
 //!
-//! Positions are 32 bits wide and wrap around; an entry lies at its position modulo the table. One side stores one index,
-//! with release, after it has written or read the entries; the other side loads it with acquire.
-//! What the kernel's index says is held against what it may be before it is used: `Broken` is for a ring that is lost.
+//! Positions are 32 bits wide and wrap around; an entry lies at its position modulo the table. One side
+//! stores one index, with release, after it has written or read the entries; the other side loads it with
+//! acquire. The kernel's index is range-checked before use: `Broken` is for a ring that is lost.
 
 use thiserror::Error;
 
@@ -21,7 +21,7 @@ pub(super) const RING_ENTRIES_MAX: u32 = 1 << 16;
 /// The kernel wants to be woken for this ring (XDP_RING_NEED_WAKEUP, linux/if_xdp.h).
 const NEED_WAKEUP: u32 = 1;
 
-/// What may stand in a ring: any bytes are a value.
+/// The entries of a ring: any bytes are a value.
 pub(super) trait Entry: Copy + private::Sealed {}
 
 mod private {
@@ -76,7 +76,7 @@ impl<E: Entry> Producer<E> {
     pub(super) fn room(&mut self) -> Result<u32, Broken> {
         let consumer = self.memory.consumer();
         let entries = self.memory.entries();
-        // The kernel takes what it was shown, and gives nothing back.
+        // The kernel may only take published entries, and never moves back.
         if self.published.wrapping_sub(consumer) > self.published.wrapping_sub(self.consumer) {
             return Err(Broken { ahead: consumer.wrapping_sub(self.consumer), entries });
         }
@@ -91,7 +91,7 @@ impl<E: Entry> Producer<E> {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Shows the kernel what was put, by one store; how many entries there were.
+    /// Publishes the put entries to the kernel, by one store. Returns their number.
     pub(super) fn publish(&mut self) -> u32 {
         let count = self.next.wrapping_sub(self.published);
         if count > 0 {
@@ -227,8 +227,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is put, taken and published in whatever portions, from any position on: every entry comes out once and in
-        /// order, and what the ends count adds up.
+        /// For any portions put, taken and published, from any position on: every entry comes out once and in
+        /// order, and the counts of both ends add up.
         #[test]
         fn entries_come_out_once_and_in_order(
             position in prop_oneof![any::<u32>(), u32::MAX - 40..],

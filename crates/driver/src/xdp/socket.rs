@@ -34,12 +34,12 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Gives `socket` its memory and rings, and binds it. Needs no privilege: whoever made the socket had CAP_NET_RAW. The
-    /// memory counts towards RLIMIT_MEMLOCK.
+    /// Gives `socket` its memory and rings, and binds it. This needs no privilege: the process that made the
+    /// socket had CAP_NET_RAW. The memory counts towards RLIMIT_MEMLOCK.
     ///
     /// # Errors
-    /// What the kernel refuses: `ENOBUFS` where RLIMIT_MEMLOCK is too low, `EBUSY` where the queue has a socket still,
-    /// `ENODEV` and `ENETDOWN` where the device is gone or down.
+    /// Errors of the kernel: `ENOBUFS` where RLIMIT_MEMLOCK is too low, `EBUSY` where the queue still has a
+    /// socket, `ENODEV` and `ENETDOWN` where the device is gone or down.
     pub(super) fn bind(socket: BorrowedFd<'_>, place: &XdpBinding) -> Result<Self, Errno> {
         sockopt::set_xdp_umem_reg(socket, umem(place))?;
         sockopt::set_xdp_umem_fill_ring_size(socket, XDP_ENTRIES)?;

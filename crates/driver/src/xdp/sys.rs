@@ -5,7 +5,7 @@
 //!                 offsets as XDP_MMAP_OFFSETS tells; n is a power of two, so every index is masked into the table
 //! ```
 //!
-//! Nothing here trusts a value of an index: what an index means is `rings.rs`'s affair. Whatever it is, accesses stay inside
+//! Nothing here trusts the value of an index: `rings.rs` interprets it. For any value, accesses stay inside
 //! the mapping.
 #![allow(unsafe_code)]
 
@@ -44,7 +44,7 @@ impl<E: Entry> RingMemory<E> {
     /// Maps the ring of `entries` entries (a power of two) that `socket` has at file offset `page_offset`.
     ///
     /// # Errors
-    /// What mmap(2) refuses; offsets that no kernel gives.
+    /// Errors of mmap(2); offsets that no kernel gives.
     pub(super) fn of_socket(
         socket: BorrowedFd<'_>,
         page_offset: u64,
@@ -118,7 +118,7 @@ impl<E: Entry> RingMemory<E> {
         self.word(self.flags).load(Ordering::Relaxed)
     }
 
-    /// For tests of what the kernel does.
+    /// For tests of the kernel's side.
     #[cfg(test)]
     pub(super) fn set_flags(&self, flags: u32) {
         self.word(self.flags).store(flags, Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl<E: Entry> RingMemory<E> {
 
 impl<E> Drop for RingMemory<E> {
     fn drop(&mut self) {
-        // SAFETY: what mmap gave, and nobody has a pointer into it but `self`.
+        // SAFETY: mmap returned it, and only `self` has pointers into it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
     }
 }

@@ -18,7 +18,7 @@ impl From<Broken> for QueueError {
     }
 }
 
-/// What an error of the socket says of the device.
+/// The meaning of a socket's error for the device.
 fn failed(error: Errno) -> QueueError {
     match error {
         Errno::NETDOWN | Errno::NXIO | Errno::NODEV => QueueError::DeviceGone,
@@ -35,7 +35,7 @@ pub(super) struct Received {
     pub(super) len_bytes: u32,
 }
 
-/// The memory that a queue shares with the kernel: what passes between the two.
+/// The memory that a queue shares with the kernel: all exchange between the two.
 #[derive(Debug)]
 pub(super) struct Umem {
     pub(super) frames: Frames,
@@ -106,8 +106,8 @@ impl Umem {
         Ok(self.rings()?.receive.pending()?)
     }
 
-    /// The next of the [received](Self::received) frames, which is ours from here on. The length alone of one that is not
-    /// what it should be, which went back to the kernel if it was the kernel's.
+    /// Takes the next of the [received](Self::received) frames. For an invalid one, returns the length alone;
+    /// it went back to the kernel if it was the kernel's.
     pub(super) fn take(&mut self) -> Result<Result<Received, (u32, DropReason)>, QueueError> {
         let told = self.rings()?.receive.take();
         let Some(frame) = self.frames.at(told.addr) else {
@@ -124,7 +124,7 @@ impl Umem {
         Ok(Ok(Received { frame, at, len_bytes: told.len_bytes }))
     }
 
-    /// It lies in its place, behind room for a virtio-net header, and does not go on in another place.
+    /// It lies in its slot, behind room for a virtio-net header, and does not continue in another slot.
     fn is_whole(&self, frame: u32, told: Frame) -> bool {
         const CONTINUED: u32 = 1; // XDP_PKT_CONTD (linux/if_xdp.h)
         let place = u64::from(self.frames.place(frame));
@@ -151,8 +151,8 @@ impl Umem {
         Ok(())
     }
 
-    /// Shows the kernel what is to be sent, and has it look until it has seen all or wants to be left alone; whether it has
-    /// seen all.
+    /// Shows the kernel the frames to send, and wakes it until it has seen all or asks for no wake-up.
+    /// Returns whether it has seen all.
     pub(super) fn show_sent(&mut self) -> Result<bool, QueueError> {
         let socket = self.socket.as_fd();
         let rings = self.rings.as_mut().ok_or(QueueError::DeviceGone)?;
@@ -170,7 +170,7 @@ impl Umem {
         Ok(false)
     }
 
-    /// The next frame that the kernel has sent, which is ours from here on. What is not the kernel's is passed over.
+    /// Takes the next frame that the kernel has sent. Frames that are not the kernel's are skipped.
     pub(super) fn take_sent(&mut self) -> Result<Option<u32>, QueueError> {
         loop {
             let completion = &mut self.rings()?.completion;
@@ -187,7 +187,7 @@ impl Umem {
         }
     }
 
-    /// Frames that the kernel dropped since the last call, since nobody had taken what came before.
+    /// Frames that the kernel dropped since the last call, since earlier ones were not read.
     pub(super) fn missed(&mut self) -> u64 {
         let Ok(told) = sockopt::xdp_statistics(&self.socket) else { return 0 };
         let now = told.rx_dropped + told.rx_ring_full.unwrap_or(0);

@@ -1,4 +1,5 @@
-//! What both kinds of tests with real devices need: a switch, the driver's events, work in network namespaces.
+//! Common to both kinds of tests with real devices: a switch, the driver's events, work in network
+//! namespaces.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -90,7 +91,7 @@ pub(crate) fn event(driver: &mut Driver) -> DriverEvent {
     }
 }
 
-/// What a driver tells of a port.
+/// A driver's report of a port.
 pub(crate) fn port(driver: &Driver, number: u32) -> PortStats {
     let stats = driver.stats().unwrap();
     stats.ports.into_iter().find(|stats| stats.port == DriverPort(number)).unwrap()

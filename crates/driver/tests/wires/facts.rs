@@ -1,4 +1,4 @@
-//! What is told of devices, and told to them, beside frames.
+//! Facts about devices, and settings of devices.
 
 use std::os::fd::AsFd;
 

@@ -174,7 +174,7 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
     assert!(lab.port(1).counters.dropped(DropReason::DeviceFull) > 0);
     lab.assert_conserved();
     lab.host.run("tc qdisc del dev wire1 root");
-    // A short queue drops what it has no room for.
+    // A short queue drops frames that find no room.
     lab.host.run("tc qdisc add dev wire1 root tbf rate 8mbit burst 10k limit 10k");
     let dropped = || lab.port(1).counters.dropped(DropReason::DeviceFull);
     flood_until(&lab, &two, "frames are dropped", || dropped() > 100);
@@ -183,7 +183,7 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
     lab.assert_conserved();
 }
 
-/// Everything that the driver lends is with the switch for a while, and nobody is there to signal but the switch.
+/// The switch has all buffers of the driver for a while, and only the switch signals.
 #[test]
 #[ignore = "needs root"]
 fn a_guest_that_takes_nothing_holds_up_nobody_for_long() {

@@ -1,4 +1,4 @@
-//! What passes: segmentation, checksums, tags, long frames, several queues.
+//! Frames that pass: segmentation, checksums, tags, long frames, several queues.
 
 use lasthop_driver::open::{PacketOptions, TapOptions};
 use lasthop_driver::{Counters, DropReason, Flow};
@@ -85,7 +85,7 @@ fn the_short_header_of_older_kernels_does_as_well() {
     lab.assert_conserved();
 }
 
-/// Without this the kernel takes a frame's checksum for right that nobody has computed yet.
+/// Without this the kernel takes a frame's partial checksum for a complete one.
 #[test]
 #[ignore = "needs root"]
 fn checksums_and_segments_are_right_on_wires_that_do_neither() {
@@ -182,7 +182,7 @@ fn datagrams_pass_unsegmented_where_kernels_can() {
     segmented_datagrams(&two, &one, "[fd00::1]");
     for (now, before) in [(lab.port(1).counters, before.0), (lab.port(2).counters, before.1)] {
         let counters = since(now, before);
-        // 20 of these, and whatever the hosts say besides.
+        // 20 of these, and other packets of the hosts.
         assert!(counters.from_device.frames < 100 && counters.to_device.frames < 100, "{counters:?}");
         assert!(counters.from_device.bytes > 200_000 && counters.to_device.bytes > 200_000, "{counters:?}");
     }

@@ -108,7 +108,7 @@ impl Lab {
         id
     }
 
-    /// A wire whose end is a port.
+    /// Adds a wire that ends in a port.
     pub(crate) fn packet_port(&mut self, number: u32, mtu: u32, options: PacketOptions) -> Namespace {
         let name = format!("wire{number}");
         let namespace = self.wire(&name, &format!("192.0.2.{number}"), mtu);
@@ -127,7 +127,7 @@ impl Lab {
         namespace
     }
 
-    /// The switch's end of a port's connection is cut; the connection to what serves the port then.
+    /// Cuts the switch's end of a port's connection. Returns the connection that serves the port then.
     pub(crate) fn cut(&mut self, id: DriverPort) -> UnixStream {
         let at = self.knives.iter().position(|(other, ..)| *other == id).unwrap();
         let (_, port, knife) = self.knives.remove(at);

@@ -22,7 +22,7 @@ fn an_idle_driver_makes_no_system_call() {
     let one = lab.packet_port(1, 1500, PacketOptions::default());
     let two = lab.tap_port(2, TapOptions::default());
     stream(&one, &two, "192.0.2.2", 1 << 20);
-    // Nobody says anything unasked.
+    // Unsolicited packets are off.
     for (namespace, device) in [(&one, "eth0"), (&two, "tap0"), (&lab.host, "wire1")] {
         namespace.run(&format!("sysctl -qw net.ipv6.conf.{device}.disable_ipv6=1"));
         namespace.run("ip neighbour flush all");

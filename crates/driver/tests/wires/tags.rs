@@ -12,7 +12,7 @@ use crate::support::{PATIENCE, Switch, eventually};
 const TAG: [u8; 4] = [0x81, 0, 0x60, 5];
 const SERVICE_TAG: [u8; 4] = [0x88, 0xa8, 0, 7];
 
-/// A TCP segment whose checksum is left to be done, behind tags; what a stack says of it beside.
+/// A TCP segment with a partial checksum, behind tags, and its metadata.
 fn segment(tags: &[[u8; 4]], payload_bytes: usize) -> (Vec<u8>, Offload) {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
     frame.extend(tags.concat());
@@ -49,7 +49,7 @@ fn sum(bytes: &[u8]) -> u16 {
     ((folded & 0xffff) + (folded >> 16)) as u16
 }
 
-/// The next frame of 0x0800 behind whatever tags; the hosts on the way say other things now and then.
+/// The next frame of 0x0800 behind any tags; hosts on the way send other frames now and then.
 fn receive(guest: &mut Guest) -> (Vec<u8>, Offload) {
     let (mut bytes, mut offload) = (Vec::new(), None);
     eventually("the frame arrives", || {

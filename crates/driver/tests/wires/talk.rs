@@ -49,8 +49,8 @@ pub(crate) fn datagrams(from: &Namespace, to: &Namespace, address: &str, lens: &
     }
 }
 
-/// Sends 20 times ten datagrams of 1000 bytes as one to be segmented (udp(7), `UDP_SEGMENT`), for which std has no call.
-/// Each ten are answered before the next, since what waits at a socket is bounded.
+/// Sends 20 times ten datagrams of 1000 bytes as one GSO datagram (udp(7), `UDP_SEGMENT`), for which std has
+/// no call. Each ten are answered before the next, since a socket's buffer is bounded.
 const SEGMENTED: &str = "import socket, sys
 s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.IPPROTO_UDP, 103, 1000)

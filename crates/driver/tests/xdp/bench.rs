@@ -22,7 +22,8 @@ pub(crate) struct Bench {
     pub(crate) guest: Guest,
     pub(crate) driver: Driver,
     capabilities: CapabilitySet,
-    /// Ports of the switch that the driver serves, by the driver's number, and what ends their sessions.
+    /// Ports of the switch that the driver serves, by the driver's number, and the descriptor that ends their
+    /// sessions.
     served: BTreeMap<u32, (PortId, UnixStream)>,
 }
 

@@ -1,4 +1,4 @@
-//! What goes wrong at devices, and what is left of it: one clear message each, and nothing on the device.
+//! Faults at devices, and their effects: one clear message each, and nothing stays on the device.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};

@@ -39,7 +39,7 @@ fn udp_sum(frame: &[u8]) -> u16 {
     sum.finish_udp()
 }
 
-/// The payload of a datagram whose checksum is right; None for any other frame.
+/// The payload of a datagram with a right checksum; None for any other frame.
 pub(crate) fn datagram(frame: &[u8]) -> Option<&[u8]> {
     let layers = Layers::parse(frame).ok()?;
     if layers.l4_proto != UDP || frame[36..38] != UDP_PORT.to_be_bytes() {

@@ -1,4 +1,4 @@
-//! Who sees an uplink's frames, by counting them: each is handled once, whatever is chosen.
+//! The receivers of an uplink's frames, by counting: each frame is handled once, with every option.
 
 use std::net::UdpSocket;
 use std::sync::Mutex;
@@ -49,11 +49,11 @@ fn all() -> Vec<u32> {
     (0..COUNT).collect()
 }
 
-/// One after another: they count what a machine's stacks do.
+/// One after another: they count packets of a machine's stacks.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// From the far end to the host, from the host to the far end, from the guest to the far end and to the host, and what the
-/// driver saw of it.
+/// Packets from the far end to the host, from the host to the far end, from the guest to the far end and to
+/// the host, and those that the driver saw.
 fn count(lab: &Lab, bench: &mut Bench, host: Host) {
     let (far, stack) = (lab.far_socket(), lab.host_socket());
     let before = bench.counters(UPLINK_PORT);

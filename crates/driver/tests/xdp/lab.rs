@@ -104,7 +104,7 @@ impl Lab {
         &self.host
     }
 
-    /// As [`Self::on_host`], but as nobody special.
+    /// As [`Self::on_host`], but without capabilities.
     pub(crate) fn on_host_without_capabilities<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.on_host(|| with_only(CapabilitySet::empty(), work))
     }

@@ -1,5 +1,5 @@
-//! XDP sockets and what is attached to uplinks, end to end: a guest, a switch, an uplink, and a network behind it. They need root,
-//! and are run with `-- --ignored`.
+//! XDP sockets and programs of uplinks, end to end: a guest, a switch, an uplink, and a network behind it.
+//! They need root, and are run with `-- --ignored`.
 
 mod bench;
 mod faults;
@@ -84,7 +84,7 @@ fn every_frame_of_a_flood_is_accounted_for() {
     let before = bench.counters(1);
     let dropped_before = lab.far_drops();
     let far = lab.far_socket();
-    // More than anybody takes in time; the guest takes none.
+    // More than are read in time; the guest reads none.
     for number in 0..SENT {
         let _ = far.send_to(&payload(number, 18), GUEST_ADDRESS);
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A register: r0 is what a call or the program returns, r1 to r5 are arguments.
+/// A register: r0 is the result of a call or of the program, r1 to r5 are arguments.
 pub(super) type Register = u8;
 
 /// Bits of an instruction: opcode 8, destination 4, source 4, offset 16, immediate 32.

@@ -29,7 +29,7 @@ mod number {
     pub(super) const XDP_NATIVE: u32 = 1 << 2;
 }
 
-/// Bytes of what the verifier may say.
+/// Bytes of the verifier's log.
 const LOG_BYTES: usize = 4096;
 
 /// Where a program is attached.
@@ -104,7 +104,7 @@ impl Program {
         Self::classifier(&[set(0, number::TCX_DROP), exit()], "lasthop_nothing")
     }
 
-    /// At egress: nothing passes but what bears `mark`.
+    /// At egress: only packets with `mark` pass.
     pub(crate) fn marked_only(mark: u32) -> io::Result<Self> {
         let code = [
             load(2, 1, number::SKB_MARK),
@@ -116,7 +116,8 @@ impl Program {
         Self::classifier(&code, "lasthop_ours")
     }
 
-    /// At an uplink's egress: what does not bear `mark`, which is what the stack sends, is marked and sent by `interface`.
+    /// At an uplink's egress: packets without `mark`, which come from the stack, are marked and sent by
+    /// `interface`.
     pub(crate) fn others_to(interface: u32, mark: u32) -> io::Result<Self> {
         let code = [
             load(2, 1, number::SKB_MARK),
@@ -146,7 +147,8 @@ impl Program {
         Self::classifier(&code, "lasthop_in")
     }
 
-    /// At an uplink's ingress: only what bears `mark` goes on to the stack, without the mark, which was nobody's but ours.
+    /// At an uplink's ingress: only packets with `mark` pass to the stack. The mark, which is the gate's own,
+    /// is removed.
     pub(crate) fn unmarked(mark: u32) -> io::Result<Self> {
         let code = [
             load(2, 1, number::SKB_MARK),
@@ -184,7 +186,7 @@ impl Program {
         }
     }
 
-    /// Attached to `interface` until what is returned is closed.
+    /// Attached to `interface` until the returned descriptor is closed.
     pub(crate) fn attach(&self, interface: u32, hook: Hook) -> io::Result<OwnedFd> {
         sys::create_link(self.0.as_fd(), interface, hook.attach_type(), hook.link_flags())
     }
@@ -194,7 +196,8 @@ impl Program {
 mod tests {
     use super::*;
 
-    /// The kernel's verifier is the judge of what the words mean; needs CAP_BPF and CAP_NET_ADMIN, as all tests of devices.
+    /// The kernel's verifier judges the instructions; this needs CAP_BPF and CAP_NET_ADMIN, as all tests of
+    /// devices.
     #[test]
     #[ignore = "needs root"]
     fn the_kernel_takes_every_program() {

@@ -66,7 +66,8 @@ struct LinkCreate {
 }
 
 /// # Safety
-/// `Attr` is laid out as the kernel has it for `command`, and what it points to is valid for that command.
+/// `Attr` is laid out as the kernel has it for `command`, and all that it points to is valid for that
+/// command.
 unsafe fn bpf<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<libc::c_int> {
     // SAFETY: the caller's promise; the kernel reads no more than the size that it is told.
     let result =
@@ -77,7 +78,7 @@ unsafe fn bpf<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<libc::c
 /// # Safety
 /// As [`bpf`], for commands that answer with a descriptor, which the kernel makes close-on-exec.
 unsafe fn bpf_fd<Attr>(command: libc::c_int, attr: &mut Attr) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise; the descriptor is new, and nobody else's.
+    // SAFETY: the caller's promise; the descriptor is new and has no other owner.
     unsafe { Ok(OwnedFd::from_raw_fd(bpf(command, attr)?)) }
 }
 
@@ -114,7 +115,7 @@ pub(super) fn update(map: BorrowedFd<'_>, key: u32, value: u32) -> io::Result<()
     unsafe { bpf(MAP_UPDATE_ELEM, &mut attr) }.map(drop)
 }
 
-/// Has the kernel check and take a program; what its verifier says goes to `log`, if that is not empty.
+/// Has the kernel verify and load a program. The verifier's messages go to `log`, if that is not empty.
 pub(super) fn load_program(
     (prog_type, expected_attach_type): (u32, u32),
     instructions: &[u64],

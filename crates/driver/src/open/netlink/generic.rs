@@ -5,7 +5,7 @@ use super::message::{NESTED, Netlink, each, find, put, text, u16_at, u32_at, u64
 
 /// Bytes of `struct genlmsghdr`.
 const HEADER_BYTES: usize = 4;
-/// The family that knows the others, and what it is asked (linux/genetlink.h).
+/// The family that lists the others, and its requests (linux/genetlink.h).
 mod controller {
     pub(super) const FAMILY: u16 = 16;
     pub(super) const GET_FAMILY: u8 = 3;
@@ -27,7 +27,7 @@ mod ethtool {
     pub(super) const ATTRIBUTE_ACTIVE: u16 = 4;
     pub(super) const SET_BITS: u16 = 3;
     pub(super) const BIT_NAME: u16 = 2;
-    /// The kernel's name of what ethtool calls `rxvlan`.
+    /// The kernel's name of ethtool's `rxvlan`.
     pub(super) const TAKES_TAGS_OUT: &str = "rx-vlan-hw-parse";
     pub(super) const ATTRIBUTE_HEADER: u16 = 1;
     /// In `ATTRIBUTE_HEADER`.
@@ -116,7 +116,7 @@ mod tests {
         assert!(!takes_tags_out(u32::MAX) && !has_zero_copy(u32::MAX));
     }
 
-    /// As the tool says that everybody uses, for all interfaces of this machine.
+    /// Compared with ethtool, for all interfaces of this machine.
     #[test]
     fn tags_are_taken_out_where_ethtool_says_so() {
         for entry in std::fs::read_dir("/sys/class/net").unwrap().flatten() {

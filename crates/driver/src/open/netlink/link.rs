@@ -26,7 +26,7 @@ pub(crate) struct Interface {
     pub(crate) index: u32,
     pub(crate) mtu_bytes: u32,
     pub(crate) mac: [u8; 6],
-    /// What sort of virtual device it is: "veth", "bond"; empty for hardware.
+    /// The kind of a virtual device: "veth", "bond"; empty for hardware.
     pub(crate) kind: String,
     /// The number of the XDP program that is attached.
     pub(crate) xdp_program: Option<u32>,

@@ -41,7 +41,7 @@ impl Netlink {
         answer(&self.exchange(kind, REQUEST, body)?)?.ok_or(Errno::PROTO)
     }
 
-    /// Sends a request whose answer is that it was done.
+    /// Sends a request that is answered by an acknowledgement.
     ///
     /// # Errors
     /// The kernel's answer, or `PROTO` for one that cannot be.
@@ -63,7 +63,7 @@ impl Netlink {
     }
 }
 
-/// The body of the first message; none if that says that what was asked for is done.
+/// The body of the first message; none if it is an acknowledgement.
 fn answer(bytes: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     let len = u32_at(bytes, 0).ok_or(Errno::PROTO)? as usize;
     let kind = u16_at(bytes, 4).ok_or(Errno::PROTO)?;

@@ -1,5 +1,5 @@
-//! What the kernel says of a network interface, asked over netlink: links (rtnetlink(7)), XDP features and channels
-//! (the kernel's Documentation/netlink/specs/netdev.yaml and ethtool.yaml).
+//! Facts about a network interface, over netlink: links (rtnetlink(7)), XDP features and channels (the
+//! kernel's Documentation/netlink/specs/netdev.yaml and ethtool.yaml).
 //!
 //! One request, one answer; nothing is watched here.
 

@@ -20,7 +20,7 @@ const NONE: i32 = -1;
 /// The number under which the caller's network namespace knows another one; it is given one if it has none.
 ///
 /// # Errors
-/// What the kernel says; `PERM` without CAP_NET_ADMIN when a number has to be given.
+/// Errors of the kernel; `PERM` without CAP_NET_ADMIN when a number has to be given.
 pub(crate) fn namespace_id(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
     let known = ask(namespace)?;
     if known != NONE {
@@ -29,7 +29,7 @@ pub(crate) fn namespace_id(namespace: BorrowedFd<'_>) -> Result<i32, Errno> {
     let mut body = about(namespace);
     put(&mut body, attribute::NSID, &NONE.to_ne_bytes());
     match Netlink::open(None)?.tell(NEW_NSID, &body) {
-        // Somebody else was quicker.
+        // Another process was quicker.
         Ok(()) | Err(Errno::EXIST) => ask(namespace),
         Err(error) => Err(error),
     }
