@@ -1,4 +1,4 @@
-//! How many connections ports and zones have, and whose are to go first when there is no room.
+//! Connections of ports and zones, and the order of eviction.
 //!
 //! ```text
 //!   port  connections, list of the evictable ones (half-open, closing), oldest first

@@ -1,4 +1,4 @@
-//! Sequence numbers where NAT has changed the length of what a connection carries.
+//! Sequence numbers after NAT has changed the length of a connection's data.
 
 use crate::tcp::is_before;
 use crate::tuple::Direction;
@@ -36,7 +36,7 @@ impl SequenceShifts {
         seq.wrapping_add(self.offset(direction, seq))
     }
 
-    /// An acknowledgement in a direction as it leaves: in terms of what the other side has sent.
+    /// An acknowledgement in a direction as it leaves: in the numbers that the other side has sent.
     pub(crate) fn ack(&self, direction: Direction, ack: u32) -> u32 {
         let shift = &self.0[direction.inverse().index()];
         let is_behind = is_before(shift.position, ack.wrapping_sub(shift.before));

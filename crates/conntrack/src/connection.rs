@@ -1,4 +1,4 @@
-//! One connection: what is kept of it. Its size is what a connection costs, next to eight bytes in the index.
+//! One connection: its state. This size is the cost of a connection, next to eight bytes in the index.
 
 use crate::helper::CtHelper;
 use crate::sctp::Sctp;
@@ -34,9 +34,9 @@ pub(crate) const DST_NAT: u16 = 0x10;
 pub(crate) const EXPECTED: u16 = 0x20;
 /// It stands in its port's list of those that may be evicted.
 pub(crate) const EVICTABLE: u16 = 0x40;
-/// NAT has changed the length of what it carries.
+/// NAT has changed the length of its data.
 pub(crate) const SEQUENCE_ADJUSTED: u16 = 0x80;
-/// It is over; what is still said of it is about the packet that ended it.
+/// It is over; later changes are about the packet that ended it.
 pub(crate) const DYING: u16 = 0x100;
 
 /// How far a protocol is.

@@ -1,8 +1,9 @@
 //! Ports in use where most are: so that the last free one is found without trying all, and failure is certain.
 //!
-//! A random try finds a port soon while a fifth of them is free. When many tries failed, all ports of that range are tried once, and
-//! what is found is kept as bits that every insertion and removal then follows. That needs as many connections as there are ports
-//! in use, so nobody makes more work by it than he had with those.
+//! A random try finds a port soon while a fifth of them is free. When many tries failed, all ports of that
+//! range are tried once. The result is kept as bits that every insertion and removal then follows. That needs
+//! as many connections as there are ports in use, so no sender causes more work by it than by those
+//! connections.
 
 use crate::tuple::CtTuple;
 

@@ -1,7 +1,7 @@
-//! Rewriting headers: what changes where in the image, with checksums that follow.
+//! Rewriting headers: changes in the image, with checksums that follow.
 //!
-//! A checksum is changed by the difference of what it covers (RFC 1624), so the rest of the packet need not be seen. One that its
-//! sender left to be completed holds the sum of the pseudo header: it follows addresses, and nothing else. So a segment of
+//! A checksum is changed by the difference of the covered bytes (RFC 1624), so the rest of the packet is not
+//! needed. A partial checksum holds the sum of the pseudo header: it follows addresses only. So a segment of
 //! 64 KiB stays one.
 
 use arrayvec::ArrayVec;
@@ -11,8 +11,8 @@ use lasthop_wire::{Layers, Network, Sum, crc32c};
 use crate::packet::PacketImage;
 use crate::tuple::{CtTuple, IpBytes};
 
-/// Patches of one packet: an ICMP error has ten of addresses, ports and checksums; an acknowledgement of what a helper changed has
-/// four SACK blocks more than addresses, ports and checksums.
+/// Patches of one packet: an ICMP error has ten of addresses, ports and checksums; an acknowledgement after a
+/// helper's change has four SACK blocks more than addresses, ports and checksums.
 const PATCHES_MAX: usize = 16;
 /// Bytes of a patch: an address.
 const PATCH_BYTES: usize = 16;
@@ -136,7 +136,8 @@ impl<'a> Editor<'a> {
         self.ports(&layers, from, to, sum, None)
     }
 
-    /// The ICMP error about a packet that was `inner` leaves as one about `inner_to`. `outer`: what its own addresses are and become.
+    /// The ICMP error about a packet that was `inner` leaves as one about `inner_to`. `outer`: its own
+    /// addresses, before and after.
     pub(crate) fn translate_error(
         &mut self,
         inner: (&Layers, &CtTuple, &CtTuple),

@@ -1,4 +1,4 @@
-//! Helpers: protocols that announce other connections in what they carry.
+//! Helpers: protocols whose data announces other connections.
 
 mod ftp;
 mod tftp;

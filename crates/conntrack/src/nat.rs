@@ -1,10 +1,11 @@
 //! Address translation: which addresses and ports a new connection gets.
 //!
-//! An address of a range is chosen by a keyed hash of the client's (and, unless it is to be persistent, the server's) address. A port
-//! stays as it is if that is allowed and free. Else ports are tried from a start that is random, or a hash: 128 in a row, then
-//! from other random starts 64, 32, 16 and 8, as the kernel does; a range of at most 128 is thus tried whole. Then
-//! the range is crowded, and [`crate::crowd`] tells whether any port is free. So a port is found if the address has one, and
-//! a failure is a true one. Of a range of addresses at most [`ADDRESSES_TRIED_MAX`] are tried for one packet.
+//! An address of a range is chosen by a keyed hash of the client's (and, unless it has to be persistent, the
+//! server's) address. A port stays as it is if that is allowed and free. Else ports are tried from a start
+//! that is random, or a hash: 128 in a row, then from other random starts 64, 32, 16 and 8, as the kernel
+//! does; a range of at most 128 is thus tried whole. Then the range is crowded, and [`crate::crowd`] tells
+//! whether any port is free. So a port is found if the address has one, and a failure is a true one. Of a
+//! range of addresses at most [`ADDRESSES_TRIED_MAX`] are tried for one packet.
 
 use std::net::IpAddr;
 
@@ -221,7 +222,7 @@ impl Selection<'_> {
         Some(side.with(tuple, found)).filter(|found| self.is_free(found))
     }
 
-    /// Tries all ports of a range once, and keeps what is found.
+    /// Tries all ports of a range once, and keeps the result.
     fn crowd(&mut self, tuple: &CtTuple, side: PortSide, range: (u16, u16)) {
         let mut taken = PortBits::default();
         for port in range.0..=range.1 {
@@ -247,7 +248,7 @@ impl Selection<'_> {
     }
 }
 
-/// From what a packet is and becomes.
+/// From a packet's tuple before and after.
 fn translation(tuple: &CtTuple, translated: &CtTuple) -> Option<Translation> {
     let is_source = (tuple.src, tuple.src_port) != (translated.src, translated.src_port);
     let is_destination = (tuple.dst, tuple.dst_port) != (translated.dst, translated.dst_port);

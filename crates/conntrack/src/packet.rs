@@ -39,7 +39,7 @@ impl<'a> PacketImage<'a> {
     /// Of an Ethernet frame.
     ///
     /// # Errors
-    /// As [`Layers::parse`]: what cannot be parsed cannot be tracked.
+    /// As [`Layers::parse`]: unparsable packets cannot be tracked.
     pub fn parse(
         head: &'a [u8],
         frame_len_bytes: u32,
@@ -92,7 +92,7 @@ impl<'a> PacketImage<'a> {
         tuple_at(self.head, &self.layers, zone)
     }
 
-    /// Whether the transport checksum is known to be wrong. Sums at most what is in the image.
+    /// Whether the transport checksum is known to be wrong. Sums at most the bytes of the image.
     pub(crate) fn has_wrong_checksum(&self) -> bool {
         match self.checksum {
             ChecksumState::Right => false,
@@ -101,7 +101,7 @@ impl<'a> PacketImage<'a> {
         }
     }
 
-    /// None: it cannot be told from what is in the image.
+    /// None: unknown from the image alone.
     fn sums_wrong(&self) -> Option<bool> {
         let (l4, end) = (self.l4(), self.end()?);
         let payload = self.head.get(l4..end)?;
@@ -131,7 +131,7 @@ impl<'a> PacketImage<'a> {
     }
 }
 
-/// The tuple of the packet whose headers `layers` found in `head`.
+/// The tuple of the packet that starts with `head` and has these `layers`.
 #[inline]
 pub(crate) fn tuple_at(head: &[u8], layers: &Layers, zone: u16) -> Option<CtTuple> {
     let addresses = layers.addresses(head);

@@ -1,4 +1,4 @@
-//! Timeouts and strictness: what OVS calls a timeout policy, and what applies to all connections.
+//! Timeouts and strictness: OVS' timeout policies, and settings of all connections.
 
 use crate::sctp::SctpState;
 use crate::tcp::TcpState;
@@ -8,7 +8,8 @@ use crate::tcp::TcpState;
 pub struct TcpPolicy {
     /// A connection may be picked up in the middle (nf_conntrack_tcp_loose). OVS's own tracker and the kernel both do.
     pub is_loose: bool,
-    /// Windows are not held against anybody (nf_conntrack_tcp_be_liberal; `ovs-dpctl ct-disable-tcp-seq-chk`).
+    /// Segments outside of windows are accepted (nf_conntrack_tcp_be_liberal; `ovs-dpctl
+    /// ct-disable-tcp-seq-chk`).
     pub is_liberal: bool,
     /// An RST outside of the window counts (nf_conntrack_tcp_ignore_invalid_rst).
     pub ignores_invalid_rst: bool,

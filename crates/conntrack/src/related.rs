@@ -20,7 +20,7 @@ pub(crate) struct Related {
 }
 
 impl Related {
-    /// None: it is about no connection, or goes to somebody else than the sender of the packet inside.
+    /// None: it is about no connection, or its destination is not the sender of the packet inside.
     pub(crate) fn find(table: &mut Table, packet: &PacketImage<'_>, zone: u16, now_ms: u64) -> Option<Self> {
         let l3 = packet.layers.l3;
         let end = packet.end()?.min(packet.head.len());

@@ -87,7 +87,7 @@ pub(crate) enum SctpOutcome {
     Accepted {
         is_assured: bool,
     },
-    /// It belongs to it, whose lifetime does not change.
+    /// It belongs to the connection, whose lifetime does not change.
     Ignored,
     Invalid,
 }

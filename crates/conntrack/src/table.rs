@@ -27,12 +27,12 @@ impl Default for CtBounds {
     }
 }
 
-/// Why a connection was not committed, or a packet not translated: it is to be dropped.
+/// The reason why a connection was not committed, or a packet not translated: the packet has to be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CtRefusal {
     /// The table is full of connections that are not to be evicted.
     TableFull,
-    /// The port has its share, of which none is to be evicted.
+    /// The port has its share, and none of its connections may be evicted.
     PortShare,
     /// The zone has reached its limit.
     ZoneLimit,
@@ -209,7 +209,7 @@ impl Table {
         Ok(index)
     }
 
-    /// Sees to it that one more connection is within all limits.
+    /// Makes room for one more connection within all limits.
     fn make_room(&mut self, port: u16, zone: u16) -> Result<(), CtRefusal> {
         if self.zone_limit(zone).is_some_and(|limit| self.zone_len(zone) >= limit) {
             return Err(CtRefusal::ZoneLimit);
@@ -281,7 +281,7 @@ impl Table {
         });
     }
 
-    /// Looks at connections whose time may have come, in at most `steps` steps. True: all was looked at.
+    /// Looks at connections whose time may have come, in at most `steps` steps. True: all were looked at.
     pub(crate) fn sweep(&mut self, now_ms: u64, mut steps: u32) -> bool {
         while let Some(index) = self.wheel.due(now_ms, &mut steps) {
             if self.slabs.get(index).is_some_and(|connection| connection.expires_ms > now_ms) {

@@ -23,7 +23,7 @@ const SACK_PERMITTED: u8 = 2;
 const CLOSE_INIT: u8 = 4;
 /// Windows are not held against it: the connection was picked up in the middle.
 const BE_LIBERAL: u8 = 8;
-/// It has sent what is not acknowledged.
+/// It has unacknowledged data.
 const DATA_UNACKNOWLEDGED: u8 = 0x10;
 /// `max_ack` is known.
 const MAX_ACK_SET: u8 = 0x20;
@@ -316,7 +316,7 @@ impl Tcp {
             if kind == SegmentKind::Rst {
                 return Outcome::Last;
             }
-            // Else who uses a port again would keep its old connection for ever.
+            // Otherwise a client that uses a port again would keep its old connection for ever.
             if kind == SegmentKind::Syn && old == TcpState::SynSent {
                 return Outcome::Ignored;
             }

@@ -1,4 +1,4 @@
-//! The tracker: what happens to a packet at `ct(...)`.
+//! The tracker: the path of a packet at `ct(...)`.
 //!
 //! ```text
 //!   tracked in this zone before? ── yes ─> its connection by what is left of its tuple, nothing moves on
@@ -38,10 +38,10 @@ pub use manage::{CtProtocol, CtRecord};
 
 /// Timeout policies that there may be.
 pub const POLICIES_MAX: usize = 256;
-/// How long a connection that a packet ended is kept for what is still to be done to that packet, in milliseconds.
+/// Time that a connection ended by a packet is kept for the rest of that packet's actions, in milliseconds.
 const LAST_PACKET_MS: u64 = 1000;
 
-/// Connections of all zones, and what is expected. One thread at a time uses it; see the crate's head.
+/// Connections of all zones, and expectations. One thread at a time uses it; see the crate's head.
 #[derive(Debug)]
 pub struct Tracker {
     table: Table,
@@ -62,7 +62,7 @@ enum Seen {
     Known { index: u32, direction: Direction, is_first_look: bool },
     /// It is an ICMP error about one.
     Related(Related),
-    /// Nothing is to be done to it any more.
+    /// Nothing is left to do.
     Done,
 }
 
@@ -239,7 +239,7 @@ impl Tracker {
         }
     }
 
-    /// The protocol's part, and what follows of it.
+    /// The protocol's part, and its consequences.
     fn advance(
         &mut self,
         packet: &PacketImage<'_>,
@@ -365,13 +365,13 @@ struct Look {
     is_translated: bool,
 }
 
-/// As what a packet of this direction comes in and leaves.
+/// A packet's tuples in this direction: as it comes in, and as it leaves.
 fn passage(connection: &Connection, direction: Direction) -> (CtTuple, CtTuple) {
     let from = *connection.tuple(direction);
     (from, connection.tuple(direction.inverse()).inverse().unwrap_or(from))
 }
 
-/// Which bits of `ct_state` say what is translated of a packet of this direction.
+/// The bits of `ct_state` for the translation of a packet of this direction.
 fn nat_bits_of(connection: &Connection, direction: Direction) -> u32 {
     let (of_source, of_destination) = match direction {
         Direction::Original => (SRC_NAT, DST_NAT),

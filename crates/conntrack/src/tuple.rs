@@ -126,7 +126,7 @@ impl CtTuple {
         matches!(self.proto, PROTO_TCP | PROTO_UDP | PROTO_SCTP | PROTO_ICMP | PROTO_ICMPV6)
     }
 
-    /// Whether it is of ICMP, whose port is one number for both directions.
+    /// Whether it is of ICMP: its port is one number for both directions.
     pub(crate) fn is_icmp(&self) -> bool {
         matches!(self.proto, PROTO_ICMP | PROTO_ICMPV6)
     }

@@ -1,4 +1,4 @@
-//! What is done with packets of a flow, in order.
+//! The actions of a flow, in order.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::group::{Arp, Ethernet, Group, Icmp, Ipv4, Ipv6, Lse, NeighbourDiscove
 use crate::key::{Nsh, Vlan};
 use crate::tunnel::Tunnel;
 
-/// One step (`OVS_ACTION_ATTR_*`). What is left of the packet behind the last one is dropped without a word.
+/// One step (`OVS_ACTION_ATTR_*`). The packet that remains after the last one is dropped silently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A copy to a port of the datapath. One that does not exist takes no copy.
@@ -57,7 +57,7 @@ pub enum Action {
     Drop(u32),
 }
 
-/// Numbers of [`Action::Drop`] from here on are reasons by name: beyond what the kernel's and OVS's own use.
+/// Numbers of [`Action::Drop`] from here on are reasons by name: beyond those of the kernel and OVS.
 const DROP_REASONS: u32 = 0x4c48_0000;
 
 impl Action {
@@ -68,7 +68,7 @@ impl Action {
     }
 }
 
-/// What a drop of this number counts as.
+/// The drop reason of this number.
 #[must_use]
 pub fn drop_reason(number: u32) -> DropReason {
     let index = number.checked_sub(DROP_REASONS).and_then(|index| usize::try_from(index).ok());
@@ -80,9 +80,9 @@ pub fn drop_reason(number: u32) -> DropReason {
 pub struct Userspace {
     /// Port id that gets it; 0xffff_ffff where the datapath chooses by worker.
     pub port_id: u32,
-    /// What the control plane gets back along with the packet.
+    /// Returned to the control plane with the packet.
     pub user_data: Option<Vec<u8>>,
-    /// Port whose tunnel header is wanted along with it.
+    /// Port whose tunnel header is returned with it.
     pub egress_tunnel_port: Option<u32>,
     /// Whether the flow's actions are wanted along with it.
     pub has_actions: bool,
@@ -110,7 +110,7 @@ impl<T: Group> Masked<T> {
         self.mask == T::ones()
     }
 
-    /// What `old` becomes.
+    /// The result of applying it to `old`.
     #[must_use]
     pub fn applied_to(&self, old: T) -> T {
         let (mut image, mask) = (old.to_image(), self.mask.to_image());
@@ -122,7 +122,7 @@ impl<T: Group> Masked<T> {
     }
 }
 
-/// What is rewritten (`OVS_ACTION_ATTR_SET`, or `SET_MASKED` where the mask has a zero bit).
+/// A rewritten field (`OVS_ACTION_ATTR_SET`, or `SET_MASKED` where the mask has a zero bit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rewrite {
     /// Queueing priority.
@@ -162,20 +162,20 @@ pub enum Rewrite {
 pub struct Sample {
     /// How many: 0 none, 0xffff_ffff all.
     pub probability: u32,
-    /// What is done to a copy of them.
+    /// The actions for a copy of them.
     pub actions: Vec<Action>,
 }
 
 /// `struct ovs_action_hash`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hash {
-    /// Of what.
+    /// Its input.
     pub algorithm: HashAlgorithm,
     /// Where it starts from.
     pub basis: u32,
 }
 
-/// What a hash is computed of.
+/// The input of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashAlgorithm {
     /// Addresses, protocol and ports (0).
@@ -234,7 +234,7 @@ pub struct Conntrack {
 pub struct Nat {
     /// Which address of a new connection; `None` translates packets of connections that have a translation already.
     pub source: Option<NatSource>,
-    /// To what.
+    /// The range to translate to.
     pub range: NatRange,
     /// The same client gets the same address again.
     pub is_persistent: bool,
@@ -253,7 +253,7 @@ pub enum NatSource {
     Dst,
 }
 
-/// Addresses and ports to choose from; what is absent stays as it is.
+/// Addresses and ports to choose from; absent ones stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NatRange {
     /// First address.

@@ -30,7 +30,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What a flow matches.
+/// A flow's match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Match {
     /// The bits wanted.
@@ -46,18 +46,18 @@ impl Match {
         self.mask.as_ref().map_or_else(|| self.key.clone(), |mask| self.key.masked(mask))
     }
 
-    /// Which packets it is for: the bits that count, and the mask without what it does not look at. Two flows with the same
-    /// of both are for the same packets.
+    /// The matched packets: the bits that count, and the mask without bits that match anything. Two flows
+    /// that are equal in both match the same packets.
     #[must_use]
     pub fn packets(&self) -> (FlowKey, Option<FlowKey>) {
         (self.masked_key(), self.mask.as_ref().map(|mask| mask.masked(mask)))
     }
 
-    /// Whether the key is complete for what it says that the packet is, and the mask looks at no field whose kind of
+    /// Checks that the key is complete for its kind of packet, and that the mask has no field whose kind of
     /// packet it leaves open.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Its fault.
     pub fn check(&self) -> Result<(), Refused> {
         check_values(&self.key)?;
         let wanted = Layers::of_key(&self.key);
@@ -136,7 +136,7 @@ fn check_vlan_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), Refused> {
     Ok(())
 }
 
-/// What a mask looks at has to be in the key; input port and tunnel are always there, and zero if they are not told.
+/// A field of a mask has to be in the key; input port and tunnel are always there, and zero if absent.
 fn check_metadata_mask(key: &FlowKey, mask: &FlowKey) -> Result<(), Refused> {
     fn is_beyond<T: Default + PartialEq>(key: &Option<T>, mask: &Option<T>) -> bool {
         key.is_none() && mask.as_ref().is_some_and(|mask| *mask != T::default())
@@ -242,7 +242,8 @@ impl Layers {
         }
     }
 
-    /// What a mask may look at: what the key has, as far as the mask makes sure that the packet has it.
+    /// The fields that a mask may have: those of the key, as far as the mask ensures that the packet has
+    /// them.
     fn of_mask(key: &FlowKey, mask: &FlowKey) -> Self {
         const NETWORK: u16 = Layers::IPV4 | Layers::IPV6 | Layers::ARP | Layers::MPLS | Layers::NSH;
         let mut allowed = Self::of_key(key).0;

@@ -12,7 +12,7 @@ pub trait Group: Copy + Default + PartialEq {
     /// As in linux/openvswitch.h; bytes between and behind fields are zero.
     fn to_image(self) -> Self::Image;
 
-    /// From the same; what lies between and behind fields is ignored.
+    /// From the same; bytes between and behind fields are ignored.
     fn from_image(image: &Self::Image) -> Self;
 
     /// From as many bytes as an image has.
@@ -237,7 +237,7 @@ groups! {
     }
 }
 
-/// Metadata words (priority, mark): the one group whose image is in the host's byte order.
+/// Metadata words (priority, mark): the only group whose image is in the host's byte order.
 impl Group for u32 {
     type Image = [u8; 4];
 

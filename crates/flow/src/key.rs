@@ -1,4 +1,4 @@
-//! What a packet looks like.
+//! A packet's fields: the flow key.
 
 use arrayvec::ArrayVec;
 
@@ -57,7 +57,7 @@ pub struct Nsh {
     pub next_proto: u8,
     /// Service path identifier (24 bits) and service index.
     pub path: u32,
-    /// What follows.
+    /// The context.
     pub context: NshContext,
 }
 
@@ -73,7 +73,7 @@ pub enum NshContext {
     Md2(Vec<u8>),
 }
 
-/// What connection tracking found (`OVS_KEY_ATTR_CT_*`).
+/// The fields of connection tracking (`OVS_KEY_ATTR_CT_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CtKey {
     /// [`ct_state`] bits.
@@ -92,13 +92,14 @@ pub struct CtKey {
 
 /// A packet's metadata and headers; or, as a mask, the bits of them that count.
 ///
-/// What is absent in a key is not in the packet. What is absent in a mask matches anything, with one exception: a packet
-/// matches only keys with as many VLAN tags as it has (up to `VLANS_MAX`), and a mask has as many tags as its key.
+/// Groups absent in a key are not in the packet. Groups absent in a mask match anything, with one exception:
+/// a packet matches only keys with as many VLAN tags as it has (up to `VLANS_MAX`), and a mask has as many
+/// tags as its key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FlowKey {
     /// Which pass through the table: 0 is the first.
     pub recirc_id: Option<u32>,
-    /// What a hash action computed; 0 is nothing.
+    /// The result of a hash action; 0 is none.
     pub dp_hash: Option<u32>,
     /// Queueing priority.
     pub priority: Option<u32>,

@@ -1,13 +1,14 @@
-//! Flow keys, masks and actions as values: what the control interface and the flow table agree on.
+//! Flow keys, masks and actions as values, shared by the control interface and the flow table.
 //!
-//! **Purpose.** [`FlowKey`] says what a packet looks like, a second one as its mask which bits of that count, and
-//! [`Action`] what is done with packets that match. The control interface (the Open vSwitch datapath protocol) reads
-//! and writes these types, the flow table compiles them into its own compact form and back. Neither knows the other.
+//! **Purpose.** [`FlowKey`] has the fields of a packet; a second one as its mask has the bits that count.
+//! [`Action`] is a step for packets that match. The control interface (the Open vSwitch datapath protocol)
+//! reads and writes these types. The flow table compiles them into its own compact form and back. Neither
+//! knows the other.
 //!
-//! **Contract.** A value holds what was said and no more: a group of fields that is absent in a key is absent here, not
-//! zero, so that what is dumped is what was installed. In a mask an absent group matches anything. Every [`Group`] has one
-//! image in bytes, that of the structure in linux/openvswitch.h, in which masks are applied bit by bit.
-//! Numbers are in the host's byte order everywhere but in images.
+//! **Contract.** A value holds exactly the given groups: a group of fields that is absent in a key is absent
+//! here, not zero, so a dump shows the installed flow. In a mask an absent group matches anything. Every
+//! [`Group`] has one image in bytes, that of the structure in linux/openvswitch.h, in which masks are applied
+//! bit by bit. Numbers are in the host's byte order everywhere but in images.
 //!
 //! **Not checked.** Whether a key makes sense (TCP without IP), but for [`Match::check`], which has the rules of the
 //! kernel's datapath. Whether ports, meters and recirculation ids exist.
@@ -51,7 +52,7 @@ pub const MPLS_MAX: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ufid(pub [u8; 16]);
 
-/// What happened to a flow so far.
+/// A flow's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowStats {
     /// Packets that matched.

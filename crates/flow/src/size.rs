@@ -1,4 +1,4 @@
-//! How much memory values take besides their own: what a table of them is bounded by.
+//! The memory of values besides their own size, for the bound of a table.
 
 use crate::action::{Action, Rewrite, Userspace};
 use crate::check::Match;

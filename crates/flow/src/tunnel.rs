@@ -9,7 +9,7 @@ pub struct Tunnel {
     pub id: Option<u64>,
     /// Outer source, IPv4.
     pub ipv4_src: Option<Ipv4Addr>,
-    /// Outer destination, IPv4. Either this or `ipv6_dst` is what makes a packet one from a tunnel.
+    /// Outer destination, IPv4. A packet with this or `ipv6_dst` is from a tunnel.
     pub ipv4_dst: Option<Ipv4Addr>,
     /// Outer source, IPv6.
     pub ipv6_src: Option<Ipv6Addr>,
@@ -29,13 +29,13 @@ pub struct Tunnel {
     pub tp_src: Option<u16>,
     /// Outer destination port.
     pub tp_dst: Option<u16>,
-    /// What the kind of tunnel adds.
+    /// The options of its kind of tunnel.
     pub options: TunnelOptions,
     /// Tunnel information belongs to a bridge (`OVS_TUNNEL_KEY_ATTR_IPV4_INFO_BRIDGE`).
     pub is_info_bridge: bool,
 }
 
-/// What one kind of tunnel adds to its header. The bytes are as on the wire.
+/// The options of one kind of tunnel. The bytes are as on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TunnelOptions {
     /// Nothing.

@@ -76,8 +76,8 @@ impl Side {
 }
 
 impl BurstGuest {
-    /// Starts over a connected socket, all receive buffers available. What options say of queue pairs, cuts and counts of
-    /// receive buffers does not matter.
+    /// Starts over a connected socket, all receive buffers available. The options' queue pairs, cuts and
+    /// counts of receive buffers are ignored.
     ///
     /// # Errors
     /// As [`Guest::over`]; [`GuestError::Options`] when buffers are shorter than [`START_BYTES`], or the back end wants
@@ -100,7 +100,7 @@ impl BurstGuest {
         Ok(Self { guest, rx, tx, mergeable, rest: 0, scratch: Box::new([0; SCRATCH_BYTES]) })
     }
 
-    /// Frames that there is room for, after taking back what the back end has done with.
+    /// Frames that there is room for, after taking back used buffers.
     ///
     /// # Errors
     /// [`GuestError::Ring`].
@@ -131,8 +131,8 @@ impl BurstGuest {
         Ok(())
     }
 
-    /// As [`Self::put`] of `len_bytes`, header counted, of which only the first are written: what follows is as the buffer's
-    /// last frame left it.
+    /// As [`Self::put`] of `len_bytes`, with the header. Only the first bytes are written: the others are
+    /// those of the buffer's last frame.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -147,7 +147,7 @@ impl BurstGuest {
         Ok(())
     }
 
-    /// Shows the back end what was put, and kicks it if it wants that.
+    /// Publishes the put frames, and kicks the back end if it wants that.
     ///
     /// # Errors
     /// [`GuestError::System`] when the eventfd fails.

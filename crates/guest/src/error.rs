@@ -5,7 +5,7 @@ use lasthop_ring::{DriverError, RingError};
 use lasthop_vhost::front::FrontError;
 use thiserror::Error;
 
-/// Why a guest cannot be, or cannot go on.
+/// The reason why a guest cannot start, or continue.
 #[derive(Debug, Error)]
 pub enum GuestError {
     /// Options that do not fit together.
@@ -14,9 +14,9 @@ pub enum GuestError {
     /// The back end offers less than was asked for.
     #[error("the back end serves {offered} queues, {wanted} queue pairs were asked for")]
     TooFewQueues {
-        /// What the back end told.
+        /// The back end's offer.
         offered: u64,
-        /// What the options ask for.
+        /// The number in the options.
         wanted: u16,
     },
     /// The vhost-user conversation failed.
@@ -31,7 +31,7 @@ pub enum GuestError {
     /// A ring cannot lie where the layout puts it.
     #[error(transparent)]
     Place(#[from] RingError),
-    /// The back end wrote into a receive buffer what cannot be.
+    /// The back end wrote an invalid frame into a receive buffer.
     #[error("the back end delivered a broken frame to ring {0}: {1}")]
     BrokenFrame(u16, &'static str),
     /// Outside the guest's memory.

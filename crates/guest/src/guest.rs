@@ -56,7 +56,7 @@ impl Guest {
     /// Connects to a back end that serves at `path`, and starts.
     ///
     /// # Errors
-    /// [`GuestError::System`] when nobody serves there, else as [`Self::over`].
+    /// [`GuestError::System`] when no back end listens there, else as [`Self::over`].
     pub fn connect(path: impl AsRef<Path>, options: GuestOptions) -> Result<Self, GuestError> {
         Self::over(UnixStream::connect(path)?, options)
     }
@@ -64,7 +64,7 @@ impl Guest {
     /// Starts over a connected socket: features, memory, rings, all receive buffers available.
     ///
     /// # Errors
-    /// [`GuestError::Options`], or what the back end refused.
+    /// [`GuestError::Options`], or a refusal of the back end.
     pub fn over(stream: UnixStream, options: GuestOptions) -> Result<Self, GuestError> {
         options.check()?;
         let layout = Layout::new(&options);
@@ -97,8 +97,8 @@ impl Guest {
         self.start_fresh()
     }
 
-    /// Goes on over another connection with the rings as they are, as a VMM does whose back end died: from the used index on, and
-    /// with what that one wrote down of chains in flight.
+    /// Continues over another connection with the rings as they are, as a VMM does whose back end died: from
+    /// the used index on, with the old back end's log of chains in flight.
     ///
     /// # Errors
     /// As [`Self::over`]; [`GuestError::Options`] if other features are offered than were before.
@@ -131,7 +131,7 @@ impl Guest {
     /// Resets the device (needs the RESET_DEVICE protocol feature) and starts anew with fresh rings.
     ///
     /// # Errors
-    /// What the back end refused.
+    /// A refusal of the back end.
     pub fn reset(&mut self) -> Result<(), GuestError> {
         self.front.reset_device()?;
         self.agreement.set_features(&mut self.front)?;
@@ -148,7 +148,7 @@ impl Guest {
     /// Hands the same memory over anew, in `regions` pieces (1 to 8), while the rings run.
     ///
     /// # Errors
-    /// What the back end refused; [`GuestError::Options`] when there cannot be as many pieces.
+    /// A refusal of the back end; [`GuestError::Options`] when there cannot be as many pieces.
     pub fn share_anew(&mut self, regions: u16) -> Result<(), GuestError> {
         let options = GuestOptions { regions, ..self.options.clone() };
         options.check()?;
@@ -156,19 +156,19 @@ impl Guest {
         share_memory(&mut self.front, &self.memory, &self.layout.regions(regions))
     }
 
-    /// Stops all rings; the positions at which they would go on, for [`Self::start`].
+    /// Stops all rings. Returns the positions at which they would continue, for [`Self::start`].
     ///
     /// # Errors
-    /// What the back end refused.
+    /// A refusal of the back end.
     pub fn stop(&mut self) -> Result<Vec<u16>, GuestError> {
         let rings = 0..self.layout.rings.len() as u16; // at most 256
         rings.map(|index| Ok(self.front.get_vring_base(index)?)).collect()
     }
 
-    /// Starts all rings, with what is in them, at `bases`: one for each ring, as [`Self::stop`] gave them.
+    /// Starts all rings, with their contents, at `bases`: one for each ring, from [`Self::stop`].
     ///
     /// # Errors
-    /// What the back end refused; [`GuestError::Options`] when bases are missing.
+    /// A refusal of the back end; [`GuestError::Options`] when bases are missing.
     pub fn start(&mut self, bases: &[u16]) -> Result<(), GuestError> {
         if bases.len() != self.layout.rings.len() {
             return Err(GuestError::Options(format!(
@@ -307,8 +307,8 @@ impl Guest {
         pair.tx.send(map, frame, (offload, PacketHash::default()), cuts)
     }
 
-    /// Shows the back end what was put into the transmit ring of a queue since the last time, and kicks it if it wants
-    /// that; whether it did.
+    /// Publishes the frames put into the transmit ring of a queue, and kicks the back end if it wants that.
+    /// Returns whether it did.
     ///
     /// # Errors
     /// [`GuestError::System`] when the eventfd fails.
@@ -397,7 +397,7 @@ impl Guest {
         self.pairs.iter().map(|pair| pair.rx.eventfds.call_fd())
     }
 
-    /// The connection, for what the guest does not do by itself.
+    /// The connection, for operations that the guest does not have.
     pub fn front(&mut self) -> &mut FrontEnd {
         &mut self.front
     }

@@ -16,7 +16,7 @@ use crate::memory::{Memory, region_message};
 /// ACKNOWLEDGE, DRIVER, DRIVER_OK, FEATURES_OK (virtio 1.2, 2.1).
 const STATUS_RUNNING: u8 = 0x0f;
 
-/// What both sides agreed upon.
+/// The negotiated features.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Agreement {
     /// Virtio features.
@@ -53,7 +53,7 @@ impl Agreement {
     }
 }
 
-/// What a front end asks for; what is not offered is gone without.
+/// The features that a front end asks for; those not offered are left out.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FeatureRequest {
     /// Virtio features.
@@ -82,7 +82,7 @@ pub(crate) fn negotiate(front: &mut FrontEnd, request: FeatureRequest) -> Result
     Ok(agreement)
 }
 
-/// GET_QUEUE_NUM counts rings, or queue pairs for some back ends: refused is only what fits neither.
+/// GET_QUEUE_NUM counts rings, or queue pairs for some back ends: only a number that fits neither is refused.
 fn check_queues(front: &mut FrontEnd, wanted: u16, protocol: u64) -> Result<(), GuestError> {
     let offered = if protocol & protocol::MQ != 0 { front.get_queue_num()? } else { 1 };
     if offered < u64::from(wanted) { Err(GuestError::TooFewQueues { offered, wanted }) } else { Ok(()) }

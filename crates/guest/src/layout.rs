@@ -82,7 +82,7 @@ impl Plan {
     }
 }
 
-/// What lies where in guest memory.
+/// The layout of guest memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) rings: Vec<RingAddresses>,

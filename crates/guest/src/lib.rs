@@ -1,14 +1,14 @@
-//! A virtio-net guest in user space: the driver of a network card whose back end is reached by vhost-user.
+//! A virtio-net guest in user space: the driver of a network card, with a back end over vhost-user.
 //!
-//! **Purpose.** [`Guest`] plays both the VMM (vhost-user front end, memory, eventfds) and the driver inside the guest
-//! (rings, buffers, packet headers), so that a process can send and receive frames as a virtual machine does. For tests and
-//! benchmarks of back ends, and for processes that attach to the switch as a machine would. [`Vnic`] is the card alone, for
-//! those whose buffers are their own affair.
+//! **Purpose.** [`Guest`] plays both the VMM (vhost-user front end, memory, eventfds) and the driver inside
+//! the guest (rings, buffers, packet headers), so that a process can send and receive frames as a virtual
+//! machine does. For tests and benchmarks of back ends, and for processes that attach to the switch as a
+//! machine would. [`Vnic`] is the card alone, for users with buffers of their own.
 //!
-//! **Contract.** Frames go out in the order of [`Guest::send`] once [`Guest::flush`] published them, and are received
-//! whole, with their offload metadata; buffers are given back to the back end as soon as they were read. Memory is laid out
-//! once and nothing is allocated for a frame. What a back end does wrong is a [`GuestError`]; the guest is then to be
-//! dropped or [reset](Guest::reset).
+//! **Contract.** Frames go out in the order of [`Guest::send`] once [`Guest::flush`] published them, and are
+//! received whole, with their offload metadata. Buffers are returned to the back end as soon as they were
+//! read. Memory is laid out once and nothing is allocated for a frame. A fault of the back end is a
+//! [`GuestError`]; the guest then has to be dropped or [reset](Guest::reset).
 //!
 //! **Not checked.** Frames are not looked at: offload metadata goes out as given, also if it makes no sense, and comes in
 //! as the back end wrote it. The raw accessors ([`Guest::transmit_ring`] and its neighbours) break every promise above;

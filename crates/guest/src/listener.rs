@@ -38,7 +38,7 @@ impl GuestListener {
 
 impl Drop for GuestListener {
     fn drop(&mut self) {
-        // Nobody can connect any more; if somebody else removed it, all the better.
+        // No client can connect any more; it may have been removed already.
         let _ = std::fs::remove_file(&self.path);
     }
 }

@@ -12,7 +12,7 @@ use crate::layout::{GUEST_ADDR, USER_ADDR};
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) file: OwnedFd,
-    /// One region, whatever the back end is told.
+    /// One region, for any division that the back end sees.
     pub(crate) map: MemoryMap,
 }
 

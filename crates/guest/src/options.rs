@@ -37,7 +37,7 @@ pub const ALL_FEATURES: u64 = features::VERSION_1
     | features::STATUS
     | features::MAC;
 
-/// What kind of guest to be.
+/// Options of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestOptions {
     /// Virtio features wanted; those of them that are offered are used. See [`ALL_FEATURES`].
@@ -56,8 +56,8 @@ pub struct GuestOptions {
     pub rx_buffers: u16,
     /// Bytes of the first descriptors of each receive buffer; one more takes the rest. Empty: one descriptor.
     pub rx_cuts: Vec<u32>,
-    /// Fill receive buffers with this byte: what lies behind a delivered frame must still have it, or the frame counts as
-    /// broken. None: what the back end does there goes unnoticed, as with other guests.
+    /// Fill receive buffers with this byte: the bytes behind a delivered frame must still have it, or the
+    /// frame counts as broken. None: such writes of the back end stay unnoticed, as with other guests.
     pub rx_guard: Option<u8>,
     /// Put frames of more than one descriptor into an indirect table, if that is negotiated.
     pub indirect: bool,
@@ -65,14 +65,15 @@ pub struct GuestOptions {
     pub regions: u16,
     /// The position at which all rings start, near 65535 to see it wrap around.
     pub start_position: u16,
-    /// Keep track of chains in flight, if the back end can (INFLIGHT_SHMFD), so that another one can go on after it died.
+    /// Keep track of chains in flight, if the back end can (INFLIGHT_SHMFD), so that another one can continue
+    /// after it died.
     pub inflight: bool,
     /// The guest's own address, unless the back end tells one.
     pub mac: [u8; 6],
 }
 
 impl Default for GuestOptions {
-    /// What a Linux guest on a current VMM does.
+    /// As a Linux guest on a current VMM.
     fn default() -> Self {
         Self {
             features: ALL_FEATURES,

@@ -12,7 +12,7 @@ const PUBLISH_BATCH: u16 = 16;
 /// A frame as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedFrame {
-    /// What is left to be done to it.
+    /// Its offload metadata.
     pub offload: Offload,
     /// Receive buffers that it came in; as the header says, which is 1 unless they are mergeable.
     pub num_buffers: u16,
@@ -154,7 +154,7 @@ impl RxQueue {
         Ok((Offload::parse(&header), num_buffers))
     }
 
-    /// Copies out what is in a buffer behind `skip` bytes, to `at` in `into`, and gives the buffer back; where it ends.
+    /// Copies out a buffer's bytes behind `skip`, to `at` in `into`, and returns the buffer. Returns the end.
     #[inline]
     fn payload(
         &mut self,

@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::GuestError;
 
-/// When to give up waiting; never, if it is beyond what the clock can tell.
+/// The end of a wait; never, if it is beyond the range of the clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Option<Instant>);
 

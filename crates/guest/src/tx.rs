@@ -151,7 +151,7 @@ impl TxQueue {
         Ok(count)
     }
 
-    /// Shows the back end what was put into the ring, and wakes it if it wants that; whether it did.
+    /// Publishes the frames in the ring, and wakes the back end if it wants that. Returns whether it did.
     #[inline]
     pub(crate) fn flush(&mut self) -> Result<bool, GuestError> {
         self.ring.publish();

@@ -14,7 +14,7 @@ use crate::layout::{GUEST_ADDR, Plan};
 use crate::memory::Memory;
 use crate::{DeviceConfig, GuestError, QUEUE_PAIRS_MAX};
 
-/// What kind of network card to be.
+/// Options of a network card.
 #[derive(Clone, Copy, Debug)]
 pub struct VnicOptions {
     /// Virtio features wanted; those of them that are offered are used.
@@ -59,8 +59,8 @@ struct PairPlace {
     arena: Segment,
 }
 
-/// A bare network card: the conversation with the back end, memory, and rings. What lies in the memory, and which part of it
-/// is lent to the back end when, is the user's affair: nothing is copied here.
+/// A bare network card: the connection to the back end, memory, and rings. The user manages the memory, and
+/// which part of it is lent to the back end; nothing is copied here.
 ///
 /// ```text
 ///   one memfd    [ pair 0: receive ring | transmit ring ] [ pair 1 ] ... [ arena of pair 0 ] [ arena of pair 1 ] ...
@@ -76,11 +76,11 @@ pub struct Vnic {
 }
 
 impl Vnic {
-    /// Starts over a connected socket: features, memory, rings with nothing in them. The queue pairs are for others to drive,
-    /// in whatever thread.
+    /// Starts over a connected socket: features, memory, empty rings. Other threads may drive the queue
+    /// pairs.
     ///
     /// # Errors
-    /// [`GuestError::Options`], or what the back end refused.
+    /// [`GuestError::Options`], or a refusal of the back end.
     pub fn over(stream: UnixStream, options: VnicOptions) -> Result<(Self, Vec<VnicPair>), GuestError> {
         options.check()?;
         let mut plan = Plan::default();
@@ -99,8 +99,8 @@ impl Vnic {
         Ok((vnic, pairs))
     }
 
-    /// Starts anew over another connection, as after the back end was restarted: same memory, fresh rings. Whoever has the
-    /// old queue pairs must have dropped them; everything that was lent is the user's again.
+    /// Starts anew over another connection, as after a restart of the back end: same memory, fresh rings. The
+    /// old queue pairs must have been dropped. All lent buffers are the user's again.
     ///
     /// # Errors
     /// As [`Self::over`].
@@ -120,7 +120,7 @@ impl Vnic {
     /// Resets the device, and starts anew with fresh rings and other features; see [`Self::reconnect`].
     ///
     /// # Errors
-    /// What the back end refused; it has to know RESET_DEVICE.
+    /// A refusal of the back end; it has to know RESET_DEVICE.
     pub fn reset(&mut self, features: u64) -> Result<Vec<VnicPair>, GuestError> {
         self.front.reset_device()?;
         self.options.features = features;
@@ -254,8 +254,8 @@ impl VnicRing {
         head.is_some()
     }
 
-    /// The next buffer that the back end is done with: its token, and in a receive ring the bytes that the back end says it
-    /// wrote, which nobody has checked.
+    /// The next buffer that the back end has used: its token, and in a receive ring the bytes that the back
+    /// end claims to have written, which are unchecked.
     ///
     /// # Errors
     /// [`GuestError::Ring`].
@@ -273,7 +273,7 @@ impl VnicRing {
         self.ring.used_pending().map_err(|error| GuestError::Ring(self.index, error))
     }
 
-    /// Shows the back end what was lent since the last time, and kicks it if it wants that; whether it did.
+    /// Publishes the lent buffers, and kicks the back end if it wants that. Returns whether it did.
     ///
     /// # Errors
     /// [`GuestError::System`] when the eventfd fails.

@@ -12,7 +12,7 @@ use lasthop_guestmem::{Cursor, Mapping, MemoryMap, Region, Segment, copy, copy_a
 
 const MEMORY_BYTES: usize = 256 << 20;
 const SIZES_BYTES: [u32; 5] = [64, 256, 1500, 9000, 65_536];
-/// What fetching reads of a frame: virtio-net header and image.
+/// Bytes of a frame that fetching reads: virtio-net header and image.
 const HEAD_BYTES: usize = 12 + 128;
 
 /// A guest's memory, all of it present.

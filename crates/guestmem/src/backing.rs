@@ -1,4 +1,5 @@
-//! What kind of file guest memory lies in; for people who look why a guest has no network, never for packets.
+//! The kind of file behind guest memory; for people who find out why a guest has no network, never for
+//! packets.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::OnceLock;
@@ -8,7 +9,7 @@ use rustix::fs::{Stat, fstat, fstatfs};
 use crate::memfd;
 
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
-/// What st_blocks counts in, whatever the file system (stat(3type)).
+/// The unit of st_blocks on any file system (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// Where the file of a mapping lives.
@@ -39,7 +40,7 @@ impl MemoryKind {
 pub struct Backing {
     /// Where it lives.
     pub kind: MemoryKind,
-    /// Bytes of the file that had memory. A guest that has booted in it has filled some; one whose memory is a private
+    /// Bytes of the file that have memory. A guest that has booted in it has filled some; one with a private
     /// copy has left it empty.
     pub filled_bytes: u64,
 }
@@ -74,7 +75,7 @@ pub(crate) fn filled_bytes(fd: BorrowedFd<'_>) -> Option<u64> {
     Some(fstat(fd).ok()?.st_blocks as u64 * STAT_BLOCK_BYTES)
 }
 
-/// Whether a file is on the device that the kernel makes memfds on, which nobody can mount.
+/// Whether a file is on the kernel's device for memfds, which cannot be mounted.
 fn is_of_memfds(stat: &Stat) -> bool {
     static DEVICE: OnceLock<Option<u64>> = OnceLock::new();
     let of_probe = || Some(fstat(memfd("lasthop-probe", 0).ok()?.as_fd()).ok()?.st_dev);

@@ -1,9 +1,9 @@
-//! What happens when a guest cuts its memory file short: zero pages, a mark, and on we go.
+//! Survives a guest that truncates its memory file: zero pages, a mark, and the copy continues.
 //!
-//! A read beyond the end of a mapped file raises SIGBUS. The handler looks the address up in a fixed table of watched
-//! mappings, maps zero pages over the whole mapping, sets its `dead` mark and returns: the copy that faulted goes on with
-//! zeroes, the port is stopped by whoever sees the mark, nobody else notices. A SIGBUS anywhere else ends the process as
-//! it would have without us.
+//! A read beyond the end of a mapped file raises SIGBUS. The handler looks the address up in a fixed table of
+//! watched mappings, maps zero pages over the whole mapping, sets its `dead` mark and returns. The copy that
+//! faulted continues with zeroes, the thread that sees the mark stops the port, and no other port notices. A
+//! SIGBUS anywhere else ends the process as without the handler.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -43,7 +43,7 @@ pub use slots::SlotArray;
 pub use word::Word;
 pub use words::Words;
 
-/// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS; what QEMU asks for at most).
+/// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS; the most that QEMU asks for).
 pub const REGIONS_MAX: usize = 509;
 /// Bytes of one region: more than any guest has, less than would overflow an offset.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;

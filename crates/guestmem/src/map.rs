@@ -31,7 +31,7 @@ impl Region {
     }
 }
 
-/// A checked range of one region: what is left of an address once it has been translated.
+/// A checked range of one region: the result of translating an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Bytes from the start of the region.
@@ -78,7 +78,7 @@ unsafe impl Send for Range {}
 unsafe impl Sync for Range {}
 
 impl MemoryMap {
-    /// A map of `regions`, in any order; the error names what is wrong with them.
+    /// A map of `regions`, in any order. The error names their fault.
     ///
     /// # Errors
     /// More than [`REGIONS_MAX`] regions, guest addresses that overlap or wrap around.
@@ -221,7 +221,7 @@ impl MemoryMap {
         Ok((pointer, Arc::clone(&self.regions[usize::from(segment.region)].mapping)))
     }
 
-    /// Has all pages of a segment mapped, by a read of a byte of each: whoever uses them first need not wait for that.
+    /// Maps all pages of a segment, by a read of a byte of each: later accesses cause no page fault.
     pub fn touch(&self, segment: Segment) {
         let last = segment.len.saturating_sub(1);
         let pages = (0..last).step_by(PAGE_BYTES).chain((segment.len > 0).then_some(last));
@@ -278,8 +278,8 @@ impl MemoryMap {
         Ok(())
     }
 
-    /// Writes a frame to the start of `target`: `header`, `image`, and what follows in its sender's memory. For frames in
-    /// one piece to buffers in one piece.
+    /// Writes a frame to the start of `target`: `header`, `image`, and the rest from its sender's memory. For
+    /// frames in one piece to buffers in one piece.
     ///
     /// # Errors
     /// [`StaleSegment`] when a segment is not of its map, or too short; nothing is written then.
@@ -329,9 +329,9 @@ impl MemoryMap {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if let Some(pointer) = self.hint_address(segment) {
             let second = (len as usize).min(64);
-            // The compiler's own hint becomes one for reading unless all processors it builds for know PREFETCHW. Those
-            // 64-bit ones that do not, do nothing.
-            // SAFETY: a prefetch has no architectural effect, whatever the address.
+            // The compiler's own hint becomes one for reading unless all processors it builds for know
+            // PREFETCHW. On 64-bit ones without it, the instruction does nothing. SAFETY: a prefetch has no
+            // architectural effect, at any address.
             unsafe {
                 std::arch::asm!(
                     "prefetchw [{0}]",
@@ -351,7 +351,7 @@ impl MemoryMap {
         if let Some(pointer) = self.hint_address(segment) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             let second = (segment.len as usize).min(64);
-            // SAFETY: a prefetch has no architectural effect, whatever the address.
+            // SAFETY: a prefetch has no architectural effect, at any address.
             unsafe {
                 _mm_prefetch::<_MM_HINT_T0>(pointer.cast::<i8>());
                 _mm_prefetch::<_MM_HINT_T0>(pointer.wrapping_add(second).cast::<i8>());

@@ -92,7 +92,7 @@ impl FileRange {
 /// A range of shared memory mapped into the switch: read and write, never execute.
 #[derive(Debug)]
 pub struct Mapping {
-    /// What `munmap` gets: page aligned.
+    /// The argument of `munmap`: page aligned.
     base: NonNull<u8>,
     mapped_bytes: usize,
     /// Where the asked-for range starts.
@@ -100,7 +100,7 @@ pub struct Mapping {
     len: usize,
     range: Option<FileRange>,
     backing: Option<Backing>,
-    /// The file, to ask it how much of it has memory, and what it said last, in bytes.
+    /// The file, to ask how much of it has memory, and the last answer, in bytes.
     file: Option<OwnedFd>,
     filled_bytes: AtomicU64,
     page_bytes: u64,
@@ -134,8 +134,8 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
         let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, fd, aligned)? };
-        // SAFETY: the advice changes what a core file has of the range, and nothing else. Where it is not taken, guests' secrets
-        // may be in one, as they would be anyway.
+        // SAFETY: the advice only excludes the range from core files. If it is refused, guests' secrets may
+        // be in one, as without it.
         let _ = unsafe { madvise(base, mapped_bytes, Advice::LinuxDontDump) };
         let mut mapping = Self::adopt(base, mapped_bytes, lead, len as usize, Some(range));
         let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
@@ -248,7 +248,8 @@ impl Drop for Mapping {
         if let Some(slot) = self.guard_slot {
             guard::unwatch(slot);
         }
-        // SAFETY: base and mapped_bytes are what mmap gave; whoever uses pointers into it holds the Arc of this mapping.
+        // SAFETY: base and mapped_bytes are from mmap; holders of pointers into it hold the Arc of this
+        // mapping.
         unsafe { release(self.base.as_ptr().cast::<c_void>(), self.mapped_bytes) };
     }
 }
@@ -268,7 +269,7 @@ fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
 const UNMAPPED_BYTES: usize = 1 << 30;
 
 /// # Safety
-/// The whole of one range that mmap gave, which nobody uses any more.
+/// The whole of one range from mmap, which is not used any more.
 #[cfg(not(miri))]
 unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
     for at in (0..mapped_bytes).step_by(UNMAPPED_BYTES) {
@@ -287,7 +288,7 @@ fn zeroes(mapped_bytes: usize) -> rustix::io::Result<*mut c_void> {
 }
 
 /// # Safety
-/// The whole of one range that `zeroes` gave, which nobody uses any more.
+/// The whole of one range from `zeroes`, which is not used any more.
 #[cfg(miri)]
 unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
     let layout = std::alloc::Layout::from_size_align(mapped_bytes, 4096).expect("a mapping has a layout");
@@ -298,7 +299,7 @@ unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
 /// A memfd of `len_bytes`, as a guest or the switch makes for memory to be shared.
 ///
 /// # Errors
-/// Whatever memfd_create(2) or ftruncate(2) refuse.
+/// Errors of memfd_create(2) or ftruncate(2).
 pub fn memfd(name: &str, len_bytes: u64) -> rustix::io::Result<std::os::fd::OwnedFd> {
     let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(fd.as_fd(), len_bytes)?;

@@ -33,9 +33,9 @@ pub(crate) mod vector {
     }
 }
 
-/// Copies `len` bytes, sixteen at a time. The last ones are copied twice where `len` is no multiple of that: what the
-/// second read saw is what counts. Meant for up to a few hundred bytes: `memcpy` finds out first what would be best, and is
-/// called for it.
+/// Copies `len` bytes, sixteen at a time. Unless `len` is a multiple of that, the last ones are copied twice,
+/// and the second read counts. Meant for up to a few hundred bytes: `memcpy` is a call, and first selects an
+/// algorithm.
 ///
 /// # Safety
 /// `source` is readable and `target` writable for `len` bytes; neither needs alignment; they do not overlap.

@@ -1,7 +1,8 @@
 //! Copying and summing in one pass.
 
-/// Copies and sums: what comes back is the sum of the piece's little-endian 16-bit words, the last one zero-padded, folded
-/// to less than 2^20. Each byte is read once: what is summed is what was copied, whatever the guest writes meanwhile.
+/// Copies and sums. Returns the sum of the piece's little-endian 16-bit words, the last one zero-padded,
+/// folded to less than 2^20. Each byte is read once: the sum is that of the copied bytes, even if the guest
+/// writes meanwhile.
 ///
 /// # Safety
 /// `source` is readable and `target` writable for `len` bytes; neither needs alignment.
@@ -10,7 +11,7 @@ pub(crate) unsafe fn copy_piece_and_sum(source: *const u8, target: *mut u8, len:
     let blocks = len / vector::BLOCK_BYTES * vector::BLOCK_BYTES;
     // SAFETY: `blocks` is at most `len`.
     let front = unsafe { vector::copy_blocks_and_sum(source, target, blocks) };
-    // SAFETY: what is left lies behind it.
+    // SAFETY: the rest lies behind it.
     let back = unsafe { copy_words_and_sum(source.add(blocks), target.add(blocks), len - blocks) };
     front + back
 }
@@ -82,7 +83,7 @@ mod vector {
                     let (value, zero) = (load(source.add(place)), _mm_setzero_si128());
                     store(target.add(place), value);
                     // 32-bit words, widened to 64: 2^32 additions would be needed to overflow.
-                    let half = vector % 2; // two, whose additions do not wait for each other
+                    let half = vector % 2; // two, whose additions do not depend on each other
                     sums[2 * half] = _mm_add_epi64(sums[2 * half], _mm_unpacklo_epi32(value, zero));
                     sums[2 * half + 1] = _mm_add_epi64(sums[2 * half + 1], _mm_unpackhi_epi32(value, zero));
                 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::Mapping;
 
-/// One 32-bit word of a mapping, pinned: for what the switch itself keeps in memory that outlives its process.
+/// One 32-bit word of a mapping, pinned: for the switch's own state in memory that outlives its process.
 #[derive(Clone, Debug)]
 pub struct Word {
     at: NonNull<u32>,
@@ -31,7 +31,7 @@ impl Word {
     }
 
     fn atomic(&self) -> &AtomicU32 {
-        // SAFETY: `new` checked range and alignment, and the pin keeps the memory. Everybody accesses it as an atomic.
+        // SAFETY: `new` checked range and alignment, and the pin keeps the memory. All accesses are atomic.
         unsafe { AtomicU32::from_ptr(self.at.as_ptr()) }
     }
 

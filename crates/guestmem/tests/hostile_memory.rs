@@ -1,4 +1,4 @@
-//! Files that are not what a front end says, and files that change under us.
+//! Files that do not fit a front end's claims, and files that change while mapped.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lasthop_verdict::{Batch, DropReason, Module, PORTS_MAX, PortId, PortSettings, PortVlans, Verdicts};
 
-/// What comes into one port of a pair goes out of the other: the cost of the switch with no decision to make.
+/// Frames from one port of a pair go to the other: the cost of the switch with no decision to make.
 ///
 /// Addresses are not looked at, so a port's `mac` is not enforced. The internal port is never part of a pair.
 #[derive(Debug)]

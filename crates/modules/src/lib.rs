@@ -1,4 +1,4 @@
-//! Forwarding policies: what the switch does with a frame once the fabric has fetched its header.
+//! Forwarding policies: decisions on frames whose headers the fabric has fetched.
 //!
 //! **Purpose.** Each module implements [`Module`]: [`Dummy`] joins ports in pairs, [`Bridge`] learns
 //! addresses as an IEEE 802.1D bridge does. [`by_name`] makes the one that `--module` names. [`Switches`] hands

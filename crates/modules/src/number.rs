@@ -2,7 +2,7 @@
 
 use lasthop_verdict::{PORTS_MAX, PortId, PortSettings};
 
-/// Refuses a port whose number no table has room for.
+/// Refuses a port whose number is beyond all tables.
 pub(crate) fn check(port: PortId, settings: &PortSettings) -> Result<(), String> {
     if port.index() < PORTS_MAX {
         return Ok(());

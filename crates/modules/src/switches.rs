@@ -37,7 +37,8 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// One switch, the default one, on which `module` decides. What the port `internal` sends goes there too.
+    /// One switch, the default one, on which `module` decides. It decides on packets of the port `internal`,
+    /// too.
     #[must_use]
     pub fn new(module: Arc<dyn Module>) -> Self {
         let members: Members = std::array::from_fn(|_| AtomicU16::new(NOWHERE));
@@ -45,7 +46,8 @@ impl Switches {
         Self { members: Arc::new(members), modules: vec![Some(module)] }
     }
 
-    /// These switches; what the port `internal` sends is for `module`, which may send it to ports of all of them.
+    /// These switches; `module` decides on packets of the port `internal`, and may send them to ports of all
+    /// switches.
     #[must_use]
     pub fn with_internal(&self, module: Arc<dyn Module>) -> Self {
         let mut modules = self.modules.clone();
@@ -75,7 +77,7 @@ impl Switches {
         Self { members: Arc::clone(&self.members), modules }
     }
 
-    /// These switches but one, whose ports were removed before.
+    /// These switches without one, whose ports were removed before.
     #[must_use]
     pub fn without(&self, switch: SwitchId) -> Self {
         debug_assert!(self.ports(switch).next().is_none(), "switch {} has ports", switch.0);
@@ -115,8 +117,8 @@ impl Switches {
         self.module(self.entry(port))
     }
 
-    /// Whether no output leaves the switch that the batch came in on. A port that is just being removed is in
-    /// none; a module of the port `internal` knows what it does.
+    /// Whether no output leaves the switch of the batch's port. A port that is just being removed is in none.
+    /// The module of the port `internal` is not restricted.
     fn is_contained(&self, batch: &Batch<'_>, verdicts: &Verdicts) -> bool {
         let switch = self.switch_of(batch.port);
         if matches!(switch, None | Some(OF_INTERNAL)) {

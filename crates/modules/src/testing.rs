@@ -47,12 +47,12 @@ impl<M: Module> Lab<M> {
             .port_added(PortId(port), &PortSettings { name: format!("vm{port}"), ..PortSettings::default() })
     }
 
-    /// What becomes of one frame: the ports that get it, or why it is dropped.
+    /// The result of one frame: the ports that get it, or its drop reason.
     pub(crate) fn send(&mut self, port: u16, frame: Vec<u8>) -> Result<Vec<u16>, DropReason> {
         self.send_batch(port, &[frame]).remove(0)
     }
 
-    /// What becomes of each frame of one batch; asserts that each has outputs or else exactly one drop.
+    /// The result of each frame of one batch; asserts that each has outputs or else exactly one drop.
     pub(crate) fn send_batch(&mut self, port: u16, frames: &[Vec<u8>]) -> Vec<Result<Vec<u16>, DropReason>> {
         let header = |frame: &Vec<u8>| Header::new(frame, frame.len() as u32, Offload::default());
         let headers: Vec<_> = frames.iter().map(header).collect();
@@ -62,7 +62,7 @@ impl<M: Module> Lab<M> {
         (0..frames.len()).map(|packet| self.fate(packet as u16)).collect()
     }
 
-    /// What becomes of one short frame, byte by byte: who gets it, and in which form.
+    /// The result of one short frame, byte by byte: its receivers, and the form that each gets.
     pub(crate) fn deliver(&mut self, port: u16, frame: Vec<u8>) -> Result<Vec<(u16, Vec<u8>)>, DropReason> {
         let ports = self.send(port, frame.clone())?;
         let bytes = |image: u16| match usize::from(image).checked_sub(BATCH_PACKETS_MAX) {

@@ -1,4 +1,4 @@
-//! How frames of a VLAN come to a port and leave it, whoever decides where.
+//! The tags of VLAN frames at ingress and egress of a port, for any module.
 
 use crate::{NO_VID, TagEdit};
 
@@ -14,7 +14,8 @@ pub enum TagForm {
 }
 
 impl TagForm {
-    /// What frames of VLAN `vid` look like at a port that carries it, and whose untagged frames are of VLAN `untagged_vid`.
+    /// The form of frames of VLAN `vid` at a port that carries it, and whose untagged frames are of VLAN
+    /// `untagged_vid`.
     #[inline]
     #[must_use]
     pub fn of(vid: u16, untagged_vid: u16) -> Self {
@@ -38,7 +39,7 @@ pub enum FrameTag {
 }
 
 impl FrameTag {
-    /// What has to be done to a frame of VLAN `vid` for it to leave in `form`.
+    /// The edit that a frame of VLAN `vid` needs to leave in `form`.
     #[inline]
     #[must_use]
     pub fn edit(self, form: TagForm, vid: u16) -> Option<TagEdit> {

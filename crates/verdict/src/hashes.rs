@@ -5,13 +5,13 @@ use crate::BATCH_PACKETS_MAX;
 /// The hashes of a batch's packets as their sender tells them: untrusted hints, good for where to look and nothing else.
 #[derive(Clone, Debug)]
 pub struct Hashes {
-    /// Packets whose sender tells hashes: all of a batch, or none.
+    /// Packets with hashes from their sender: all of a batch, or none.
     told: usize,
     hashes: [PacketHash; BATCH_PACKETS_MAX],
 }
 
 impl Hashes {
-    /// Of packets whose sender tells none.
+    /// For packets without hashes.
     pub const NONE: Self = Self { told: 0, hashes: [PacketHash::NONE; BATCH_PACKETS_MAX] };
 
     /// Forgets all.
@@ -20,7 +20,7 @@ impl Hashes {
         self.told = 0;
     }
 
-    /// What is told of packet `index`; of the packets before it, something was told, too. Beyond a batch: nothing.
+    /// Sets the hash of packet `index`; the packets before it have theirs. Beyond a batch: nothing.
     #[inline]
     pub fn tell(&mut self, index: usize, hash: PacketHash) {
         if let Some(place) = self.hashes.get_mut(index) {

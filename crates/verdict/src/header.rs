@@ -9,11 +9,11 @@ use crate::Mac;
 
 /// Bytes of a frame that are copied into its header image when it is fetched.
 pub const IMAGE_FETCH_BYTES: usize = 128;
-/// Room of a header image: what is fetched, and what actions may add in front (VLAN and MPLS tags, a service header behind an
-/// Ethernet header).
+/// Room of a header image: the fetched bytes, and headers that actions may push (VLAN and MPLS tags, a
+/// service header behind an Ethernet header).
 pub const IMAGE_BYTES: usize = 192;
 
-/// The head of a frame, read from guest memory once; this is what is checked, decided on and delivered.
+/// The head of a frame, read from guest memory once. Checks, decisions and delivery use this copy.
 ///
 /// ```text
 ///   frame in guest memory   |<---- covers ---->|<------------- rest, copied straight ------------->|
@@ -25,7 +25,7 @@ pub struct Header {
     len: u16,
     covers: u16,
     frame_len: u32,
-    /// What the sender left to be done.
+    /// The sender's offload metadata.
     pub offload: Offload,
 }
 
@@ -108,7 +108,7 @@ impl Header {
     }
 }
 
-/// What senders say of a TCP packet whose checksum is left to be completed.
+/// The metadata of a TCP packet with a partial checksum.
 #[cfg(test)]
 const CSUM: Offload = Offload {
     flags: lasthop_wire::vnet::F_NEEDS_CSUM,

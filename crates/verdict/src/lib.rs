@@ -98,7 +98,7 @@ impl Mac {
         u64::from_be_bytes([0, 0, a, b, c, d, e, f])
     }
 
-    /// The address whose number is in the lower 48 of `bits`.
+    /// The address in the lower 48 of `bits`.
     #[inline]
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
@@ -136,7 +136,7 @@ pub struct Batch<'a> {
     pub port: PortId,
     /// One header image per packet.
     pub headers: &'a [Header],
-    /// What their sender tells of their hashes: nothing, unless it is an uplink's driver.
+    /// Hashes from their sender: none, unless it is an uplink's driver.
     pub hashes: &'a Hashes,
 }
 
@@ -157,7 +157,7 @@ impl StormLimits {
     pub const RATE_MAX: u32 = 10_000_000;
 }
 
-/// What a port leads to, which decides whom it may talk to.
+/// The kind of a port, which restricts its destinations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortKind {
     /// A guest, or the host itself.
@@ -169,7 +169,7 @@ pub enum PortKind {
     TransitUplink,
 }
 
-/// What a module is told of a port.
+/// A port's settings for a module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSettings {
     /// Unique name.
@@ -178,7 +178,7 @@ pub struct PortSettings {
     pub switch: SwitchId,
     /// Static address: never learned elsewhere, and the only source address accepted from the port (anti-spoofing).
     pub mac: Option<Mac>,
-    /// How much of what comes from the port may be flooded.
+    /// Limits of flooded frames from the port.
     pub storm: StormLimits,
     /// Addresses that may be learned from the port; `None` is the module's default.
     pub macs_max: Option<u32>,
@@ -186,7 +186,7 @@ pub struct PortSettings {
     pub vlans: PortVlans,
     /// Frames between two isolated ports are dropped.
     pub is_isolated: bool,
-    /// What it leads to.
+    /// Its kind.
     pub kind: PortKind,
 }
 
@@ -226,8 +226,8 @@ pub trait Module: Send + Sync {
     fn name(&self) -> &'static str;
     /// Decides every packet of `batch`; `now_ns` is the worker's monotonic clock. Called once per visit to a ring.
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts);
-    /// Whether packets of `port` that worker `worker` takes still have to wait, after [`Verdicts::hold`]. Asked at each visit until
-    /// it says no; it has to within a bounded time, whatever others do.
+    /// Whether packets of `port` that worker `worker` takes still have to wait, after [`Verdicts::hold`].
+    /// Asked at each visit until it says no, which has to happen within a bounded time.
     fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
         let _ = (port, worker, now_ns);
         false
@@ -254,9 +254,9 @@ pub trait Module: Send + Sync {
         let _ = (port, settings);
         Ok(())
     }
-    /// A port is gone: whatever refers to it is forgotten before this returns.
+    /// A port is removed: all references to it are dropped before this returns.
     fn port_removed(&self, port: PortId);
-    /// What happened to the module's tables so far: counts by name, in a fixed order.
+    /// Statistics of the module's tables: counts by name, in a fixed order.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -278,7 +278,7 @@ pub trait Module: Send + Sync {
         let _ = (mac, vlan, port);
         Err(no_table(self.name()))
     }
-    /// Takes out what `fdb_add` entered with the same arguments.
+    /// Removes an entry of `fdb_add` with the same arguments.
     ///
     /// # Errors
     /// One sentence with the remedy: there is no such entry.

@@ -45,16 +45,16 @@ pub struct Upcall {
     pub truncate_len_bytes: u32,
     /// Why.
     pub reason: UpcallReason,
-    /// What is known of the packet besides its bytes.
+    /// The packet's metadata.
     pub metadata: Metadata,
     /// By which the module is told that the control plane is done with the packet, for each one that it was cut into; 0 if it
     /// does not want to know.
     pub ticket: u32,
-    /// Whose it is, as the module was numbered by who reads: several modules may ask one control plane.
+    /// The number that the reader gave the module: several modules may use one control plane.
     pub origin: u16,
 }
 
-/// What a module decided for a batch. Room for a flood of every packet to every port is there from the start.
+/// A module's decisions for a batch. There is room for a flood of every packet to every port from the start.
 #[derive(Debug)]
 pub struct Verdicts {
     outputs: Vec<Output>,
@@ -123,7 +123,7 @@ impl Verdicts {
         has_room
     }
 
-    /// What goes to the control plane, in the order in which it was decided.
+    /// Upcalls, in the order of decision.
     #[must_use]
     pub fn upcalls(&self) -> &[Upcall] {
         &self.upcalls
@@ -179,7 +179,8 @@ impl Verdicts {
         Mark { outputs: self.outputs.len(), drops: self.drops.len(), upcalls: self.upcalls.len() }
     }
 
-    /// What was decided since `mark` was for a part of the batch, which begins with packet `by`, and numbered from there.
+    /// Shifts the decisions since `mark`: they were for a part of the batch that begins with packet `by`, and
+    /// are numbered from there.
     pub fn shift(&mut self, mark: Mark, by: u16) {
         // Images that were made have numbers of their own.
         let shifted = |image: u16| if usize::from(image) < BATCH_PACKETS_MAX { image + by } else { image };

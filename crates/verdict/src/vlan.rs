@@ -94,7 +94,7 @@ impl VlanSet {
 /// A range: `VID` or `VID-VID`.
 ///
 /// # Errors
-/// A sentence that names what is wrong.
+/// A sentence that names the fault.
 pub fn parse_vlan_range(text: &str) -> Result<(Vid, Vid), String> {
     match text.split_once('-') {
         Some((first, last)) => Ok((first.parse()?, last.parse()?)),

@@ -75,15 +75,16 @@ impl Sum {
         self.odd ^= len_bytes % 2 == 1;
     }
 
-    /// The sum, not complemented, as a number whose `to_be_bytes` go into the frame: what a checksum field holds while the
-    /// rest of the checksum is left to somebody else (`F_NEEDS_CSUM`).
+    /// The sum, not complemented, as a number whose `to_be_bytes` go into the frame: the value of a partial
+    /// checksum's field (`F_NEEDS_CSUM`).
     #[inline]
     #[must_use]
     pub fn partial(&self) -> u16 {
         fold(self.words).swap_bytes()
     }
 
-    /// The checksum, as a number whose `to_be_bytes` go into the frame. Zero if the summed bytes held a right checksum.
+    /// The checksum, as a number whose `to_be_bytes` go into the frame. Zero if the summed bytes contain a
+    /// right checksum.
     #[inline]
     #[must_use]
     pub fn finish(&self) -> u16 {
@@ -124,10 +125,10 @@ fn fold(sum: u64) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Whether the checksum that a sender left to be completed can be, in a frame of `frame_len_bytes` bytes that starts with
-/// `head`: the 16 bits of the field at `csum_start + csum_offset` lie in the frame (virtio 1.2, 5.1.6.2), and summing starts
-/// behind what a switch decides by. Otherwise completing the sum would write another address or VLAN tag than the one that
-/// was looked at.
+/// Whether a partial checksum can be completed, in a frame of `frame_len_bytes` bytes that starts with
+/// `head`. The 16 bits of the field at `csum_start + csum_offset` must lie in the frame (virtio 1.2,
+/// 5.1.6.2). The sum must start behind the bytes that a switch decides on: otherwise completing it would
+/// write another address or VLAN tag than the switch saw.
 #[inline]
 #[must_use]
 pub fn check_partial(offload: &Offload, head: &[u8], frame_len_bytes: u32) -> bool {

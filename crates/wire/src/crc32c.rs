@@ -1,7 +1,7 @@
 //! How SCTP's checksum, a CRC-32C of the whole packet, follows a change of some of its bytes (RFC 9260, appendix A).
 //!
-//! A CRC is linear: what a change of four bytes does to it depends on their difference and on how many bytes come behind,
-//! not on what these are. So it can be told without the packet.
+//! A CRC is linear: the effect of a change of four bytes depends on their difference and on the number of
+//! bytes behind them, not on those bytes. So it is known without the packet.
 
 /// Castagnoli's polynomial, bits reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -12,8 +12,9 @@ const POWERS: [u32; POWERS_COUNT] = powers();
 /// Bits of a length in bits below 2^32 bytes.
 const POWERS_COUNT: usize = 35;
 
-/// What to exclusive-or a packet's checksum with, its four bytes read in little-endian order, when four bytes change by
-/// `difference` (the exclusive-or of old and new, read likewise), of which the first one stands `len_bytes` before the packet's end.
+/// The value to exclusive-or a packet's checksum with, its four bytes read in little-endian order, when four
+/// bytes change by `difference` (the exclusive-or of old and new, read likewise). The first of them is
+/// `len_bytes` before the packet's end.
 #[must_use]
 pub const fn change(difference: u32, len_bytes: u32) -> u32 {
     product(power_of_bytes(len_bytes), difference)

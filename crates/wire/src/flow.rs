@@ -9,12 +9,14 @@ const START: u64 = 0xb504_f333_f9de_6485;
 
 /// Hashes the flow that the frame starting with `head` belongs to.
 ///
-/// What makes a flow: addresses, protocol and ports of an IP packet (no ports where the protocol has none or `head` ends
-/// before); only the addresses of a fragment, since later ones have no ports; MAC addresses and EtherType of anything else,
-/// malformed IP included. VLAN tags do not count. `head` is to be cut at the same length for every packet.
+/// The hash of a flow: addresses, protocol and ports of an IP packet (no ports where the protocol has none or
+/// `head` ends before); only the addresses of a fragment, since later ones have no ports; MAC addresses and
+/// EtherType of other frames, malformed IP included. VLAN tags do not count. `head` has to be cut at the same
+/// length for every packet.
 ///
-/// Different `key`s give unrelated hashes, so a sender who does not know it cannot aim at a queue; it is no
-/// cryptographic promise. The two directions of a connection have different hashes. All bits are equally good.
+/// Different `key`s give unrelated hashes, so a sender without the key cannot aim at a queue; it is no
+/// cryptographic promise. The two directions of a connection have different hashes. All bits are equally
+/// good.
 #[inline]
 #[must_use]
 pub fn flow_hash(head: &[u8], key: u64) -> u32 {

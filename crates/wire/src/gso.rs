@@ -47,13 +47,13 @@ pub enum GsoError {
     Length,
     /// The headers up to the end of the transport's are not all there or contradict themselves.
     Headers(HeaderError),
-    /// The IP packet is a fragment, or has an IPv6 fragment header, whose identification no two packets may share.
+    /// The IP packet is a fragment, or has an IPv6 fragment header, whose identification must be unique.
     Fragment,
     /// The pseudo header is unknown, since the packet is source-routed.
     SourceRouted,
     /// SYN, RST or URG is set, which belong to one place of the stream.
     Flags,
-    /// A checksum is to be completed, but it is not the transport's.
+    /// A checksum is partial, but it is not the transport's.
     ChecksumPlace,
     /// No byte follows the headers.
     NoPayload,
@@ -89,7 +89,7 @@ impl From<HeaderError> for GsoError {
     }
 }
 
-/// The headers of a GSO frame: all there, and what the metadata says of them is true.
+/// The headers of a GSO frame: complete, and as its metadata says.
 #[derive(Clone, Copy, Debug)]
 struct Checked {
     layers: Layers,
@@ -143,12 +143,12 @@ impl Checked {
     }
 }
 
-/// Whether a GSO frame is one: what is wrong with it, or the bytes of its headers, from the Ethernet header to the end of
+/// Checks a GSO frame. Returns its fault, or the bytes of its headers, from the Ethernet header to the end of
 /// the transport's. Arguments as for [`Segmentation::plan`].
 ///
 /// # Errors
-/// Anything in [`GsoError`] but `TooManySegments`: into how many a receiver cuts what it takes whole is its own affair. UDP
-/// has that bound all the same (so has Linux), since its `gso_size` has no other.
+/// Anything in [`GsoError`] but `TooManySegments`: a receiver that takes the frame whole segments it by
+/// itself. UDP has that bound all the same (so has Linux), since its `gso_size` has no other.
 #[inline]
 pub fn check(head: &[u8], offload: &Offload, frame_len_bytes: u32) -> Result<u16, GsoError> {
     let checked = Checked::of(head, offload, frame_len_bytes)?;
@@ -280,7 +280,7 @@ impl Segmentation {
     }
 }
 
-/// What does not depend on the transport header.
+/// Checks that do not depend on the transport header.
 #[inline]
 fn check_packet(layers: &Layers, offload: &Offload) -> Result<(), GsoError> {
     let is_udp = offload.gso_type == GSO_UDP_L4;

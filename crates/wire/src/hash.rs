@@ -1,12 +1,12 @@
-//! A packet's hash as its sender knows it: what a network card computed for receive side scaling, say. It travels behind the
-//! virtio-net header, laid out as where virtio has a device report hashes (virtio 1.2, 5.1.6), but from driver to device.
+//! A packet's hash from its sender, for example from a network card's receive side scaling. It travels behind
+//! the virtio-net header, laid out as virtio's hash report (virtio 1.2, 5.1.6), but from driver to device.
 //!
 //! ```text
 //!   virtio-net header (12)   | value (4) | covers (2) | function (1) | key (1) |  frame ...     numbers little endian
 //! ```
 //!
-//! It is an untrusted hint: two packets of one flow may have different hashes, two flows the same, and a sender may say
-//! anything. It may choose where to look first, never what is found.
+//! It is an untrusted hint: two packets of one flow may have different hashes, two flows the same, and a
+//! sender may send any value. It may choose where to look first, never the result.
 
 use crate::vnet;
 
@@ -30,7 +30,7 @@ pub const FUNCTION_TOEPLITZ: u8 = 1;
 pub struct PacketHash {
     /// The hash.
     pub value: u32,
-    /// What of the packet it is of, by virtio's numbers (`COVERS_*`).
+    /// The fields of the packet that it covers, by virtio's numbers (`COVERS_*`).
     pub covers: u16,
     /// How it is computed (`FUNCTION_*`).
     pub function: u8,
@@ -42,7 +42,7 @@ impl PacketHash {
     /// No hash.
     pub const NONE: Self = Self { value: 0, covers: COVERS_NONE, function: FUNCTION_UNKNOWN, key: 0 };
 
-    /// Reads what stands behind the virtio-net header.
+    /// Reads the hash behind the virtio-net header.
     #[inline]
     #[must_use]
     pub fn parse(bytes: &[u8; HASH_BYTES]) -> Self {

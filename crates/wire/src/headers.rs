@@ -22,7 +22,7 @@ pub const ETHERTYPE_VLAN_SERVICE: u16 = 0x88a8;
 pub const ETHERTYPES_VLAN: [u16; 2] = [ETHERTYPE_VLAN, ETHERTYPE_VLAN_SERVICE];
 /// ARP (RFC 826).
 pub const ETHERTYPE_ARP: u16 = 0x0806;
-/// RARP (RFC 903), whose packets look like ARP's.
+/// RARP (RFC 903), with packets in ARP's format.
 pub const ETHERTYPE_RARP: u16 = 0x8035;
 /// Unicast and multicast MPLS (RFC 5332).
 pub const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
@@ -104,12 +104,12 @@ pub struct Layers {
     pub l3: Network,
     /// Start of the IP header.
     pub l3_offset: u16,
-    /// Bytes of the IP packet as its header has it; 0 if it does not say (some senders of TSO frames; jumbograms). May
-    /// reach beyond the frame: whoever relies on it compares.
+    /// Bytes of the IP packet as its header has it; 0 if unknown (some senders of TSO frames; jumbograms).
+    /// May reach beyond the frame: callers that rely on it have to compare.
     pub l3_len_bytes: u32,
     /// End of the IP header with its options and extension headers: start of the transport header, or of a fragment.
     pub l4_offset: u16,
-    /// The protocol of what is at `l4_offset`.
+    /// The protocol at `l4_offset`.
     pub l4_proto: u8,
     /// Part of a fragmented packet. An IPv6 fragment header on a whole packet does not count (RFC 6946).
     pub is_fragment: bool,
@@ -150,7 +150,7 @@ impl Layers {
         }
     }
 
-    /// Source and destination address: 8 or 32 bytes of `head`, which is what was parsed.
+    /// Source and destination address: 8 or 32 bytes of `head`, the parsed bytes.
     #[inline]
     #[must_use]
     pub fn addresses<'a>(&self, head: &'a [u8]) -> &'a [u8] {
@@ -162,7 +162,7 @@ impl Layers {
         head.get(from..from + len).unwrap_or_default()
     }
 
-    /// Source and destination port of TCP, UDP or SCTP, if their header is in `head`, which is what was parsed.
+    /// Source and destination port of TCP, UDP or SCTP, if their header is in `head`, the parsed bytes.
     #[inline]
     #[must_use]
     pub fn ports(&self, head: &[u8]) -> Option<[u8; 4]> {
@@ -170,7 +170,7 @@ impl Layers {
         if has_ports { fixed(head, usize::from(self.l4_offset)).ok().copied() } else { None }
     }
 
-    /// Bytes of the TCP header, options included; all of them are in `head`, which is what was parsed.
+    /// Bytes of the TCP header, options included; all of them are in `head`, the parsed bytes.
     ///
     /// # Errors
     /// [`HeaderError::NotTcp`], [`HeaderError::Truncated`], [`HeaderError::Malformed`].
@@ -191,7 +191,7 @@ impl Layers {
         Ok(len as u16)
     }
 
-    /// Bytes of the UDP header; all of them are in `head`, which is what was parsed.
+    /// Bytes of the UDP header; all of them are in `head`, the parsed bytes.
     ///
     /// # Errors
     /// [`HeaderError::NotUdp`], [`HeaderError::Truncated`].
@@ -205,8 +205,8 @@ impl Layers {
     }
 }
 
-/// The first byte behind what a switch may decide by: MAC addresses, VLAN tags, and the IPv4 header or the fixed part of
-/// the IPv6 header. None if `head` ends before the EtherType.
+/// The first byte behind those that a switch may decide on: MAC addresses, VLAN tags, and the IPv4 header or
+/// the fixed part of the IPv6 header. None if `head` ends before the EtherType.
 #[inline]
 #[must_use]
 pub fn decided_on_bytes(head: &[u8]) -> Option<usize> {
@@ -224,8 +224,8 @@ pub fn decided_on_bytes(head: &[u8]) -> Option<usize> {
     })
 }
 
-/// The EtherType behind up to [`VLAN_TAGS_MAX`] tags (a further tag's, if there are more) and the offset of what follows
-/// it; none if `head` ends before.
+/// The EtherType behind up to [`VLAN_TAGS_MAX`] tags (a further tag's, if there are more) and the offset
+/// behind it; none if `head` ends before.
 #[inline]
 #[must_use]
 pub fn ethertype(head: &[u8]) -> Option<(u16, usize)> {

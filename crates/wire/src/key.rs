@@ -1,4 +1,4 @@
-//! What a packet looks like, in words that are compared and masked at once: the key of a flow table.
+//! The key of a flow table: a packet's fields in words that are compared and masked at once.
 //!
 //! ```text
 //!   word  bits 63..32             bits 31..0
@@ -19,9 +19,9 @@
 //!  17     MPLS entry 2 : 32       0
 //! ```
 //!
-//! An IPv4 packet fills the first eight words, a cache line; what a packet does not have is zero. As in the Open vSwitch
-//! datapath, ICMP type and code are in the place of ports, the ARP operation in that of the IP protocol, and bit 12 of a
-//! TCI says that there is a tag.
+//! An IPv4 packet fills the first eight words, a cache line; absent fields are zero. As in the Open vSwitch
+//! datapath, ICMP type and code are in the place of ports, the ARP operation in that of the IP protocol, and
+//! bit 12 of a TCI says that there is a tag.
 
 mod extract;
 mod mini_key;
@@ -126,7 +126,7 @@ pub mod nsh_field {
     pub const TTL: Field = Field { word: 8, shift: 48, bits: 8 };
     /// Metadata type; 0 is no header.
     pub const MD_TYPE: Field = Field { word: 8, shift: 40, bits: 8 };
-    /// What follows.
+    /// The next protocol.
     pub const NEXT_PROTOCOL: Field = Field { word: 8, shift: 32, bits: 8 };
     /// Service path identifier and service index.
     pub const PATH: Field = Field { word: 8, shift: 0, bits: 32 };
@@ -201,7 +201,7 @@ impl Key {
     }
 }
 
-/// What a packet begins with.
+/// The first header of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkLayer {
     /// An Ethernet header.
@@ -211,12 +211,12 @@ pub enum LinkLayer {
     None(u16),
 }
 
-/// What is known of a packet besides its bytes.
+/// A packet's metadata: facts besides its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// Which pass through the table; 0 is the first.
     pub recirc_id: u32,
-    /// What a hash action computed.
+    /// The result of a hash action.
     pub dp_hash: u32,
     /// Queueing priority.
     pub priority: u32,
@@ -224,7 +224,7 @@ pub struct Metadata {
     pub mark: u32,
     /// Where the packet came in.
     pub in_port: u16,
-    /// What its bytes begin with.
+    /// Its first header.
     pub link: LinkLayer,
 }
 

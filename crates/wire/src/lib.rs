@@ -1,4 +1,4 @@
-//! What is known of a frame's bytes: headers, checksums, segmentation, and the offload metadata that travels along.
+//! Parsing of frames: headers, checksums, segmentation, flow keys, and offload metadata.
 //!
 //! **Purpose.** [`Offload`] is the virtio-net header. [`Layers`] finds the headers in the first bytes of a frame, [`Sum`]
 //! computes Internet checksums over pieces in any split, [`Segmentation`] cuts a TSO or USO frame into segments towards a

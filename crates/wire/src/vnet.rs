@@ -23,14 +23,14 @@ pub const HEADER_BYTES_LEGACY: usize = 10;
 /// Smallest accepted `gso_size` of TCP in bytes; below it one frame would become thousands of segments.
 pub const GSO_SIZE_BYTES_MIN: u16 = 48;
 
-/// What a sender left to be done to a frame: the virtio-net header without `num_buffers`.
+/// A frame's offload metadata: the virtio-net header without `num_buffers`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// `F_NEEDS_CSUM`, `F_DATA_VALID`.
     pub flags: u8,
     /// `GSO_*`, with `GSO_ECN` possibly or-ed in.
     pub gso_type: u8,
-    /// Bytes of all headers, if the frame is to be segmented. What a sender says is a hint, and not relied upon.
+    /// Bytes of all headers, for a GSO frame. The sender's value is a hint, and not relied upon.
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,
@@ -75,7 +75,7 @@ impl Offload {
         self.flags & F_NEEDS_CSUM != 0
     }
 
-    /// Whether the frame is to be segmented before it reaches a wire.
+    /// Whether the frame has to be segmented before it reaches a wire.
     #[must_use]
     pub fn is_gso(&self) -> bool {
         self.gso_type != GSO_NONE

@@ -27,7 +27,7 @@ const ADDRESS_CHARACTERS_MAX: usize = 45;
 /// How an address stands in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FtpAddress {
-    /// Offset in the frame, and length, of what is to be replaced.
+    /// Offset in the frame, and length, of the bytes to replace.
     pub(crate) at: usize,
     pub(crate) len: usize,
     form: Form,

@@ -124,7 +124,7 @@ fn a_flood_of_one_port_evicts_its_own_half_open_ones() {
         assert!(table.insert(connection(tuple(number, 2, 0), 1, 10_000), 0).is_ok());
     }
     assert_eq!((table.port_len(1), table.port_len(2)), (600, 100));
-    // A second port floods: the table is full, and who has most pays.
+    // A second port floods: the table is full, and the port with most connections pays.
     for number in 0..30_000 {
         assert!(table.insert(connection(tuple(number, 3, 0), 3, 10_000), 0).is_ok());
     }

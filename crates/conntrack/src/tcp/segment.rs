@@ -81,7 +81,7 @@ impl Segment {
 
     #[inline]
     fn read_options(&mut self, options: &[u8]) {
-        /// Two no-operations and a time stamp, which is what most segments have.
+        /// Two no-operations and a time stamp, as in most segments.
         const TIMESTAMP_ONLY: [u8; 4] = [1, 1, 8, 10];
         if options.len() == 12 && options.starts_with(&TIMESTAMP_ONLY) {
             return;
@@ -107,7 +107,7 @@ impl Segment {
     }
 }
 
-/// Where a SACK block's two edges are in the image, and what they become when `to` adjusts them.
+/// Offsets of a SACK block's two edges in the image, and their values adjusted by `to`.
 pub(crate) fn adjusted_sack_blocks(
     packet: &PacketImage<'_>,
     to: impl Fn(u32) -> u32,

@@ -125,7 +125,7 @@ pub(super) fn transition(direction: Direction, kind: SegmentKind, state: TcpStat
     match (kind, direction, state) {
         (SegmentKind::None, ..) | (SegmentKind::Rst, _, None) => Invalid,
         (SegmentKind::Rst, ..) => To(Close),
-        // A SYN begins a connection, begins one again, or comes from a host whose state of it differs from ours.
+        // A SYN begins a connection, begins one again, or comes from a host with a different state of it.
         (SegmentKind::Syn, Original, None | SynSent | TimeWait | Close) => To(SynSent),
         (SegmentKind::Syn, Original, SynSent2) => To(SynSent2),
         (SegmentKind::Syn, Original, _) => Ignore,

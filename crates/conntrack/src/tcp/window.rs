@@ -33,7 +33,7 @@ struct Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     Inside,
-    /// It comes late, or a little early: its receiver will know what to do with it.
+    /// It comes late, or a little early: its receiver can handle it.
     Aside,
     Outside,
 }

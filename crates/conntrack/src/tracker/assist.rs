@@ -1,4 +1,4 @@
-//! Helpers at work: expectations, and what they announce translated.
+//! Helpers at work: expectations, and translated announcements.
 
 use super::Tracker;
 use crate::connection::SEQUENCE_ADJUSTED;
@@ -10,11 +10,11 @@ use crate::tuple::{CtTuple, Direction};
 
 /// Ports that are tried for an expected connection, in a row.
 const PORTS_TRIED_MAX: u16 = 128;
-/// Connections whose sequence numbers are adjusted at a time: 3 MiB.
+/// Connections with adjusted sequence numbers at a time: 3 MiB.
 const SHIFTS_MAX: usize = 1 << 16;
 
 impl Tracker {
-    /// Looks for what a packet announces.
+    /// Looks for announcements in a packet.
     pub(super) fn assist(
         &mut self,
         editor: &mut Editor<'_>,

@@ -45,7 +45,7 @@ impl Tracker {
         }
     }
 
-    /// The fields of a packet whose connection is not in the table.
+    /// The fields of a packet with an unknown connection.
     fn metadata_of_new(&self, tuple: &CtTuple, expected: Option<&Expectation>) -> CtMetadata {
         let zone = tuple.zone;
         let Some(master) = expected.and_then(|expected| self.table.named(expected.master)) else {

@@ -9,7 +9,7 @@ use crate::table::{CtCounters, End};
 use crate::tcp::TcpState;
 use crate::tuple::{CtTuple, Direction};
 
-/// How far a connection's protocol is, for those who look at it.
+/// The state of a connection's protocol, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CtProtocol {
     /// TCP: window scales and flags (IP_CT_TCP_FLAG_*) by direction.
@@ -145,8 +145,8 @@ impl Tracker {
         place.map(|place| *place = policy).is_some()
     }
 
-    /// The next connection at or behind a place, and the place behind it. A dump begins at 0; what comes and goes meanwhile may be
-    /// missing, what stays is there once.
+    /// The next connection at or behind a place, and the place behind it. A dump begins at 0. Connections
+    /// that come or go meanwhile may be missing; those that stay are there once.
     #[must_use]
     pub fn next_record(&self, mut place: u32, now_ms: u64) -> Option<(u32, CtRecord)> {
         while place < self.table.places() {

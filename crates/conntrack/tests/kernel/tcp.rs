@@ -1,4 +1,4 @@
-//! TCP segments, most of them near what the connection expects.
+//! TCP segments, most of them near the expected ones.
 
 use lasthop_conntrack::{
     CtBounds, CtCommit, CtMetadata, CtProtocol, CtRecord, CtRequest, PacketImage, TcpState, Tracker,

@@ -1,4 +1,5 @@
-//! Translated packets of several protocols and ICMP errors about them: what comes out is the same, byte by byte.
+//! Translated packets of several protocols and ICMP errors about them: the results are the same, byte by
+//! byte.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -74,7 +75,7 @@ fn packet(
     (side, frame)
 }
 
-/// Without what a router changes by itself: hardware addresses, TOS, TTL, and so the header's checksum.
+/// Without a router's own changes: hardware addresses, TOS, TTL, and so the header's checksum.
 fn comparable(frame: &[u8]) -> Vec<u8> {
     let mut bytes = frame[14..].to_vec();
     (bytes[1], bytes[8]) = (0, 0);

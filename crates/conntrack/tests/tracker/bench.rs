@@ -66,7 +66,7 @@ impl Bench {
         self.track(frame, &CtMetadata::default(), request).metadata.state
     }
 
-    /// The state and the packet as it leaves, whose checksums are right.
+    /// The state and the packet as it leaves, with right checksums.
     pub(crate) fn pass(&mut self, frame: &[u8], request: &CtRequest) -> (u32, Vec<u8>) {
         let verdict = self.track(frame, &CtMetadata::default(), request);
         assert_eq!(verdict.refused, None);

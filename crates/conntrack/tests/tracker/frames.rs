@@ -150,7 +150,7 @@ pub(crate) fn echo(src: &str, dst: &str, is_reply: bool, id: u16) -> Vec<u8> {
     icmp(src, dst, kind, 0, &[high, low, 0, 1, b'p', b'i', b'n', b'g'])
 }
 
-/// "Port unreachable" about a frame, `bytes` of whose IP packet it carries.
+/// "Port unreachable" about a frame, with the first `bytes` of its IP packet.
 pub(crate) fn unreachable(from: &str, about: &[u8], bytes: usize) -> Vec<u8> {
     let inner = &about[14..];
     let inner = &inner[..bytes.min(inner.len())];
@@ -164,7 +164,8 @@ pub(crate) fn unreachable(from: &str, about: &[u8], bytes: usize) -> Vec<u8> {
     icmp(from, IpAddr::from(to), 1, 4, &rest)
 }
 
-/// A packet's sum of all words, with the pseudo header for what has one: 0xffff complemented is right.
+/// A packet's sum of all words, with the pseudo header for protocols that have one: 0xffff complemented is
+/// right.
 fn l4_sum(packet: &[u8]) -> u16 {
     let (src, dst, proto, l4) = parts(packet);
     if proto == ICMP {

@@ -49,7 +49,7 @@ impl Control {
         }
     }
 
-    /// The client says a line. Gives what the server reads.
+    /// The client sends a line. Returns the line that the server reads.
     fn say(&mut self, line: &str) -> String {
         let segment =
             Tcp::new(self.client, self.server, ACK, self.client_seq, self.client_got).with(line.as_bytes());
@@ -62,7 +62,7 @@ impl Control {
         text
     }
 
-    /// The server says a line. Gives what the client reads.
+    /// The server sends a line. Returns the line that the client reads.
     fn answer(&mut self, line: &str) -> String {
         let (from, to) = self.seen;
         let segment = Tcp::new(to, from, ACK, self.server_seq, self.server_got).with(line.as_bytes());

@@ -46,7 +46,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![8 => out, 6 => back, 2 => wait, 1 => Just(Step::Flush)], 1..120)
 }
 
-/// The translations that are asked for, and whether an outcome is one of what they allow.
+/// The requested translations, and whether an outcome is allowed by them.
 fn request(how: u8) -> CtRequest {
     match how {
         0 => commit(),

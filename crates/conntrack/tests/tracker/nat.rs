@@ -14,7 +14,8 @@ use crate::frames::{ACK, SYN, Tcp, at, ends, udp};
 const SRC: NatSource = NatSource::Src;
 const DST: NatSource = NatSource::Dst;
 
-/// A packet there and the answer back: where it went as from whom, after the answer reached its sender.
+/// A packet there and the answer back: the destination and source that it had, after the answer reached its
+/// sender.
 fn there_and_back(
     bench: &mut Bench,
     client: &str,
@@ -193,7 +194,7 @@ fn random_ports_are_random_and_hashed_ones_are_not() {
     assert_eq!(ports(&flags(false, true)).len(), 1);
 }
 
-/// All ports of a range are used before anybody is refused, and one that comes free is found.
+/// All ports of a range are used before any connection is refused, and a free one is found again.
 fn exhaust(first: u16, last: u16) {
     let mut bench = Bench::default();
     let request = nat(SRC, ("192.0.2.1", ""), Some((first, last)));

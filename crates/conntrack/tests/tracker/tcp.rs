@@ -1,4 +1,4 @@
-//! TCP: what is new, established, invalid, and for how long.
+//! TCP: new, established and invalid segments, and timeouts.
 
 use lasthop_conntrack::{CtMetadata, CtPolicy, CtProtocol, CtRecord, TcpState};
 
@@ -83,7 +83,7 @@ fn what_begins_no_connection_is_invalid() {
 
 #[test]
 fn segments_outside_of_the_windows_are_invalid_unless_the_policy_is_liberal() {
-    // Late ones belong to the connection; what they do to it, the differential test tells.
+    // Late ones belong to the connection; the differential test covers their effects.
     let cases = [
         ("far beyond the window", out(ACK, 1001 + 3 * 8192, 5001).with(b"x"), false),
         ("a little beyond the window", out(ACK, 1001 + 8192 + 1, 5001).with(b"x"), true),

@@ -1,4 +1,4 @@
-//! UDP and what has no ports, and what is half-open.
+//! UDP and protocols without ports, and half-open connections.
 
 use lasthop_conntrack::{CtBounds, CtPolicy, CtRefusal, CtRequest};
 

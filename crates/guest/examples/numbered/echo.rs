@@ -1,4 +1,4 @@
-//! A guest that pings others, whose kernels answer: numbered ICMP echoes, and the ARP that it takes.
+//! A guest that pings others, whose kernels answer: numbered ICMP echoes, and ARP.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Pinger {
         }
     }
 
-    /// Whoever has not yet told its address is asked for it.
+    /// Asks targets for unknown addresses.
     fn ask(&self, line: &mut Line) -> Result<(), GuestError> {
         for target in self.targets.iter().filter(|target| target.mac.is_none()) {
             line.guest.send(0, &self.arp(1, BROADCAST, target.ip), Offload::default())?;

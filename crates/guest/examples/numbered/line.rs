@@ -24,7 +24,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Attaches; its connections are counted in the tally of what it hears.
+    /// Attaches. Its connections are counted in the tally of received frames.
     pub(crate) fn open(place: &Place, mac: [u8; 6], tally: &Arc<Tally>) -> Result<Self, GuestError> {
         let options = GuestOptions { mac, ..GuestOptions::default() };
         let (guest, listener) = match place.0.strip_prefix('@') {
@@ -50,7 +50,7 @@ impl Line {
     }
 }
 
-/// When the next frame is due, of so many in a second; 0 is as many as there is room for.
+/// The time of the next frame, at a rate per second; 0 is as many as there is room for.
 #[derive(Debug)]
 pub(crate) struct Pace {
     per_s: u64,
@@ -76,7 +76,7 @@ impl Pace {
     }
 }
 
-/// Bytes that follow from a number, for whoever knows it to compare.
+/// Bytes derived from a number, which a receiver can compare.
 pub(crate) fn fill(bytes: &mut [u8], number: u32) {
     let mut state = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for chunk in bytes.chunks_mut(8) {

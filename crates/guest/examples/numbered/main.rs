@@ -33,7 +33,7 @@ use tally::Tally;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// What is told to all threads.
+/// Orders to all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     is_on: AtomicBool,
@@ -126,7 +126,7 @@ impl Flows {
     }
 }
 
-/// A thread for it, whose end is the end of the program: it only ends when it cannot go on.
+/// A thread for `what`. It ends only on an error, and ends the program then.
 fn run<E: Display>(name: &str, mut what: impl FnMut() -> std::result::Result<(), E> + Send + 'static) {
     let name = name.to_owned();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What came of one flow, as its threads count it and whoever measures reads it.
+//! Results of one flow: its threads count, and the measuring program reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

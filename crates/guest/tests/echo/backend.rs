@@ -28,7 +28,7 @@ impl Running {
     }
 }
 
-/// What the back end saw, told when the guest has gone.
+/// The back end's counts, reported when the guest has gone.
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) frames: u64,

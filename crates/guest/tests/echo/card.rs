@@ -1,4 +1,4 @@
-//! A bare card, whose buffers are the test's own.
+//! A bare card, with the test's own buffers.
 
 use std::os::unix::net::UnixStream;
 

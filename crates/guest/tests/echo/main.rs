@@ -53,7 +53,7 @@ fn receive(guest: &mut Guest, queue: u16, into: &mut Vec<u8>) -> lasthop_guest::
     }
 }
 
-/// Sends frames of many sizes, a few at a time, and compares what comes back.
+/// Sends frames of many sizes, a few at a time, and compares the frames that come back.
 fn echo(guest: &mut Guest, queue: u16, frames: usize, len_max: usize, cuts: &[u32]) {
     let mut into = Vec::new();
     let len_of = |number: usize| 14 + number * 977 % (len_max - 13);
@@ -152,7 +152,7 @@ fn rings_go_on_where_they_were_stopped() {
         echo(&mut guest, 0, 100, 1500, &[]);
         let bases = guest.stop().unwrap();
         assert_eq!(bases[1], 65_400_u16.wrapping_add(100 * round));
-        // What is sent while stopped is found at the start, without a kick.
+        // Frames sent while stopped are found at the start, without a kick.
         assert!(guest.send(0, &frame(60, 1), Offload::default()).unwrap());
         guest.transmit_ring(0).unwrap().publish();
         guest.start(&bases).unwrap();

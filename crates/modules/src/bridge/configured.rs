@@ -7,7 +7,7 @@
 //!   all VLANs of a trunk                       EVERYWHERE: valid in the VLANs that the port carries
 //! ```
 //!
-//! What a guest sends from a static address is taken from its port only; in VLANs that the port does not carry the
+//! Frames from a static address are accepted from its port only; in VLANs that the port does not carry the
 //! address is free.
 
 use lasthop_verdict::{Mac, NO_VID, PortId, Vid};
@@ -37,7 +37,7 @@ impl Bridge {
         found.filter(own).or_else(|| self.find_everywhere(key).filter(own)).is_some()
     }
 
-    /// Enters a static address, in place of learned ones if it must be. What the port carries is known.
+    /// Enters a static address, in place of learned ones if needed. The VLANs of the port are known.
     pub(super) fn configure(
         &self,
         control: &Control,
@@ -78,7 +78,7 @@ impl Bridge {
         }
     }
 
-    /// Who has the address already where `key` would put it for `port`.
+    /// The owner of the address where `key` would put it for `port`.
     fn owner_in(&self, key: u64, port: PortId) -> Option<PortId> {
         let same = self.table.entries().filter(|(_, other, place)| {
             place.is_static()
@@ -114,7 +114,7 @@ impl Bridge {
 
     /// A slot for a static address; a learned one has to go if all are in use.
     fn make_room(&self, key: u64, mac: Mac, name: &str) -> Result<&Slot, String> {
-        // At time zero nothing is aged: the empty slot, else whoever was unseen for longest.
+        // At time zero no entry is aged: takes the empty slot, else the one unseen for longest.
         if let Some((slot, _)) = self.table.vacancy(key, Stamp::at(0)) {
             return Ok(slot);
         }
@@ -138,7 +138,7 @@ impl Bridge {
         self.configure(&control, (mac, vlan), port, name)
     }
 
-    /// Takes out what `add_static` entered.
+    /// Removes an entry of `add_static`.
     pub(super) fn delete_static(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
         let control = self.control();
         let name = control.name(port)?;

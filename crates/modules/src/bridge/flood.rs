@@ -1,4 +1,4 @@
-//! Frames for everybody: all other ports that carry the frame's VLAN get a copy, each in the form that it takes.
+//! Floods: all other ports that carry the frame's VLAN get a copy, each in its form.
 
 use lasthop_verdict::{DropReason, FrameTag, Header, Output, PortId, TagEdit, TagForm, Verdicts};
 

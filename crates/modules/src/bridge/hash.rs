@@ -5,16 +5,16 @@ use std::hash::{BuildHasher, RandomState};
 /// Fractional part of the golden ratio: an odd constant with no structure.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// 128 bits that nobody can guess, from the standard library's source of randomness for hash tables.
+/// 128 unguessable bits, from the standard library's source of randomness for hash tables.
 ///
-/// Each `RandomState` is seeded from the system's random numbers; what is taken here are two of its keyed
-/// hashes, so not even its own keys are given away.
+/// Each `RandomState` is seeded from the system's random numbers. These are two of its keyed hashes, so not
+/// even its own keys are revealed.
 #[must_use]
 pub fn random_key() -> [u64; 2] {
     [RandomState::new().hash_one(GOLDEN), RandomState::new().hash_one(!GOLDEN)]
 }
 
-/// The hash of `key` under `secret`: two multiplications whose halves are folded together.
+/// The hash of `key` under `secret`: two multiplications; the halves of each product are folded together.
 ///
 /// Without the secret, no set of addresses is known to collide; with it, guests could fill chosen buckets and
 /// keep others' addresses from being learned.

@@ -2,7 +2,7 @@
 
 use lasthop_verdict::{DropReason, PortKind};
 
-/// What a port is, and whom it keeps away from. None of it for most.
+/// A port's class, and the classes that it keeps away from. Most ports have none.
 ///
 /// ```text
 ///   away from: 4 | is: 4

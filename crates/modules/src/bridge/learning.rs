@@ -1,8 +1,8 @@
-//! What a source address teaches the bridge.
+//! Learning from source addresses.
 //!
-//! An address that is where it was costs one look-up, and one compare-and-swap per 67 ms. A new or moved one
-//! needs the writer lock; what is sure to be refused (limit reached, no room) is refused before it, so that a
-//! guest which makes up addresses does not hold up others' learning.
+//! An address that has not moved costs one look-up, and one compare-and-swap per 67 ms. A new or moved one
+//! needs the writer lock. A certain refusal (limit reached, no room) comes before the lock, so that a guest
+//! which makes up addresses does not delay others' learning.
 
 use std::hint;
 use std::sync::atomic::Ordering;
@@ -21,10 +21,10 @@ const LOCK_TRIES: u32 = 64;
 /// more work than that, and notice at most this much later that old addresses are gone.
 const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
 
-/// What came of a source address.
+/// The result of learning from a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lesson {
-    /// What the table says of addresses is as before.
+    /// The table's addresses are unchanged.
     Nothing,
     /// The address is now reached through the port that it came from.
     Learned,
@@ -96,8 +96,8 @@ impl Bridge {
         }
     }
 
-    /// An address changes ports. If its new port is at its limit the address is forgotten, so that what is
-    /// sent to it is flooded and arrives, instead of going to where it no longer is.
+    /// An address changes ports. If its new port is at its limit the address is forgotten: frames to it are
+    /// flooded and arrive, instead of going to its old port.
     fn relocate(&self, _lock: &Control, slot: &Slot, old: FdbValue, new: FdbValue) -> Lesson {
         if self.ports.is_full(new.port()) {
             slot.vacate();
@@ -143,7 +143,7 @@ impl Bridge {
         now.as_ns() >= self.sweep_at_ns.load(Ordering::Relaxed)
     }
 
-    /// Forgets what has aged out, so that limits count live addresses only.
+    /// Forgets aged entries, so that limits count live addresses only.
     fn sweep(&self, _lock: &Control, now: Stamp) {
         let next_ns = now.as_ns().saturating_add(SWEEP_PAUSE_NS);
         self.sweep_at_ns.store(next_ns, Ordering::Relaxed);

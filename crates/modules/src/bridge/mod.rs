@@ -4,7 +4,7 @@
 //! group addresses go to all other ports. Ageing is lazy: an entry that was not refreshed for 300 s counts as
 //! absent, its slot is used again when needed, and no timer runs.
 //!
-//! What one port has flooded can be limited (`storm.rs`); by default it is not.
+//! Floods from one port can be limited (`storm.rs`); by default they are not.
 //!
 //! A port with a static address (`mac`) may send from that address only, and no other port may. Nothing is
 //! learned from the internal port and nothing is flooded to it.
@@ -73,7 +73,7 @@ pub struct BridgeSettings {
     pub port_macs_max: u32,
     /// Time without a frame after which an address counts as absent, in nanoseconds; exact to 134 ms.
     pub ageing_ns: u64,
-    /// Secret of the hash; from [`random_key`] unless everything is to be repeatable.
+    /// Secret of the hash; from [`random_key`] unless a run must be repeatable.
     pub hash_key: [u64; 2],
 }
 
@@ -104,7 +104,7 @@ pub struct Bridge {
     port_macs_max: u32,
     /// When the table may be swept again.
     sweep_at_ns: AtomicU64,
-    /// The writer lock of the table and of `ports`, and what only its holder needs.
+    /// The writer lock of the table and of `ports`, with state for its holder only.
     control: Mutex<Control>,
 }
 
@@ -132,13 +132,13 @@ impl Bridge {
         }
     }
 
-    /// What happened to the address table so far.
+    /// Statistics of the address table.
     #[must_use]
     pub fn stats(&self) -> BridgeStats {
         self.counts.read()
     }
 
-    /// Learned addresses of the port that occupy the table, aged ones included; what its limit counts.
+    /// Learned addresses of the port in the table, aged ones included; its limit counts these.
     #[must_use]
     pub fn learned_macs(&self, port: PortId) -> u32 {
         self.ports.learned(port)
@@ -161,7 +161,7 @@ impl Bridge {
         self.flood_within_limits(&Flooded { packet, from, vid, tag, header }, now_ns, verdicts);
     }
 
-    /// Floods a frame, unless its port has had so many flooded lately that this is one too many.
+    /// Floods a frame, within its port's limits.
     fn flood_within_limits(&self, flooded: &Flooded<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let &Flooded { packet, from, vid, header, .. } = flooded;
         let admitted = self.storms.admit(from, Flood::of(header), now_ns);
@@ -259,7 +259,7 @@ impl Module for Bridge {
         Ok(())
     }
 
-    /// What was learned from the port goes with its old address: its guest may use neither any more.
+    /// Addresses learned from the port are removed with its old address: its guest may use neither any more.
     fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         let control = self.control();
         let (old, new) = (self.vlans.of(port).static_mac(), settings.mac.map_or(0, Mac::to_bits));

@@ -1,5 +1,4 @@
-//! What the bridge knows of each port: whether it is there, its static address, how much it may and did
-//! teach.
+//! State of each port: presence, static address, learning limit and learned addresses.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -15,7 +14,7 @@ const SET_WORDS: usize = PORTS_MAX.div_ceil(64);
 #[derive(Debug)]
 pub(crate) struct Ports {
     /// Bit `n` is set while port `n` gets floods and may teach; never set for the internal port. Two cache
-    /// lines, so a flood costs what its receivers cost, however many ports there could be.
+    /// lines, so a flood costs only its receivers, not all possible ports.
     live: [AtomicU64; SET_WORDS],
     /// Those of them without VLAN settings.
     without_vlans: [AtomicU64; SET_WORDS],
@@ -27,7 +26,7 @@ struct BridgePort {
     /// Slots of the table that hold a learned address of this port, aged ones included.
     learned: AtomicU32,
     learned_max: AtomicU32,
-    /// Whom it talks to, as the bits of [`IsolationClass`].
+    /// The ports it may talk to, as the bits of [`IsolationClass`].
     isolation: AtomicU8,
 }
 
@@ -51,7 +50,7 @@ impl Ports {
             return;
         }
         let sets = [(&self.without_vlans, standing.is_any()), (&self.live, true)];
-        // Release: who sees the port sees what it may and carries.
+        // Release: a thread that sees the port sees its settings.
         for (set, _) in sets.into_iter().filter(|(_, is_in)| *is_in) {
             set[port.index() / 64].fetch_or(bit(port), Ordering::Release);
         }
@@ -90,7 +89,7 @@ impl Ports {
         all.map(|number| PortId(number as u16)).filter(move |port| *port != except)
     }
 
-    /// Whom the port talks to.
+    /// The port's isolation class.
     pub(crate) fn isolation(&self, port: PortId) -> IsolationClass {
         let state = self.ports.get(port.index());
         state.map_or_else(IsolationClass::default, |state| {

@@ -5,15 +5,15 @@
 //!   value  port : 16 | static : 1 | era : 9 | stamp : 38
 //! ```
 //!
-//! **Who writes.** Occupying, moving and emptying happen under the table's writer lock. Refreshing happens
-//! without it, by a compare-and-swap that changes nothing but the stamp.
+//! **Writers.** Occupying, moving and emptying happen under the table's writer lock. Refreshing happens
+//! without it, by a compare-and-swap that changes only the stamp.
 //!
 //! **Why a reader never joins one entry's key with another's value.** Each occupation of a slot is an *era*,
 //! numbered in the value. The writer empties the key, then stores the new era's value (release), then the new
 //! key (release). A reader loads value (acquire), key (acquire), value, and accepts if both values are of one
 //! era:
-//! - having seen era `n` in the first value, it sees what was stored to the key before that value or later:
-//!   the key is empty, or of era `n` or younger;
+//! - having seen era `n` in the first value, it sees stores to the key from before that value or later: the
+//!   key is empty, or of era `n` or younger;
 //! - having seen the key of era `m`, it sees the value of era `m` or a younger one;
 //! - so `n <= m <=` era of the second value `= n`: the key, too, is of era `n`.
 //!
@@ -115,13 +115,13 @@ impl Slot {
         self.key.load(Ordering::Relaxed)
     }
 
-    /// Whether `key` seems to be what the slot holds; [`Self::place_of`] tells.
+    /// Whether the slot seems to hold `key`; [`Self::place_of`] is exact.
     #[inline]
     pub(crate) fn holds(&self, key: u64) -> bool {
         self.key.load(Ordering::Relaxed) == key
     }
 
-    /// What the slot holds; `None` if it is empty or being given away.
+    /// The slot's contents; `None` if it is empty or being given away.
     pub(crate) fn read(&self) -> Option<(u64, FdbValue)> {
         let before = FdbValue(self.value.load(Ordering::Acquire));
         let key = self.key.load(Ordering::Acquire);
@@ -129,7 +129,7 @@ impl Slot {
         (key != 0 && before.era() == place.era()).then_some((key, place))
     }
 
-    /// The place of `key` if that is what the slot holds.
+    /// The value of `key` if the slot holds it.
     pub(crate) fn place_of(&self, key: u64) -> Option<FdbValue> {
         if !self.holds(key) {
             return None; // the three ordered loads are for the slot that seems to match only

@@ -1,4 +1,4 @@
-//! What happened to the address table.
+//! Statistics of the address table.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

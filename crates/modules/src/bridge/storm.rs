@@ -1,8 +1,7 @@
 //! Storm control: how many flooded frames a second the bridge takes from each port.
 //!
-//! A frame that is flooded costs as much as there are ports, so what one port may have flooded can be limited
-//! by kind: broadcast, multicast, unknown unicast. Frames to one known port are never counted and cost nothing
-//! here.
+//! A flooded frame costs as much as there are ports, so floods from one port can be limited by kind:
+//! broadcast, multicast, unknown unicast. Frames to one known port are never counted and cost nothing here.
 //!
 //! **Token bucket in one word.** A full bucket holds a tenth of a second's frames, at least [`BURST_FRAMES_MIN`].
 //! Instead of tokens, the word holds the time at which the bucket will be full again (the "virtual scheduling"
@@ -10,9 +9,9 @@
 //! would be more than a whole bucket from now. All workers share the word by compare-and-swap, so no frame is
 //! counted twice or lost.
 //!
-//! **Error.** In any time `t`, at most `rate * t + burst` frames pass; the token's time is rounded up, which
-//! takes 0.07 % of a rate at most (at [`RATE_MAX`]; less below). Workers read the clock once a visit: one whose
-//! clock was read earlier sees the bucket emptier by what one visit's time brings, never fuller.
+//! **Error.** In any time `t`, at most `rate * t + burst` frames pass. The token's time is rounded up, which
+//! takes 0.07 % of a rate at most (at [`RATE_MAX`]; less below). Workers read the clock once a visit: a
+//! worker with an older time sees the bucket emptier by one visit's tokens, never fuller.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -106,12 +105,12 @@ impl Default for Storms {
 }
 
 impl Storms {
-    /// Limits of a new port, whose buckets are full.
+    /// Limits of a new port, with full buckets.
     pub(crate) fn open(&self, port: PortId, limits: StormLimits) {
         self.limited(port, limits).for_each(|(bucket, rate)| bucket.set(rate));
     }
 
-    /// Other limits for a port; a bucket whose limit stays is as full as it was.
+    /// Changes a port's limits; a bucket whose limit stays keeps its level.
     pub(crate) fn change(&self, port: PortId, limits: StormLimits) {
         let changed = |(bucket, rate): &(&Bucket, u32)| bucket.token.load(Ordering::Relaxed) != token(*rate);
         self.limited(port, limits).filter(changed).for_each(|(bucket, rate)| bucket.set(rate));
@@ -122,7 +121,7 @@ impl Storms {
         self.0.get(port.index()).into_iter().flatten().zip(rates)
     }
 
-    /// Counts a frame that is to be flooded; an error if it is one too many.
+    /// Counts a frame before flooding; an error if it exceeds the limit.
     #[inline]
     pub(crate) fn admit(&self, port: PortId, flood: Flood, now_ns: u64) -> Result<(), DropReason> {
         let bucket = self.0.get(port.index()).map(|buckets| &buckets[flood as usize]);

@@ -6,15 +6,15 @@
 //! ```
 //!
 //! An address lives in its home bucket, or in its overflow bucket if the home was full when it was learned.
-//! So nearly every look-up that finds something touches one line, and one that finds nothing touches two. The
-//! second choice is what lets a table be well filled: of 16384 slots with one choice, a quarter full, one new
-//! address in 50 would find no room, which with two choices is one in 2500; and 1023 static addresses find
-//! room but once in 50000 tables.
+//! So nearly every look-up that succeeds touches one line, and one that fails touches two. The second choice
+//! allows a well-filled table. With one choice and a quarter of 16384 slots taken, one new address in 50
+//! would find no room; with two choices it is one in 2500. 1023 static addresses find no room once in 50000
+//! tables.
 
 use super::hash::hash;
 use super::slot::{FdbValue, Slot, Stamp};
 
-/// Slots of a bucket: what fits a cache line.
+/// Slots of a bucket: one cache line.
 const BUCKET_SLOTS: usize = 4;
 
 /// Bytes of a table that a core's own cache holds along with all else that it works on.
@@ -68,8 +68,8 @@ pub(crate) fn vid_of(key: u64) -> u16 {
     (key >> MAC_BITS) as u16
 }
 
-/// Addresses and their places. Reading needs no lock; whoever changes more than a stamp holds the bridge's
-/// writer lock.
+/// Addresses and their places. Reading needs no lock. Changes of more than a stamp need the bridge's writer
+/// lock.
 #[derive(Debug)]
 pub(crate) struct Table {
     buckets: Box<[Bucket]>,
@@ -100,7 +100,7 @@ impl Table {
     /// The slot and place of `key`, aged or not.
     pub(crate) fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
         if key == 0 {
-            return None; // what empty slots hold
+            return None; // the contents of empty slots
         }
         let [home, overflow] = self.choices(key);
         home.find(key).or_else(|| overflow.find(key))
@@ -145,8 +145,8 @@ impl Table {
         hash(key, self.secret) as usize & (self.buckets.len() - 1)
     }
 
-    /// Has buckets come in. Nothing but loads: a processor has so many instructions under way, and the fewer of them are
-    /// something else, the more lines come at a time.
+    /// Prefetches buckets, with loads only: a processor has a bounded number of instructions under way, so
+    /// fewer other instructions mean more lines in parallel.
     pub(crate) fn touch(&self, homes: &[usize]) {
         let touched = homes.iter().fold(0, |sum, home| sum ^ self.buckets[*home].slots[0].touch());
         std::hint::black_box(touched);

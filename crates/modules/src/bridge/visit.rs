@@ -14,18 +14,18 @@ const LINK_LOCAL: u64 = 0x0180_c200_0000;
 /// The individual/group bit of an address (IEEE 802-2014, 8.2.2), as a bit of a key.
 const GROUP: u64 = 1 << 40;
 
-/// What no key is.
+/// Never a key.
 const NOTHING: u64 = u64::MAX;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Port(PortId),
-    /// Everybody else.
+    /// All other ports.
     All,
 }
 
-/// Where a frame of a VLAN goes, and what becomes of its tag.
+/// The destination of a frame of a VLAN, and the change of its tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     To(PortId, Option<TagEdit>),
@@ -36,8 +36,7 @@ pub(crate) enum Route {
 ///
 /// Frames of a batch often share their addresses, so the last of each kind is remembered. A remembered source
 /// is not refreshed again: time stands still within a batch. A remembered destination is forgotten when a
-/// source of the same batch changes the table; what other workers change meanwhile counts as changed after
-/// the batch.
+/// source of the same batch changes the table; changes of other workers count as made after the batch.
 pub(crate) struct Visit<'a> {
     bridge: &'a Bridge,
     port: PortId,
@@ -78,8 +77,8 @@ impl<'a> Visit<'a> {
         ethertype != ETHERTYPE_VLAN && self.standing.is_any()
     }
 
-    /// Where a frame goes that is in no VLAN, or why nowhere; the key of its addresses is that of its VLAN. Learns from its
-    /// source first, whatever its destination.
+    /// The destination of a frame in no VLAN, or a drop reason. `source` and `destination` are keys of
+    /// addresses. Learns from the source first, for any destination.
     #[inline(always)] // for every frame; left to itself the compiler calls it
     pub(crate) fn direct(&mut self, source: u64, destination: u64) -> Result<Target, DropReason> {
         if source != self.admitted {

@@ -1,7 +1,7 @@
 //! Which VLANs each port carries, how frames of them look there, and the port's own address.
 //!
-//! VLAN 0 stands for "none": untagged frames of ports without VLAN settings. Only such ports carry it, and what is in it
-//! leaves as it came.
+//! VLAN 0 stands for "none": untagged frames of ports without VLAN settings. Only such ports carry it, and
+//! its frames leave unchanged.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use super::table::mac_bits;
 const VIDS: usize = 4096;
 const VID_WORDS: usize = VIDS / 64;
 
-/// What every frame from or to a port is judged by, in one word.
+/// The settings that every frame from or to a port is checked by, in one word.
 ///
 /// ```text
 ///   BARRED | LISTED | TRUNK | ACCESS | vid of untagged frames : 12, 0 = none | static address : 48, 0 = none
@@ -26,7 +26,7 @@ const VID_SHIFT: u32 = 48;
 const VID_MASK: u64 = 0x0fff;
 const ACCESS: u64 = 1 << 60;
 const TRUNK: u64 = 1 << 61;
-/// The trunk carries what its list says, and not everything.
+/// The trunk carries the VLANs of its list, and no others.
 const LISTED: u64 = 1 << 62;
 /// There may be ports that it does not talk to.
 const BARRED: u64 = 1 << 63;
@@ -70,7 +70,7 @@ impl Standing {
         (self.0 >> VID_SHIFT & VID_MASK) as u16
     }
 
-    /// What frames of VLAN `vid`, which the port carries, look like there.
+    /// The form of frames of VLAN `vid` at a port that carries it.
     #[inline]
     pub(crate) fn form(self, vid: u16) -> TagForm {
         TagForm::of(vid, self.untagged_vid())
@@ -95,7 +95,8 @@ impl Default for Vlans {
 }
 
 impl Vlans {
-    /// Sets what a port carries; it has no address then. Release and acquire are the caller's, who opens the port afterwards.
+    /// Sets the VLANs of a port; it has no address then. The caller opens the port afterwards, with release
+    /// and acquire.
     pub(crate) fn set(&self, port: PortId, vlans: &PortVlans, is_barred: bool) {
         let index = port.index();
         let (Some(standing), Some(list)) = (self.standings.get(index), self.lists.get(index)) else { return };

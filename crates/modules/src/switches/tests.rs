@@ -172,7 +172,7 @@ fn one_batch_is_decided_whole_by_one_module() {
     assert_eq!(fates, [Ok(vec![2]), Err(DropReason::TooShort), Ok(vec![2])], "a bridge");
 }
 
-/// What a module leaves to the trait's defaults is not handed on to the modules of the switches.
+/// Methods that a module leaves to the trait's defaults are not forwarded to the modules of the switches.
 #[test]
 fn every_method_of_a_module_is_handed_on() {
     let contract = include_str!("../../../verdict/src/lib.rs");

@@ -6,7 +6,7 @@ use super::{Header, IMAGE_BYTES};
 use crate::DropReason;
 
 impl Header {
-    /// Puts `bytes` in front of what is at `at`.
+    /// Inserts `bytes` at `at`.
     ///
     /// # Errors
     /// [`DropReason::TooLong`] if the frame or its image would be, [`DropReason::ActionImpossible`] if the image ends before

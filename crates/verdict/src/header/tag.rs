@@ -20,7 +20,7 @@ const TAGGED_BYTES: usize = MACS_BYTES + TAG_BYTES as usize + 2;
 /// Bytes of an untagged frame up to the end of its EtherType.
 const UNTAGGED_BYTES: usize = MACS_BYTES + 2;
 
-/// What is done to the outer tag of a frame.
+/// A change of the outer tag of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TagEdit {
     /// A tag is put in front of the EtherType, with priority 0.
@@ -32,7 +32,7 @@ pub enum TagEdit {
 }
 
 impl Header {
-    /// The VID of the outer tag of a frame whose first EtherType is that of a tag; 0 is a tag with nothing but a priority.
+    /// The VID of the outer tag of a frame whose first EtherType is that of a tag; 0 is a priority tag.
     ///
     /// # Errors
     /// [`DropReason::TooShort`] if the frame ends in its tag, [`DropReason::BadCsum`] if completing its checksum would
@@ -102,7 +102,7 @@ impl Header {
             .copy_from_slice(&[kind, of_tag, high, low]);
     }
 
-    /// A checksum starts behind the link header, or it could rewrite what was decided on.
+    /// A checksum starts behind the link header; otherwise it could rewrite bytes that were decided on.
     fn check_csum(&self, link_bytes: usize) -> Result<(), DropReason> {
         let inside = self.offload.needs_csum() && usize::from(self.offload.csum_start) < link_bytes;
         if inside { Err(DropReason::BadCsum) } else { Ok(()) }

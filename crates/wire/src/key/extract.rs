@@ -1,7 +1,7 @@
 //! From a packet's first bytes to its key.
 //!
-//! What is found is what the Open vSwitch datapath finds: a header that is cut short or contradicts itself counts as
-//! absent, and its fields as zero. What lies behind the bytes at hand counts as absent, too.
+//! Finds the same as the Open vSwitch datapath: a truncated or inconsistent header counts as absent, and its
+//! fields as zero. Headers behind the given bytes count as absent, too.
 
 use super::{
     ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, LinkLayer, Metadata, VLAN_PRESENT,
@@ -24,9 +24,9 @@ const NO_NEXT_HEADER: u8 = 59;
 /// Where a packet's headers begin, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
-    /// What follows the last EtherType: network header or MPLS entries.
+    /// The header behind the last EtherType: network header or MPLS entries.
     pub network: u16,
-    /// The transport header whose fields are in the key; 0 is none.
+    /// The transport header of the key's fields; 0 is none.
     pub transport: u16,
 }
 
@@ -68,7 +68,7 @@ fn u16_at(head: &[u8], offset: usize) -> Option<u16> {
     fixed(head, offset).map(|bytes| u16::from_be_bytes(*bytes))
 }
 
-/// Addresses and tags; the EtherType behind them and where what follows it is.
+/// Addresses and tags; the EtherType behind them, and the offset behind it.
 #[inline]
 fn ethernet(head: &[u8], key: &mut Key) -> (u16, usize) {
     let Some(bytes) = head.first_chunk::<14>() else { return (0, head.len()) };
@@ -192,8 +192,8 @@ fn ipv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     transport(head, at, proto, PROTO_ICMPV6, key)
 }
 
-/// Protocol, fragment, and where the transport header is, of an IPv6 header at `offset` of `head`, as a key has them: the
-/// protocol of a later fragment is 44, that of a packet whose extension headers cannot be followed is 59.
+/// Protocol, fragment, and offset of the transport header, of an IPv6 header at `offset` of `head`, as a key
+/// has them: the protocol of a later fragment is 44. It is 59 if the extension headers cannot be followed.
 #[must_use]
 pub fn ipv6_transport(head: &[u8], offset: usize) -> (u8, u8, Option<usize>) {
     let mut proto = head.get(offset + 6).copied().unwrap_or(NO_NEXT_HEADER);
@@ -221,7 +221,7 @@ pub fn ipv6_transport(head: &[u8], offset: usize) -> (u8, u8, Option<usize>) {
     (NO_NEXT_HEADER, frag, None)
 }
 
-/// Type and code, and what neighbour solicitations and advertisements say (RFC 4861, 4.3 and 4.4).
+/// Type and code, and the fields of neighbour solicitations and advertisements (RFC 4861, 4.3 and 4.4).
 fn icmpv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     const SOLICITATION: u8 = 135;
     const ADVERTISEMENT: u8 = 136;

@@ -27,7 +27,7 @@ pub const MINI_KEY4_WORDS: usize = 4;
 /// See [`MINI_KEY4_WORDS`].
 pub const MINI_KEY6_WORDS: usize = 8;
 
-/// What a packet has up to a UDP header.
+/// The headers of a packet up to UDP.
 const WINDOW4_BYTES: usize = ETHERNET_BYTES + IPV4_BYTES_MIN + UDP_BYTES;
 const WINDOW6_BYTES: usize = ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES;
 const UDP_BYTES: usize = 8;
@@ -73,8 +73,8 @@ impl MiniKey<MINI_KEY4_WORDS> {
         Some(Self([macs[0], macs[1] | start >> 24 << 56, addresses, ports]))
     }
 
-    /// Which bits count if `mask` says which bits of a key do. What usual packets have in common never counts; whether there is a
-    /// tag always does.
+    /// The mask for mini keys; `mask` is that for keys. Bits that all packets with mini keys share never
+    /// count; the presence of a tag always does.
     #[must_use]
     pub fn mask_of(mask: &Key) -> Self {
         let bits = |field| mask.get(field);
@@ -133,13 +133,14 @@ impl MiniKey<MINI_KEY6_WORDS> {
     }
 }
 
-/// Eight bytes of what is looked at.
+/// Eight bytes of the window.
 #[inline(always)]
 fn load<const BYTES: usize>(window: &[u8; BYTES], at: usize) -> u64 {
     window[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
-/// What a frame's addresses and tag are in a mini key; and the frame, of which everything behind them is where it is in one without tag.
+/// The words for a frame's addresses and tag; and the frame, with the headers behind them at the offsets of
+/// one without tag.
 #[inline(always)]
 fn link(head: &[u8]) -> Option<([u64; 2], &[u8])> {
     let window: &[u8; 16] = head.first_chunk()?;

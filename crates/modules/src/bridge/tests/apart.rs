@@ -1,5 +1,5 @@
-//! Whatever guests send and the user configures: no frame leaves its VLAN, and none goes between isolated ports or between uplinks
-//! that do not both allow it.
+//! For any frames and any configuration: no frame leaves its VLAN, and none goes between isolated ports, or
+//! between uplinks that do not both allow it.
 
 use lasthop_verdict::{BATCH_PACKETS_MAX, Hashes, Output};
 use lasthop_wire::Offload;
@@ -99,7 +99,7 @@ fn assert_apart(ports: &[Port], from: u16, sent: &Raw, output: &Output, header: 
     let vid = vid_of(sender, &sent.bytes());
     assert!(output.port.0 != from && sender.barrier(receiver).is_none(), "{sent:?}: {output:?}");
     assert!(vid.is_some(), "{sent:?} of {sender:?} is not to be taken");
-    // What the receiver would send like that would be in the same VLAN.
+    // A frame from the receiver in this form would be in the same VLAN.
     assert_eq!(vid_of(receiver, header.bytes()), vid, "{sent:?} of {sender:?} to {receiver:?}");
     if !receiver.passes_all() && receiver.untagged == vid {
         assert!(header.bytes()[12..14] != [0x81, 0], "{sent:?} of {sender:?} to {receiver:?} has a tag");

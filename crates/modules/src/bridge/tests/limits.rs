@@ -1,4 +1,4 @@
-//! What happens when a port or the table has no room left.
+//! A port or the table has no room left.
 
 use super::*;
 

@@ -301,7 +301,7 @@ fn a_port_gets_another_address_while_frames_pass() {
     assert_counts(&lab.module, &[1, 2, 3]);
 }
 
-/// Its number may be another guest's next: who asks which addresses wander is not told that this one's did.
+/// The number may get another guest: readers of address moves must not see the old guest's.
 #[test]
 fn moves_from_and_to_a_removed_port_are_forgotten() {
     let mut lab = small(&[1, 2, 3]);

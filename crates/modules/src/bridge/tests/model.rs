@@ -100,7 +100,7 @@ proptest! {
         }
     }
 
-    /// An address may be missing from a table that is too small, but what is there is right and there once.
+    /// An address may be missing from a table that is too small, but all entries are right and unique.
     #[test]
     fn a_small_table_floods_but_never_errs(steps in prop::collection::vec(step(), 1..200)) {
         let (mut lab, mut model) = (lab(8, &PORTS), Model::default());
@@ -114,7 +114,7 @@ proptest! {
         }
     }
 
-    /// With a limit, what is learned is right, never more than the limit, and never less than the live
+    /// With a limit, learned addresses are right, never more than the limit, and never fewer than the live
     /// addresses allow.
     #[test]
     fn limits_hold(steps in prop::collection::vec((step(), 0..8u8), 1..200), max in 0..6u32) {

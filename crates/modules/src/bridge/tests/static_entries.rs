@@ -1,4 +1,4 @@
-//! Static addresses in VLANs, entries that users make, and forgetting what was learned.
+//! Static addresses in VLANs, entries that users make, and removal of learned ones.
 
 use lasthop_verdict::Vid;
 

@@ -1,11 +1,11 @@
-//! What happens to floods beyond a port's limits.
+//! Floods beyond a port's limits.
 
 use lasthop_verdict::StormLimits;
 
 use super::*;
 
 const MULTICAST: Mac = Mac([1, 0, 0x5e, 0, 0, 1]);
-/// What passes at once at 10 frames a second.
+/// The burst at 10 frames a second.
 const BURST: usize = 32;
 
 fn limited(storm: StormLimits) -> Lab<Bridge> {

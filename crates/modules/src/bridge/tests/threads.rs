@@ -58,8 +58,7 @@ fn look_up(bridge: &Bridge, rng: &mut Rng, now: Stamp) -> u64 {
     1
 }
 
-/// One worker: learns what may be seen on its port, and looks up anything. Time runs fast, so that entries
-/// age out.
+/// One worker: learns addresses of its port, and looks up any. Time runs fast, so that entries age out.
 fn work(bridge: &Bridge, port: u16) -> u64 {
     let mut rng = Rng(0x9e37_79b9 + u64::from(port));
     let mut found = 0;

@@ -25,7 +25,7 @@ pub(super) struct Port {
     kind: Kind,
 }
 
-/// What a port leads to, as the words of `settings`.
+/// The kind of a port, as the words of `settings`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Inside,

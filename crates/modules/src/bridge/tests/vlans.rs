@@ -1,4 +1,4 @@
-//! Who hears whom, and in which form.
+//! Receivers of frames, and the form that each gets.
 
 use lasthop_verdict::{Hashes, PortKind, PortVlans};
 
@@ -34,7 +34,7 @@ fn kind(word: &str) -> PortKind {
     }
 }
 
-/// A bridge whose ports, from 1 on, are set up as in `ports`.
+/// A bridge with ports from 1 on, set up as in `ports`.
 pub(super) fn lab_of(ports: &[&str]) -> Lab<Bridge> {
     let lab = lab(256, &[]);
     for (port, words) in (1..).zip(ports) {
@@ -143,7 +143,7 @@ fn service_tags_are_payload() {
     assert_eq!(lab.deliver(1, service), Ok(expected));
 }
 
-/// A second tag behind the one that is taken out would be taken for the first by whoever gets the frame.
+/// A second tag behind the removed one would look like the first one to a receiver.
 #[test]
 fn no_tag_of_a_senders_making_comes_to_light() {
     let mut lab = lab_of(&["vlan=5", "trunk=6,native=5", "trunk=5"]);

@@ -86,7 +86,7 @@ fn put_transport(key: &mut Key, ports: u64, flags: u64) {
 const USUAL4: (&[(usize, u8)], usize) = (&[(12, 8), (13, 0), (14, 0x45), (20, 0x40), (21, 0)], 34);
 const USUAL6: (&[(usize, u8)], usize) = (&[(12, 0x86), (13, 0xdd), (14, 0x6f)], 54);
 
-/// A packet that is usual, but for what chance changes of the bytes that decide on it.
+/// A packet with a mini key, except for random changes of the bytes that decide on it.
 fn any_packet() -> impl Strategy<Value = Vec<u8>> {
     let (bytes, tag) = (prop::collection::vec(any::<u8>(), 128), prop::option::of(any::<[u8; 2]>()));
     let change = prop::option::weighted(0.3, (12..70_usize, any::<u8>()));
