@@ -311,12 +311,11 @@ impl Engine {
         self.pool.call_all(|worker| worker.set_resting(false)).map(drop)
     }
 
-    /// Changes a port while its guest is attached. Its address, its limits and its link change at once; what a guest is told when it
+    /// Changes a port while its guest is attached. Its address, its VLANs, its isolation, its limits and its link change at once; what a guest is told when it
     /// attaches (address, MTU, features), the next one is told.
     ///
     /// # Errors
-    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs, VLANs, isolation or kind, and by the module, which change
-    /// nothing;
+    /// [`EngineError::NoSuchPort`], [`EngineError::Refused`] for other queue pairs or kind, and by the module, which change nothing;
     /// [`EngineError::NoAnswer`].
     pub fn change_port(&self, port: PortId, config: PortConfig) -> Result<(), EngineError> {
         let old = self.table().get(port).map(|record| record.config.clone());
@@ -325,12 +324,8 @@ impl Engine {
             let why = format!("the number of queue pairs of \"{}\" cannot change; add it anew", old.name);
             return Err(EngineError::Refused(why));
         }
-        let company = |config: &PortConfig| (config.vlans.clone(), config.is_isolated, config.kind);
-        if company(&config) != company(&old) {
-            let why = format!(
-                "the VLANs, the isolation and the kind of \"{}\" cannot change; add it anew",
-                old.name
-            );
+        if config.kind != old.kind {
+            let why = format!("the kind of \"{}\" cannot change; add it anew", old.name);
             return Err(EngineError::Refused(why));
         }
         self.module.port_changed(port, &settings(config.clone())).map_err(EngineError::Refused)?;

@@ -73,13 +73,7 @@ impl Module for Dummy {
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
         crate::number::check(port, settings)?;
-        if settings.vlans != PortVlans::Any || settings.is_isolated {
-            let name = &settings.name;
-            return Err(format!(
-                "the module \"dummy\" looks at no header and would not keep VLANs or isolated ports apart; leave out \
-                 those keys of \"{name}\", or use --module bridge"
-            ));
-        }
+        refuse_headers(settings)?;
         let mut control = self.control();
         if control.ports.contains(&port) {
             return Err(format!(
@@ -94,6 +88,10 @@ impl Module for Dummy {
         Ok(())
     }
 
+    fn port_changed(&self, _: PortId, settings: &PortSettings) -> Result<(), String> {
+        refuse_headers(settings)
+    }
+
     fn port_removed(&self, port: PortId) {
         let mut control = self.control();
         control.ports.retain(|other| *other != port);
@@ -104,6 +102,18 @@ impl Module for Dummy {
             control.single.push(partner);
         }
     }
+}
+
+/// Refuses what needs a look at headers.
+fn refuse_headers(settings: &PortSettings) -> Result<(), String> {
+    if settings.vlans == PortVlans::Any && !settings.is_isolated {
+        return Ok(());
+    }
+    let name = &settings.name;
+    Err(format!(
+        "the module \"dummy\" looks at no header and would not keep VLANs or isolated ports apart; leave out those \
+         keys of \"{name}\", or use --module bridge"
+    ))
 }
 
 #[cfg(test)]

@@ -25,6 +25,10 @@ pub(crate) enum When {
 const WHEN: &[(&str, When)] = &[
     ("mac", When::Now),
     ("link", When::Now),
+    ("vlan", When::Now),
+    ("trunk", When::Now),
+    ("native", When::Now),
+    ("isolated", When::Now),
     ("memory_max", When::Now),
     ("storm_broadcast", When::Now),
     ("storm_multicast", When::Now),

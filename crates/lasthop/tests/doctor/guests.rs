@@ -69,7 +69,7 @@ fn a_vlan_that_nobody_else_has_is_told() {
 fn vlans_that_differ_are_broken() {
     let switch = Switch::start(&["--vnic", "vm1,vlan=10", "--vnic", "vm2,vlan=20,mtu=1400"]);
     let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
-    blames(&switch, &["vm1 link", "VLAN mismatch", "VLAN 10", "vnic add vm2,mtu=1400,vlan=10"]);
+    blames(&switch, &["vm1 link", "VLAN mismatch", "VLAN 10", "vnic set vm2 vlan=10"]);
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Bridge {
         if let Some(owner) = self.owner_in(key, port) {
             return Err(taken(control, mac, owner, name));
         }
-        self.make_way(control, key, port);
+        self.make_way(control, key, |vid| self.holds_in(key, port, vid));
         self.make_room(key, mac, name)?.occupy(key, FdbValue::configured(port));
         Ok(())
     }
@@ -71,7 +71,7 @@ impl Bridge {
     }
 
     /// Whether a static address with this key holds in VLAN `vid`.
-    fn holds_in(&self, key: u64, port: PortId, vid: u16) -> bool {
+    pub(super) fn holds_in(&self, key: u64, port: PortId, vid: u16) -> bool {
         match vid_of(key) {
             NO_VID | EVERYWHERE => self.vlans.carries(port, vid),
             own => own == vid,
@@ -100,11 +100,9 @@ impl Bridge {
     }
 
     /// An address that is about to be configured is learned nowhere in the same VLANs.
-    fn make_way(&self, _lock: &Control, key: u64, port: PortId) {
+    pub(super) fn make_way(&self, _lock: &Control, key: u64, holds_in: impl Fn(u16) -> bool) {
         let learned = self.table.entries().filter(|(_, other, place)| {
-            !place.is_static()
-                && mac_bits(*other) == mac_bits(key)
-                && self.holds_in(key, port, vid_of(*other))
+            !place.is_static() && mac_bits(*other) == mac_bits(key) && holds_in(vid_of(*other))
         });
         for (slot, _, place) in learned {
             slot.vacate();
@@ -113,7 +111,7 @@ impl Bridge {
     }
 
     /// A slot for a static address; a learned one has to go if all are in use.
-    fn make_room(&self, key: u64, mac: Mac, name: &str) -> Result<&Slot, String> {
+    pub(super) fn make_room(&self, key: u64, mac: Mac, name: &str) -> Result<&Slot, String> {
         // At time zero no entry is aged: takes the empty slot, else the one unseen for longest.
         if let Some((slot, _)) = self.table.vacancy(key, Stamp::at(0)) {
             return Ok(slot);
@@ -130,17 +128,22 @@ impl Bridge {
 
     /// Enters an address for a port that is there.
     pub(super) fn add_static(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
-        let control = self.control();
+        let mut control = self.control();
         let name = control.name(port)?;
         if let Some(vid) = vlan.filter(|vid| !self.vlans.carries(port, vid.get())) {
             return Err(format!("\"{name}\" does not carry VLAN {vid}; see: lasthop vlan show"));
         }
-        self.configure(&control, (mac, vlan), port, name)
+        self.configure(&control, (mac, vlan), port, name)?;
+        if vlan.is_some() {
+            let key = self.static_key(mac.to_bits(), vlan, port);
+            control.for_one_vlan.insert((port, key));
+        }
+        Ok(())
     }
 
     /// Removes an entry of `add_static`.
     pub(super) fn delete_static(&self, mac: Mac, vlan: Option<Vid>, port: PortId) -> Result<(), String> {
-        let control = self.control();
+        let mut control = self.control();
         let name = control.name(port)?;
         let key = self.static_key(mac.to_bits(), vlan, port);
         let found = self.table.find(key).filter(|(_, place)| place.is_static() && place.port() == port);
@@ -156,6 +159,7 @@ impl Bridge {
             ));
         }
         slot.vacate();
+        control.for_one_vlan.remove(&(port, key));
         Ok(())
     }
 
@@ -189,7 +193,7 @@ impl Control {
     }
 }
 
-fn taken(control: &Control, mac: Mac, owner: PortId, name: &str) -> String {
+pub(super) fn taken(control: &Control, mac: Mac, owner: PortId, name: &str) -> String {
     let owner = control.names.get(&owner).map_or("another port", String::as_str);
     if owner == name {
         return format!("{mac} is a static address of \"{name}\" already; see: lasthop fdb show");

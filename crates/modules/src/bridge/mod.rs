@@ -13,6 +13,7 @@
 //! tag, or to that of its port's untagged frames, and addresses are learned, looked up and flooded within it. A copy
 //! leaves tagged or untagged as its receiver's port wants it.
 
+mod changed;
 mod configured;
 mod flood;
 mod hash;
@@ -29,7 +30,7 @@ mod tests;
 mod visit;
 mod vlans;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -112,6 +113,8 @@ pub struct Bridge {
 #[derive(Debug, Default)]
 struct Control {
     names: BTreeMap<PortId, String>,
+    /// Keys of static entries that were entered for one VLAN, which their port may have for all that it carries.
+    for_one_vlan: BTreeSet<(PortId, u64)>,
     moves: Moves,
 }
 
@@ -259,22 +262,8 @@ impl Module for Bridge {
         Ok(())
     }
 
-    /// Addresses learned from the port are removed with its old address: its guest may use neither any more.
     fn port_changed(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
-        let control = self.control();
-        let (old, new) = (self.vlans.of(port).static_mac(), settings.mac.map_or(0, Mac::to_bits));
-        if new == old {
-            self.storms.change(port, settings.storm);
-            return Ok(());
-        }
-        if let Some(mac) = settings.mac {
-            self.configure(&control, (mac, None), port, &settings.name)?;
-        }
-        self.storms.change(port, settings.storm);
-        self.vlans.set_static_mac(port, new);
-        self.forget_static(&control, self.static_key(old, None, port), port);
-        self.forget_learned(&control, Some(port), None);
-        Ok(())
+        self.change(port, settings)
     }
 
     fn port_removed(&self, port: PortId) {
@@ -289,6 +278,7 @@ impl Module for Bridge {
         }
         control.moves.forget(port);
         control.names.remove(&port);
+        control.for_one_vlan.retain(|(owner, _)| *owner != port);
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

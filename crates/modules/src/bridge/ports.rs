@@ -56,6 +56,22 @@ impl Ports {
         }
     }
 
+    /// Gives a port that is there others to talk to.
+    pub(crate) fn set_isolation(&self, port: PortId, isolation: IsolationClass) {
+        if let Some(state) = self.ports.get(port.index()) {
+            state.isolation.store(isolation.bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// A port that is there has VLAN settings, or has none any more.
+    pub(crate) fn set_standing(&self, port: PortId, standing: Standing) {
+        let Some(word) = self.without_vlans.get(port.index() / 64) else { return };
+        match standing.is_any() && self.is_live(port) {
+            true => word.fetch_or(bit(port), Ordering::Release),
+            false => word.fetch_and(!bit(port), Ordering::Release),
+        };
+    }
+
     /// Ends floods to the port and learning from it.
     pub(crate) fn close(&self, port: PortId) {
         if port.index() >= PORTS_MAX {

@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_verdict::{NO_VID, PORTS_MAX, PortId, PortVlans, TagForm};
+use lasthop_verdict::{NO_VID, PORTS_MAX, PortId, PortVlans, TagForm, Vid, VlanSet};
 
 use super::table::mac_bits;
 
@@ -77,7 +77,7 @@ impl Standing {
     }
 }
 
-/// Standings of all ports; changed while a port gets no frames, or under the bridge's writer lock.
+/// Standings of all ports; changed under the bridge's writer lock.
 #[derive(Debug)]
 pub(crate) struct Vlans {
     standings: Box<[AtomicU64]>,
@@ -98,18 +98,28 @@ impl Vlans {
     /// Sets the VLANs of a port; it has no address then. The caller opens the port afterwards, with release
     /// and acquire.
     pub(crate) fn set(&self, port: PortId, vlans: &PortVlans, is_barred: bool) {
+        self.change(port, vlans, is_barred, 0);
+    }
+
+    /// Sets what a port carries, and its own address, while frames pass; whether it carries something else than before. Of a list that
+    /// becomes another one, each VLAN is there or not at any time.
+    pub(crate) fn change(&self, port: PortId, vlans: &PortVlans, is_barred: bool, mac: u64) -> bool {
         let index = port.index();
-        let (Some(standing), Some(list)) = (self.standings.get(index), self.lists.get(index)) else { return };
+        let (Some(standing), Some(list)) = (self.standings.get(index), self.lists.get(index)) else {
+            return false;
+        };
+        let mut is_other_list = false;
         if let PortVlans::Trunk { carried: Some(set), native } = vlans {
-            let mut words = [0_u64; VID_WORDS];
-            let ranges = set.ranges().iter().copied().chain(native.map(|vid| (vid, vid)));
-            for vid in ranges.flat_map(|(first, last)| first.get()..=last.get()) {
-                words[usize::from(vid / 64)] |= 1 << (vid % 64);
-            }
             let listed = list.get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
-            listed.iter().zip(words).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
+            for (to, word) in listed.iter().zip(words_of(set, *native)) {
+                is_other_list |= to.swap(word, Ordering::Relaxed) != word;
+            }
         }
-        standing.store(Standing::of(vlans, is_barred).0, Ordering::Relaxed);
+        let new = Standing::of(vlans, is_barred).0 | mac_bits(mac);
+        // Release: who sees that the port has a list sees this one.
+        let old = standing.swap(new, Ordering::Release);
+        let carried = |word: u64| word & !BARRED & !mac_bits(u64::MAX);
+        is_other_list || carried(old) != carried(new)
     }
 
     /// Sets a port's own address; 0 is none.
@@ -122,7 +132,8 @@ impl Vlans {
 
     #[inline]
     pub(crate) fn of(&self, port: PortId) -> Standing {
-        Standing(self.standings.get(port.index()).map_or(0, |standing| standing.load(Ordering::Relaxed)))
+        // Acquire: a list that it names is seen.
+        Standing(self.standings.get(port.index()).map_or(0, |standing| standing.load(Ordering::Acquire)))
     }
 
     /// Whether frames of VLAN `vid` come from and go to the port.
@@ -148,6 +159,16 @@ impl Vlans {
     pub(crate) fn overlap(&self, one: PortId, other: PortId) -> bool {
         (0..VIDS as u16).any(|vid| self.carries(one, vid) && self.carries(other, vid))
     }
+}
+
+/// The bits of a trunk's list, its native VLAN included.
+fn words_of(set: &VlanSet, native: Option<Vid>) -> [u64; VID_WORDS] {
+    let mut words = [0_u64; VID_WORDS];
+    let ranges = set.ranges().iter().copied().chain(native.map(|vid| (vid, vid)));
+    for vid in ranges.flat_map(|(first, last)| first.get()..=last.get()) {
+        words[usize::from(vid / 64)] |= 1 << (vid % 64);
+    }
+    words
 }
 
 #[cfg(test)]

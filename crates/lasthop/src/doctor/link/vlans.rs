@@ -3,11 +3,6 @@
 use lasthop_verdict::Vid;
 
 use crate::doctor::finding::Verdict;
-use crate::fault::Fault;
-use crate::report::VnicReport;
-use crate::rundir::control_socket;
-use crate::vnic::VnicSpec;
-use crate::vnic::change::command_text;
 
 use super::{Case, Neighbour};
 
@@ -25,7 +20,7 @@ pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
     if own.isolated && others.iter().all(|other| other.is_isolated) {
         return Some(Verdict::broken(
             "this vnic and all others are isolated: isolated ones do not talk to each other",
-            anew(own, |spec| spec.isolated = false),
+            format!("lasthop vnic set {} isolated=false", own.name),
         ));
     }
     let vid = own.vlan?;
@@ -34,11 +29,10 @@ pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
     }
     let remedy = match case.vnics().next() {
         Some(other) => {
-            let take_in = |spec: &mut VnicSpec| match &spec.trunk {
-                Some(_) => spec.native = Some(vid),
-                None => (spec.vlan, spec.native) = (Some(vid), None),
-            };
-            format!("each vnic that is to talk to it is made anew in that VLAN: {}", anew(other, take_in))
+            let key = if other.trunk.is_some() { "native" } else { "vlan" };
+            let native = if other.trunk.is_none() && other.native.is_some() { ",native=none" } else { "" };
+            let command = format!("lasthop vnic set {} {key}={vid}{native}", other.name);
+            format!("each vnic that is to talk to it gets that VLAN: {command}")
         }
         None => format!("give a port of its switch that VLAN: vlan={vid}, or trunk={vid}"),
     };
@@ -52,47 +46,6 @@ pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
             format!("VLAN mismatch: this vnic is in VLAN {vid}, and no other one carries it"),
             remedy,
         )
-    })
-}
-
-/// The commands that make a vnic anew with another setting, which cannot change while it exists.
-fn anew(vnic: &VnicReport, change: impl FnOnce(&mut VnicSpec)) -> String {
-    let name = &vnic.name;
-    let Ok(mut spec) = spec_of(vnic) else {
-        return format!("lasthop vnic del {name} && lasthop vnic add {name} (with other options)");
-    };
-    change(&mut spec);
-    format!("lasthop vnic del {name} && lasthop vnic add {} (its guest attaches again)", command_text(&spec))
-}
-
-/// The specification of a vnic, from its report.
-fn spec_of(vnic: &VnicReport) -> Result<VnicSpec, Fault> {
-    let dir = vnic.socket.parent().filter(|dir| control_socket(dir).exists());
-    let spec = VnicSpec {
-        switch: vnic.switch.clone(),
-        socket: Some(vnic.socket.clone()),
-        mode: vnic.mode,
-        mac: vnic.mac,
-        queues: vnic.queues,
-        mtu: vnic.mtu,
-        memory_max: vnic.memory_max,
-        features_off: vnic.features_off.clone(),
-        storm_broadcast: vnic.storm_broadcast,
-        storm_multicast: vnic.storm_multicast,
-        storm_unknown: vnic.storm_unknown,
-        link: vnic.link,
-        socket_mode: vnic.socket_mode,
-        socket_owner: vnic.socket_owner.clone(),
-        socket_group: vnic.socket_group.clone(),
-        vlan: vnic.vlan,
-        trunk: vnic.trunk.clone(),
-        native: vnic.native,
-        isolated: vnic.isolated,
-        ..VnicSpec::named(vnic.name.parse()?)
-    };
-    Ok(match dir {
-        Some(dir) => spec.without_default_socket(dir),
-        None => spec,
     })
 }
 

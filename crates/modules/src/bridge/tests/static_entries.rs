@@ -174,3 +174,31 @@ fn another_address_takes_the_old_ones_place_in_all_vlans() {
         assert_counts(&lab.module, &[1, 2]);
     }
 }
+
+#[test]
+fn entries_follow_the_vlans_of_a_port_that_changes() {
+    let mut lab = lab_of(&[&format!("vlan=5,{OWN}"), "trunk=5-7", "vlan=5"]);
+    let change = |lab: &Lab<Bridge>, port: u16, words: &str| {
+        lab.module.port_changed(PortId(port), &settings(port, words))
+    };
+    lab.module.fdb_add(mac(7), None, PortId(1)).expect("entered");
+    lab.module.fdb_add(mac(8), vid(5), PortId(1)).expect("entered");
+    let why = change(&lab, 1, &format!("vlan=6,{OWN}")).expect_err("8 is for VLAN 5 alone");
+    assert!(
+        why.contains("in VLAN 5") && why.contains("lasthop fdb del 02:00:00:00:00:08 vm1 --vlan 5"),
+        "{why}"
+    );
+    assert_eq!(lab.deliver(2, tagged(5, &frame(2, 7))), Ok(vec![(1, frame(2, 7))]), "refused and unchanged");
+    change(&lab, 1, &format!("trunk=5-6,{OWN}")).expect("VLAN 5 is carried");
+    for (n, tag, is_known) in [(1, 6, true), (7, 6, true), (8, 5, true), (8, 6, false)] {
+        let from = lab.deliver(1, tagged(tag, &frame(n, 2))).map(drop);
+        assert_eq!(from == Err(DropReason::SourceSpoofed), !is_known, "{n} in VLAN {tag}: {from:?}");
+    }
+    lab.module.fdb_del(mac(8), vid(5), PortId(1)).expect("it is there");
+    change(&lab, 1, &format!("vlan=6,{OWN}")).expect("nothing of VLAN 5 is left");
+    assert_eq!(lab.deliver(2, tagged(6, &frame(2, 7))), Ok(vec![(1, frame(2, 7))]));
+    assert_eq!(lab.send(3, frame(7, 99)), Ok(vec![2]), "in VLAN 5 the address is free");
+    let why = change(&lab, 2, &format!("trunk=5-7,{OWN}")).expect_err("taken in VLAN 6");
+    assert!(why.contains("is the address of \"vm1\" already"), "{why}");
+    change(&lab, 2, &format!("trunk=5+7,{OWN}")).expect("VLAN 6 is not carried");
+}

@@ -1,6 +1,6 @@
 //! The bridge with VLANs against a model that does the same slowly, down to the bytes that each receiver gets.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
@@ -51,6 +51,12 @@ impl Port {
         }
     }
 
+    /// Whether both have the same VLAN settings.
+    fn carries_what(&self, other: &Self) -> bool {
+        let tagged = |port: &Self| port.tagged.iter().copied().collect::<BTreeSet<u16>>();
+        self.untagged == other.untagged && tagged(self) == tagged(other)
+    }
+
     pub(super) fn carries(&self, vid: u16) -> bool {
         self.untagged == Some(vid) || self.tagged.contains(&vid)
     }
@@ -87,6 +93,7 @@ enum Step {
     Send { port: u16, tci: Option<u16>, source: u8, destination: u8 },
     Wait { ns: u64 },
     Replace { port: u16, by: Port },
+    Change { port: u16, to: Port },
     Flush { port: Option<u16>, vid: Option<u16> },
 }
 
@@ -97,6 +104,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(port, tci, source, destination)| Step::Send { port, tci, source, destination }),
         2 => (0..400 * SECOND_NS).prop_map(|ns| Step::Wait { ns }),
         1 => (1..=PORTS, port()).prop_map(|(port, by)| Step::Replace { port, by }),
+        2 => (1..=PORTS, port()).prop_map(|(port, to)| Step::Change { port, to }),
         1 => (prop::option::of(1..=PORTS), prop::option::of(1..=VIDS)).prop_map(|(port, vid)| Step::Flush { port, vid }),
     ]
 }
@@ -182,6 +190,15 @@ fn run(lab: &mut Lab<Bridge>, model: &mut Model, step: &Step) {
             lab.module.port_added(PortId(port), &settings(port, &by.words)).expect("a new port is accepted");
             model.flush(Some(port), None);
             model.ports[usize::from(port) - 1] = by;
+        }
+        Step::Change { port, to } => {
+            lab.module
+                .port_changed(PortId(port), &settings(port, &to.words))
+                .expect("new settings are accepted");
+            if !model.port(port).carries_what(&to) {
+                model.flush(Some(port), None);
+            }
+            model.ports[usize::from(port) - 1] = to;
         }
         Step::Flush { port, vid } => {
             let vlan = vid.map(|vid| vid.try_into().expect("a VLAN"));

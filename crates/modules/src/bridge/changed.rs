@@ -1,0 +1,154 @@
+//! A port's settings change while its frames pass.
+//!
+//! Each frame is judged by the old settings or by the new ones: they are one word, stored once. Static addresses are in the table
+//! under both before that store, and under the new ones alone after it.
+
+use lasthop_verdict::{Mac, NO_VID, PortId, PortSettings, PortVlans, Vid};
+
+use super::configured::taken;
+use super::isolation::IsolationClass;
+use super::slot::FdbValue;
+use super::table::{EVERYWHERE, key_in, mac_bits, vid_of};
+use super::{Bridge, Control};
+
+/// VIDs that a frame can have, and [`NO_VID`].
+const VIDS: u16 = 4095;
+
+impl Bridge {
+    /// Gives a port other settings; an error leaves it as it was.
+    pub(super) fn change(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        let control = self.control();
+        let (old, old_keys) = (self.vlans.of(port), self.static_keys(port));
+        let isolation = IsolationClass::of(settings.is_isolated, settings.kind);
+        let mac = settings.mac.map_or(0, Mac::to_bits);
+        let keys = self.keys_after(&control, &old_keys, port, settings)?;
+        for key in keys.iter().filter(|key| !old_keys.contains(key)) {
+            self.refuse_taken(&control, (*key, port), settings)?;
+        }
+        self.enter(&control, &keys, port, settings)?;
+        self.storms.change(port, settings.storm);
+        self.ports.set_isolation(port, isolation);
+        let is_other_vlan = self.vlans.change(port, &settings.vlans, isolation.is_barred(), mac);
+        self.ports.set_standing(port, self.vlans.of(port));
+        for key in old_keys.iter().filter(|key| !keys.contains(key)) {
+            self.forget_static(&control, *key, port);
+        }
+        // What was learned goes with the address and with the VLANs: the guest may use neither any more.
+        if is_other_vlan || mac != old.static_mac() {
+            self.forget_learned(&control, Some(port), None);
+        }
+        Ok(())
+    }
+
+    /// Keys of all static addresses of a port.
+    fn static_keys(&self, port: PortId) -> Vec<u64> {
+        let own = self.table.entries().filter(|(_, _, place)| place.is_static() && place.port() == port);
+        own.map(|(_, key, _)| key).collect()
+    }
+
+    /// Those keys with the port's new settings: what held in all of its VLANs does so in the new ones.
+    fn keys_after(
+        &self,
+        control: &Control,
+        old_keys: &[u64],
+        port: PortId,
+        settings: &PortSettings,
+    ) -> Result<Vec<u64>, String> {
+        let (old_mac, old_everywhere) =
+            (self.vlans.of(port).static_mac(), vid_of(self.static_key(0, None, port)));
+        let everywhere = filter_of(&settings.vlans);
+        let own_key = (old_mac != 0).then(|| key_in(old_everywhere, old_mac));
+        let mut keys: Vec<u64> = settings.mac.iter().map(|mac| key_in(everywhere, mac.to_bits())).collect();
+        for key in old_keys.iter().filter(|key| Some(**key) != own_key) {
+            let (filter, mac) = (vid_of(*key), mac_bits(*key));
+            let name = &settings.name;
+            let is_for_all = filter == old_everywhere && !control.for_one_vlan.contains(&(port, *key));
+            if !is_for_all && !settings.vlans.carries(filter) {
+                return Err(format!(
+                    "\"{name}\" has the static address {} in VLAN {filter}, which it would not carry any more; first: \
+                     lasthop fdb del {} {name} --vlan {filter}",
+                    Mac::from_bits(mac),
+                    Mac::from_bits(mac),
+                ));
+            }
+            let key = if is_for_all { key_in(everywhere, mac) } else { *key };
+            if keys.contains(&key) {
+                let mac = Mac::from_bits(mac);
+                return Err(format!(
+                    "{mac} is a static address of \"{name}\" already; see: lasthop fdb show"
+                ));
+            }
+            keys.push(key);
+        }
+        Ok(keys)
+    }
+
+    /// Refuses an address that another port has in one of the same VLANs.
+    fn refuse_taken(
+        &self,
+        control: &Control,
+        (key, port): (u64, PortId),
+        settings: &PortSettings,
+    ) -> Result<(), String> {
+        let mac = Mac::from_bits(mac_bits(key));
+        if mac.to_bits() == 0 || mac.is_group() {
+            return Err(format!(
+                "{mac} cannot be the address of \"{}\"; give it a unicast address",
+                settings.name
+            ));
+        }
+        let meets = |other: u64, owner: PortId| {
+            let both = |vid: &u16| holds(key, &settings.vlans, *vid) && self.holds_in(other, owner, *vid);
+            other == key || (NO_VID..VIDS).any(|vid| both(&vid))
+        };
+        let mut others = self.table.entries().filter(|(_, other, place)| {
+            let is_others = place.is_static() && place.port() != port;
+            is_others && mac_bits(*other) == mac_bits(key) && meets(*other, place.port())
+        });
+        match others.next() {
+            Some((_, _, place)) => Err(taken(control, mac, place.port(), &settings.name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Enters those of the keys that are not there, in place of learned ones if it must be; all of them, or none.
+    fn enter(
+        &self,
+        control: &Control,
+        keys: &[u64],
+        port: PortId,
+        settings: &PortSettings,
+    ) -> Result<(), String> {
+        let is_there = |key: u64| self.table.find(key).is_some_and(|(_, place)| place.is_static());
+        let missing: Vec<u64> = keys.iter().copied().filter(|key| !is_there(*key)).collect();
+        for (count, key) in missing.iter().enumerate() {
+            self.make_way(control, *key, |vid| holds(*key, &settings.vlans, vid));
+            let room = self.make_room(*key, Mac::from_bits(mac_bits(*key)), &settings.name);
+            match room {
+                Ok(slot) => slot.occupy(*key, FdbValue::configured(port)),
+                Err(why) => {
+                    missing.iter().take(count).for_each(|key| self.forget_static(control, *key, port));
+                    return Err(why);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The filter id of static addresses that hold in all VLANs of a port.
+fn filter_of(vlans: &PortVlans) -> u16 {
+    match vlans {
+        PortVlans::Any => NO_VID,
+        PortVlans::Access(vid) => Vid::get(*vid),
+        PortVlans::Trunk { .. } => EVERYWHERE,
+    }
+}
+
+/// Whether a static address with this key holds in VLAN `vid`, at a port that carries `vlans`.
+fn holds(key: u64, vlans: &PortVlans, vid: u16) -> bool {
+    match vid_of(key) {
+        NO_VID | EVERYWHERE => vlans.carries(vid),
+        own => own == vid,
+    }
+}
