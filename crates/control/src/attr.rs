@@ -211,7 +211,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_length_beyond_what_is_there_is_refused_and_ends_it() {
+    fn a_length_beyond_the_end_is_refused_and_ends_the_list() {
         let mut attrs = Attrs::new(&[5, 0, 1, 0, 7, 0, 0, 0, 9, 0, 2, 0, 1]);
         assert_eq!(attrs.next(), Some(Ok(Attr { kind: 1, payload: &[7] })));
         assert!(attrs.next().is_some_and(|attr| attr.is_err()));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_told_at_the_end() {
+    fn a_payload_too_long_fails_at_the_end() {
         let mut writer = Writer::default();
         writer.put(1, &vec![0; 65_536]);
         assert_eq!(writer.finish().map_err(|refusal| refusal.errno), Err(Errno::EMSGSIZE));

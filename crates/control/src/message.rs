@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_its_number_and_to_who_listens_its_sentence() {
+    fn a_refusal_has_its_number_and_on_request_its_sentence() {
         let refused = Err(Refusal::invalid("no"));
         for (is_extended, text) in [(false, None), (true, Some("no".to_owned()))] {
             let bytes = acknowledgement(REQUEST, 24, refused, is_extended);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_none() {
+    fn invalid_messages_are_skipped() {
         assert_eq!(Messages::new(&[0; 15]).count(), 0);
         assert_eq!(Messages::new(&[0; 16]).count(), 0, "shorter than its own header");
         assert_eq!(

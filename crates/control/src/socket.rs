@@ -208,7 +208,7 @@ impl Connections {
             // A visit that was about nothing is not for nothing.
             left = left.saturating_sub((granted - self.server.granted()).max(1));
         }
-        self.server.tell_who_is_asked(datapath);
+        self.server.report_readers(datapath);
         Ok(closed)
     }
 

@@ -31,7 +31,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_pair_is_ours_and_a_file_nobodys() {
+    fn a_socket_pair_has_our_user_and_a_file_none() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().expect("a pair");
         assert_eq!(peer_user(one.as_fd()).expect("a socket"), rustix::process::geteuid().as_raw());
         let file = std::fs::File::open("/dev/null").expect("there");

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_understands_what_is_asked_and_is_understood() {
+    fn requests_and_answers_round_trip() {
         use crate::memory::MemoryDatapath;
         use crate::server::{PeerId, Server};
 

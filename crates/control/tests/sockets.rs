@@ -141,7 +141,7 @@ fn miss(datapath: i32, worker: usize) -> Upcall {
 }
 
 #[test]
-fn a_client_does_what_a_controller_does() {
+fn a_client_can_act_as_a_controller() {
     let served = Served::new();
     let mut client = served.client();
     let datapath = make_datapath(&mut client, Vec::new());
@@ -183,7 +183,7 @@ fn others_ports_are_heard_of() {
 }
 
 #[test]
-fn who_does_not_read_misses_loses_some_and_harms_nobody() {
+fn a_client_that_does_not_read_misses_loses_only_its_own() {
     const MISSES: usize = 5000;
     let mut served = Served::new();
     let (stalled, mut reader, mut other) = (served.client(), served.client(), served.client());
@@ -205,7 +205,7 @@ fn who_does_not_read_misses_loses_some_and_harms_nobody() {
 }
 
 #[test]
-fn who_does_not_speak_the_language_is_hung_up_on() {
+fn a_client_with_another_protocol_is_disconnected() {
     let served = Served::new();
     let stranger = served.socket();
     rustix::net::send(&stranger, b"GET / HTTP/1.1\r\n\r\n", SendFlags::NOSIGNAL).expect("a socket");
@@ -219,7 +219,7 @@ fn who_does_not_speak_the_language_is_hung_up_on() {
 }
 
 #[test]
-fn a_dump_that_nobody_reads_stops_nobody() {
+fn an_unread_dump_delays_no_other_client() {
     let served = Served::new();
     let mut other = served.client();
     let datapath = make_datapath(&mut other, Vec::new());
@@ -274,7 +274,7 @@ fn flow_request(datapath: i32, number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn who_asks_without_end_has_so_much_done_in_a_turn_and_others_are_served_in_it() {
+fn a_client_that_sends_without_end_is_bounded_per_turn() {
     const FLOODERS: usize = 20;
     const FLOWS: usize = 200;
     let mut datapath = MemoryDatapath::new();
@@ -314,7 +314,7 @@ fn who_asks_without_end_has_so_much_done_in_a_turn_and_others_are_served_in_it()
 }
 
 #[test]
-fn what_is_asked_before_hanging_up_is_done() {
+fn requests_sent_before_hanging_up_are_done() {
     let served = Served::new();
     let mut other = served.client();
     let datapath = make_datapath(&mut other, Vec::new());
@@ -330,7 +330,7 @@ fn what_is_asked_before_hanging_up_is_done() {
 }
 
 #[test]
-fn who_hangs_up_amid_its_answers_is_let_go() {
+fn a_client_that_hangs_up_amid_its_answers_is_closed() {
     let served = Served::new();
     let mut other = served.client();
     let datapath = make_datapath(&mut other, Vec::new());

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_from_the_frame_s_start_moves_with_a_tag() {
+    fn offsets_from_the_frame_s_start_move_with_a_tag() {
         let offload =
             Offload { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 1448, csum_start: 34, csum_offset: 16 };
         let mut start = [0; HEADER_BYTES + ADDRESSES_BYTES];
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_kernel_says_is_survived(
+        fn any_answer_of_the_kernel_is_survived(
             control in proptest::collection::vec(any::<u8>(), 0..64),
             start in any::<[u8; HEADER_BYTES + ADDRESSES_BYTES]>(),
         ) {

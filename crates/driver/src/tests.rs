@@ -208,7 +208,7 @@ fn frames_that_cannot_be_are_errors() {
 }
 
 #[test]
-fn what_a_full_device_does_not_take_waits_and_goes_later_in_order() {
+fn frames_for_a_full_device_wait_and_go_later_in_order() {
     let mut world = world();
     let (mut sent, mut next) = (0_u32, Next::Idle);
     while next != Next::Blocked {
@@ -282,7 +282,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn whatever_comes_from_the_device_is_passed_on_or_dropped(
+    fn any_frame_from_the_device_is_passed_on_or_dropped(
         lens in proptest::collection::vec(
             prop_oneof![0_usize..100, LEN_BYTES_MAX - 1..LEN_BYTES_MAX + 2, 0_usize..70_000],
             1..40,
@@ -308,7 +308,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_switch_does_is_passed_on_dropped_or_an_error(
+    fn any_buffer_of_a_switch_is_passed_on_dropped_or_an_error(
         frames in proptest::collection::vec(
             (prop_oneof![1_u16..5, any::<u16>()], proptest::collection::vec(prop_oneof![12_u32..4097, any::<u32>()], 1..5)),
             1..20,

@@ -1,6 +1,6 @@
 //! Asking for memory before it is needed.
 
-/// Has the cache line come in that `item` begins in, without waiting for it.
+/// Prefetches the cache lines that `item` begins in, without waiting for it.
 #[inline(always)]
 pub fn prefetch<T>(item: &T) {
     #[cfg(target_arch = "x86_64")]

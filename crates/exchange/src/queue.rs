@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_what_is_left() {
+    fn drops_the_rest() {
         let value = std::sync::Arc::new(());
         let queue = Bounded::new(4);
         queue.push(std::sync::Arc::clone(&value)).unwrap();

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_taken_and_hurts_nothing() {
+    fn records_without_room_are_refused_without_harm() {
         let (mut writer, mut reader) = records(64).unwrap();
         assert!(!writer.push([0; 2], &[0; 41]), "six words besides the head");
         assert!(writer.push([1; 2], &[1; 40]), "all of it");

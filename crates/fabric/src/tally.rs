@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_what_they_were() {
+    fn counters_are_restored() {
         let mut counters = PortCounters::default();
         for (name, count) in PortCounters::names().zip(1..) {
             assert!(counters.add_to(&name, count), "{name}");

@@ -14,7 +14,7 @@ fn plain(frame: Vec<u8>, num_buffers: u16) -> Option<Received> {
 }
 
 #[test]
-fn frames_arrive_whole_whatever_the_chains_look_like() {
+fn frames_arrive_whole_from_any_chains() {
     let mut fabric = flooding_fabric(2);
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
     let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 64, 1024);

@@ -226,7 +226,7 @@ fn no_turn_costs_much_more_than_it_may() {
 }
 
 #[test]
-fn who_is_alone_waits_for_nobody_and_owes_nothing_afterwards() {
+fn a_port_alone_does_not_wait_and_has_no_debt_afterwards() {
     let mut bench = Bench::new();
     bench.greedy(1, 1, tso(0xff, 60_000));
     bench.run(WORK);
@@ -276,7 +276,7 @@ fn cost_in_pieces(cuts: &[usize], pieces: &[u32], capabilities: Capabilities) ->
 
 /// Each descriptor is read, checked and translated, and copied from or to on its own: sixty are not to be had for one.
 #[test]
-fn descriptors_cost_what_they_cause() {
+fn descriptors_are_charged_for() {
     let whole = cost_in_pieces(&[], &[2048], everything());
     let crumbs: Vec<usize> = (100..160).collect();
     assert_eq!(cost_in_pieces(&crumbs, &[2048], everything()), whole + 61 * PIECE_COST);
@@ -289,7 +289,7 @@ fn descriptors_cost_what_they_cause() {
 /// Otherwise a port that fills its ring with long chains, for a receiver without buffers, would be visited
 /// for free.
 #[test]
-fn a_visit_that_finds_no_room_for_what_is_pending_is_charged() {
+fn a_visit_without_room_for_pending_chains_is_charged() {
     let mut fabric = Fabric::new(std::sync::Arc::new(ByLastByte)).unwrap();
     let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 2048, 2048);
     let _receiver = TestGuest::attach(&mut fabric, 3, everything(), 64, 2048);

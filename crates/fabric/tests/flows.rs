@@ -130,7 +130,7 @@ fn a_control_plane_that_does_not_answer_holds_a_flow_up_for_a_while_and_no_other
 }
 
 #[test]
-fn what_comes_back_after_it_was_overtaken_goes_nowhere() {
+fn overtaken_packets_that_come_back_are_dropped() {
     let mut switch = Switch::new();
     switch.send(2, 0..2, 0);
     switch.install(2, vec![Action::Output(2)]);
@@ -409,7 +409,7 @@ fn packets_of_the_control_plane_come_back_on_its_own_account() {
 }
 
 #[test]
-fn a_packet_that_nobody_announced_goes_nowhere() {
+fn a_packet_without_announced_actions_is_dropped() {
     let mut switch = Switch::new();
     switch.fabric.inject(&frame(2, 1, 60), Offload::default(), 0).unwrap();
     let counters = switch.fabric.counters(PortId::INTERNAL).unwrap();

@@ -44,7 +44,7 @@ fn a_link_that_is_down_passes_nothing_either_way() {
 }
 
 #[test]
-fn what_waits_for_a_guest_whose_link_goes_down_is_dropped() {
+fn packets_waiting_for_a_guest_are_dropped_when_its_link_goes_down() {
     let (mut fabric, mut one, mut two) = pair();
     for _ in 0..3 {
         assert!(one.queue(&frame(2, 1, 60), Offload::default()));
@@ -63,7 +63,7 @@ fn what_waits_for_a_guest_whose_link_goes_down_is_dropped() {
 }
 
 #[test]
-fn what_the_guest_does_to_its_queues_meanwhile_counts_afterwards() {
+fn queue_changes_of_the_guest_meanwhile_count_afterwards() {
     let (mut fabric, mut one, mut two) = pair();
     two.post(16);
     fabric.set_link(PortId(1), false);

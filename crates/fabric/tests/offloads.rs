@@ -21,7 +21,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_receiver_gets_what_it_takes(
+    fn every_receiver_gets_the_form_it_accepts(
         receiver_takes in capabilities(),
         v6 in any::<bool>(),
         ecn in any::<bool>(),

@@ -50,7 +50,7 @@ fn events(seen: &[(CapturedFrame, Vec<u8>)]) -> Vec<(u16, Direction, Option<Drop
 use Direction::{Inbound, Outbound};
 
 #[test]
-fn a_frame_is_seen_coming_in_and_going_out_whatever_its_pieces() {
+fn a_frame_of_any_pieces_is_seen_coming_in_and_going_out() {
     let (mut fabric, mut sender, mut receiver) = flooding_pair(64);
     let mut reader = tapped(&mut fabric, &watch(&[1, 2]));
     receiver.post(64);
@@ -78,7 +78,7 @@ fn a_frame_is_seen_coming_in_and_going_out_whatever_its_pieces() {
 }
 
 #[test]
-fn only_what_was_asked_for_is_seen_and_no_more_of_it() {
+fn only_watched_events_are_seen_up_to_the_snap_length() {
     let (mut fabric, mut sender, mut receiver) = flooding_pair(64);
     receiver.post(8);
     let mut inbound = tapped(&mut fabric, &Watch { outbound: false, drops: false, ..watch(&[1, 2]) });
@@ -121,7 +121,7 @@ fn drops_are_seen_with_their_reason_on_both_sides() {
 }
 
 #[test]
-fn what_the_module_drops_is_seen() {
+fn drops_of_the_module_are_seen() {
     let module: Arc<dyn lasthop_verdict::Module> =
         lasthop_modules::by_name("bridge", &lasthop_modules::BridgeSettings::default()).unwrap().into();
     module.port_added(PortId(1), &lasthop_verdict::PortSettings::default()).unwrap();
@@ -149,7 +149,7 @@ fn a_packet_that_waits_is_seen_going_out_when_it_does() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_loses_frames_and_nobody_else_does() {
+fn only_a_slow_reader_loses_frames() {
     let (mut fabric, mut sender, mut receiver) = flooding_pair(64);
     let mut reader = tapped(&mut fabric, &Watch { outbound: false, ..watch(&[1]) });
     let long = frame(2, 1, 60_000);

@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mask_does_not_look_at_makes_no_difference() {
+    fn bits_outside_the_mask_make_no_difference() {
         let mask = FlowKey { tcp: Some(Ports { src: 0, dst: 0xffff }), ..FlowKey::default() };
         let from = |src| Match {
             key: FlowKey { tcp: Some(Ports { src, dst: 80 }), ..tcp() },

@@ -82,7 +82,7 @@ mod tests {
     use crate::action::Sample;
 
     #[test]
-    fn what_is_behind_lists_counts_however_deep_it_lies() {
+    fn memory_behind_nested_lists_is_counted() {
         let data = |len| Action::Userspace(Userspace { user_data: Some(vec![0; len]), ..Default::default() });
         let one = size_of::<Action>();
         assert_eq!(Action::memory_bytes(&[]), 0);

@@ -75,7 +75,7 @@ impl Buckets {
         self.levels[level].get().map(|buckets| &**buckets).unwrap_or_default()
     }
 
-    /// Has the cache line come in where a flow with this hash is.
+    /// Prefetches the cache lines where a flow with this hash is.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         let buckets = self.current();

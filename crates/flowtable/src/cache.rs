@@ -107,7 +107,7 @@ impl<const KEY: usize> Cache<KEY> {
         &self.words[place.0..place.0 + HEAD_WORDS + KEY]
     }
 
-    /// Has the cache lines come in where `hash` most likely is.
+    /// Prefetches the cache lines where `hash` most likely is.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
         let place = self.places(hash)[0].0;

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_in_the_mask_matches_anything() {
+    fn groups_absent_in_the_mask_match_anything() {
         let masked = |mask| Match { key: udp(), mask: Some(mask) };
         assert!(matches(&masked(FlowKey::default()), &packet(&[])));
         assert!(!matches(&masked(FlowKey::default()), &packet(&[0x81, 0, 0, 5])), "but for tags");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_packet_here_can_have_is_refused() {
+    fn fields_that_no_packet_has_here_are_refused() {
         let refused = |key| Compact::of(&Match { key, mask: None }).is_err();
         assert!(refused(FlowKey { tunnel: Some(Box::new(Tunnel::default())), ..udp() }));
         let state = |state| CtKey { state: Some(state), ..CtKey::default() };

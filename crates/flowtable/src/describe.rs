@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_a_packet_matches_it() {
+    fn the_reported_key_of_a_packet_matches_it() {
         const V4: [u8; 20] = [0x45, 4, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let told = assert_matches(&frame(&[&[8, 0], &V4, &[0, 7, 0, 53, 0, 8, 0, 0]]));
         assert_eq!(told.udp, Some(Ports { src: 7, dst: 53 }));
@@ -246,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_matches_what_is_told_of_it(
+        fn any_packet_matches_its_reported_key(
             ethertype in prop::sample::select(vec![
                 [8, 0], [0x86, 0xdd], [8, 6], [0x81, 0], [0x88, 0xa8], [0x88, 0x47], [0x89, 0x4f], [0, 9], [0x88, 0xb5],
             ]),

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_meter_lets_everything_through() {
+    fn an_absent_meter_lets_everything_through() {
         let meters = Meters::new();
         let mut borrows = Borrows::default();
         assert!(borrows.pass(&meters, 3, 100, 0));

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_a_number_of_packets_nobody_follows_until_those_are_through() {
+    fn beyond_a_bound_packets_wait_until_the_others_are_settled() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let ticket = pending.enter(&tickets, of(5), 0);
         (1..PENDING_PACKETS_MAX).for_each(|_| assert_eq!(pending.enter(&tickets, of(5), 0), ticket));
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_overdue_is_late_once_it_is_overtaken() {
+    fn overdue_packets_are_late_once_overtaken() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let first = pending.enter(&tickets, of(5), 0).expect("there is room");
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX - 1), Turn::Behind);
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overtaken_is_not_sent_and_changes_nothing() {
+    fn overtaken_packets_are_not_sent_and_change_nothing() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let late = pending.enter(&tickets, of(5), 0).expect("there is room");
         assert!(pending.overtake(&tickets, 5) && !tickets.begin(late));
@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_of_which_a_packet_is_being_sent_is_nobody_elses() {
+    fn a_slot_with_a_packet_being_sent_is_not_reused() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let hash = |number: usize| 5 + (number * PENDING_FLOWS) as u64;
         let mut enter = |number, now_ns| pending.enter(&tickets, of(hash(number)), now_ns);
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_through_and_says_nothing_more_leaves_its_place() {
+    fn a_settled_quiet_flow_frees_its_slot() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let ticket = pending.enter(&tickets, of(77), 0).expect("there is room");
         assert!(is_any_after(&mut pending, &tickets, 0), "it is on the way");
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_nobody_says_anything_of_leaves_its_place_and_is_late() {
+    fn an_unsettled_flow_frees_its_slot_and_its_packets_are_late() {
         let (tickets, mut pending) = (Tickets::new(), pending(0));
         let ticket = pending.enter(&tickets, of(77), 0).expect("there is room");
         let forgotten_ns = PENDING_NS_MAX + FORGOTTEN_NS;

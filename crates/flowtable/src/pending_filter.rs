@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_marked_is_clear() {
+    fn packets_outside_the_filter_are_clear() {
         let (mut filter, union) = (PendingFilter::new(), UnionMask::default());
         filter.begin(union.time());
         let ((one, filter_key), (other, _)) = (cache_key(&union, 1), cache_key(&union, 2));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn in_another_scope_nobody_is_clear_until_the_flows_before_it_are_through() {
+    fn under_a_new_mask_no_packet_is_clear_until_older_flows_are_settled() {
         let (mut filter, mut union) = (PendingFilter::new(), UnionMask::default());
         filter.begin(union.time());
         let (_, before) = cache_key(&union, 1);

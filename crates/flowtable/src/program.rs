@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_or_bounded_is_refused() {
+    fn unsupported_or_unbounded_actions_are_refused() {
         assert!(matches!(compile(&[Action::Ct(Box::default())]), Err(Refused::Unsupported(_))));
         assert!(matches!(compile(&[Action::Output(70_000)]), Err(Refused::Unsupported(_))));
         let long = vec![Action::Output(1); PROGRAM_WORDS_MAX + 1];

@@ -112,7 +112,7 @@ impl FlowSlot {
         EntryId::of(self.stats.load(Ordering::Acquire) as u32)
     }
 
-    /// Has the cache lines come in that a look-up reads.
+    /// Prefetches the cache lines that a look-up reads.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(self);

@@ -208,7 +208,7 @@ impl Stats {
         links.take(WORKERS_MAX)
     }
 
-    /// Has an entry's cache line come in.
+    /// Prefetches an entry's cache line.
     #[inline]
     pub(crate) fn prefetch(&self, id: EntryId) {
         if let Some(entry) = self.entry(id) {

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_go_on_from_what_was_brought_and_from_zero_when_cleared() {
+    fn counters_continue_from_given_values_and_from_zero_when_cleared() {
         let stats =
             |packets, used_ms, tcp_flags| FlowStats { packets, bytes: packets * 60, used_ms, tcp_flags };
         let tally = Tally::brought(stats(5, 100, 2));

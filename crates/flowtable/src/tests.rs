@@ -142,7 +142,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_table_finds_what_a_list_finds(turns in prop::collection::vec(any_turn(), 1..200)) {
+    fn the_table_agrees_with_a_list(turns in prop::collection::vec(any_turn(), 1..200)) {
         let (table, mut list) = (FlowTable::default(), HashMap::<u8, Listed>::new());
         let mut lanes = [Lane::new(0, 1), Lane::new(1, 2)];
         let (mut packets, mut removed) = (0, Vec::new());
@@ -357,7 +357,7 @@ fn with_data(number: u8, len: usize) -> Flow {
 }
 
 #[test]
-fn flows_data_is_bounded_in_bytes_for_as_long_as_anybody_has_it() {
+fn flow_data_is_bounded_until_the_last_reference() {
     const LEN: usize = FLOW_DATA_BYTES_MAX / 8 - 1024;
     let table = FlowTable::default();
     (0..8).for_each(|number| table.install(with_data(number, LEN)).expect("room"));

@@ -88,7 +88,7 @@ mod tests {
     use rustix::fs::{Mode, OFlags, open};
 
     #[test]
-    fn memfds_are_told_from_files_and_what_was_written_is_counted() {
+    fn memfds_are_told_from_files_and_written_bytes_counted() {
         let file = memfd("t", 1 << 20).expect("a memfd");
         let fresh = Backing::of(file.as_fd()).expect("known");
         assert_eq!(fresh, Backing { kind: MemoryKind::Memfd, filled_bytes: 0 });

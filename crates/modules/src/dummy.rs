@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_would_not_keep_apart_is_refused() {
+    fn isolation_and_vlans_are_refused() {
         let lab = lab(&[]);
         let settings = PortSettings { name: "a".into(), is_isolated: true, ..PortSettings::default() };
         let error = lab.module.port_added(PortId(1), &settings).expect_err("isolated");

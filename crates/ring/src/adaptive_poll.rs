@@ -224,19 +224,19 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_request_does_not_follow_the_word_that_its_answer_arrived() {
+    fn requests_and_acknowledgements_are_predicted_apart() {
         assert_eq!(steady(&[(1, 3_000_000), (2, 150_000), (1, 100_000)]), (1, 250_000));
         assert_eq!(steady(&[(1, 3_000_000), (2, 150_000), (1, 100_000), (1, 3_000_000)]), (2, 250_000));
     }
 
     #[test]
-    fn who_is_to_sleep_at_once_does_and_who_starts_looks_for_a_moment() {
+    fn without_polling_time_it_sleeps_and_at_first_it_polls_briefly() {
         assert_eq!(Thread::new(0).steady(&[(1, 10), (2, 10)]), (2, 0));
         assert_eq!(AdaptivePoll::new(MAX_NS).ns(), SHORT_NS);
     }
 
     #[test]
-    fn an_answer_that_came_late_since_everybody_slept_is_waited_for() {
+    fn an_answer_delayed_by_sleepers_is_polled_for() {
         let mut adaptive_poll = AdaptivePoll::new(MAX_NS);
         for round in 1..4 {
             adaptive_poll.found(1, round * 10_000_000);

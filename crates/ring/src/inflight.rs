@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_written_over_it_ends() {
+    fn any_overwritten_ring_ends() {
         for seed in 0..5_000_u32 {
             let memory = memory();
             let mut log = log(&memory);

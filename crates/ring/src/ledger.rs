@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_completed_and_published_is_known_at_every_step() {
+    fn taken_completed_and_published_chains_are_known_at_every_step() {
         let ledger = ledger();
         assert_eq!(ledger.where_marked(0), Err(LedgerError::Blank));
         // The ring wraps, and two heads were lost before it began.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_filled_is_used() {
+    fn filled_buffers_are_used() {
         let ledger = ledger();
         ledger.begin(0, 0);
         ledger.set_filled(5);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_written_over_it_is_an_answer_or_an_error() {
+    fn any_overwritten_ledger_is_an_answer_or_an_error() {
         for seed in 0..20_000_u32 {
             let ledger = ledger();
             let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;

@@ -72,12 +72,12 @@ mod tests {
     }
 
     #[test]
-    fn who_wakes_by_it_is_always_reminded() {
+    fn a_guest_that_wakes_by_it_is_always_signalled_again() {
         assert_eq!(sent(&mut SignalRetry::default(), 1000, Some(ANSWER_NS - 1)), 1000);
     }
 
     #[test]
-    fn who_is_slow_anyway_is_reminded_now_and_then() {
+    fn a_slow_guest_is_signalled_again_now_and_then() {
         for answer_ns in [Some(ANSWER_NS), None] {
             let mut signal_retry = SignalRetry::default();
             assert_eq!(sent(&mut signal_retry, 12, answer_ns), usize::from(TRUST_MAX));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_nobody_was_reminded_for_say_nothing() {
+    fn packets_without_a_second_signal_teach_nothing() {
         let mut signal_retry = SignalRetry::default();
         (0..100).for_each(|number| signal_retry.found(number));
         assert_eq!(signal_retry.trust, TRUST_MAX);

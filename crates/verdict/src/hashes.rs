@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_is_known_until_it_is_cleared() {
+    fn hashes_are_kept_until_they_are_cleared() {
         let hash = |value| PacketHash { value, covers: 2, ..PacketHash::NONE };
         let mut hashes = Hashes::NONE;
         assert_eq!(hashes.get(0), None);

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_for_a_part_of_a_batch_is_about_packets_of_the_batch() {
+    fn decisions_for_a_part_of_a_batch_are_shifted_to_its_packets() {
         let mut verdicts = Verdicts::default();
         verdicts.output(1, PortId(1));
         let mark = verdicts.mark();

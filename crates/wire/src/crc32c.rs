@@ -77,7 +77,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_change_is_what_another_sum_would_be(
+        fn a_change_equals_the_difference_of_full_sums(
             mut bytes in prop::collection::vec(any::<u8>(), 4..2000),
             at in any::<prop::sample::Index>(),
             new: [u8; 4],

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_it_cannot_segment() {
+    fn refuses_frames_it_cannot_segment() {
         let error = |edit: fn(&mut [u8; HEAD_BYTES], &mut Offload, &mut u32)| plan(edit).unwrap_err();
         assert_eq!(error(|_, offload, _| offload.gso_type = GSO_TCPV6), GsoError::Kind);
         assert_eq!(error(|_, offload, _| offload.gso_type = 0), GsoError::Kind);
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_whole_may_have_more_segments_than_are_made_here() {
+    fn frames_that_pass_whole_may_exceed_the_segments_made_here() {
         let offload = Offload { gso_size: GSO_SIZE_BYTES_MIN, ..OFFLOAD };
         assert_eq!(check(&head_v4(), &offload, 60_000), Ok(54));
         assert_eq!(Segmentation::plan(&head_v4(), &offload, 60_000).unwrap_err(), GsoError::TooManySegments);
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checksum_nobody_wants_completed_may_be_anywhere() {
+    fn the_place_of_a_complete_checksum_is_not_checked() {
         assert!(plan(|_, offload, _| (offload.flags, offload.csum_start) = (0, 7)).is_ok());
     }
 

@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_again(address: u32, wide: u128, port in 1..=u16::MAX) {
+        fn written_values_are_read_again(address: u32, wide: u128, port in 1..=u16::MAX) {
             let (v4, v6) = (IpAddr::from(Ipv4Addr::from(address)), IpAddr::from(Ipv6Addr::from(wide)));
             for (start, form, address) in [("PORT ", Form::Numbers, v4), ("EPRT ", Form::Extended, v4), ("EPRT ", Form::Extended, v6)] {
                 let written = FtpAddress { at: 0, len: 0, form };

@@ -68,7 +68,7 @@ fn a_table_takes_memory_as_it_fills_and_finds_everything() {
 }
 
 #[test]
-fn who_is_over_is_not_found_and_his_tuple_is_free() {
+fn an_ended_connection_is_not_found_and_its_tuple_is_free() {
     let mut table = Table::new(bounds(10, 10), 0);
     let first = table.insert(connection(tuple(1, 1, 0), 1, 1000), 0).expect("there is room");
     let id = table.id(first).expect("it is there");
@@ -98,7 +98,7 @@ fn a_sweep_is_bounded_and_comes_to_all_in_the_end() {
 }
 
 #[test]
-fn who_is_hastened_goes_early_and_who_is_renewed_late() {
+fn timers_can_be_moved_forward_and_back() {
     let mut table = Table::new(bounds(10, 10), 0);
     let short = table.insert(connection(tuple(1, 1, 0), 1, 900_000), 0).expect("there is room");
     let long = table.insert(connection(tuple(2, 1, 0), 1, 5000), 0).expect("there is room");

@@ -282,7 +282,7 @@ fn a_tftp_server_answers_from_another_port() {
 }
 
 #[test]
-fn what_is_expected_is_forgotten_after_a_while_and_with_its_master() {
+fn expectations_time_out_and_go_with_their_master() {
     let mut control = Control::open("10.0.0.1:40000", "10.0.0.2:21", commit());
     control.say("PORT 10,0,0,1,200,1\r\n");
     control.answer("200 ok\r\n");

@@ -157,7 +157,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn a_tracker_does_what_lists_would(steps in steps()) {
+    fn a_tracker_agrees_with_lists(steps in steps()) {
         let (mut bench, mut model) = (Bench::default(), Model::default());
         for step in steps {
             match step {

@@ -93,7 +93,7 @@ fn sources_and_destinations_are_translated_there_and_back() {
 }
 
 #[test]
-fn the_bits_say_what_was_translated_of_this_packet() {
+fn the_bits_name_the_translation_of_this_packet() {
     let mut bench = Bench::default();
     let (out, server) = (udp(at("10.0.0.1:1000"), at("198.51.100.2:53"), b""), at("198.51.100.2:53"));
     let request = nat(SRC, ("192.0.2.1", ""), None);
@@ -307,7 +307,7 @@ fn a_udp_packet_without_checksum_gets_none() {
 }
 
 #[test]
-fn what_cannot_be_translated_for_want_of_headers_is_refused_and_not_remembered() {
+fn packets_without_headers_to_translate_are_refused_and_not_remembered() {
     let mut bench = Bench::default();
     let out = Tcp::new(at("10.0.0.1:1000"), at("198.51.100.2:80"), SYN, 1, 0).frame();
     // A UDP header's checksum is behind this image's end.

@@ -79,7 +79,7 @@ fn a_packet_that_was_new_at_the_look_up_is_new_at_the_commit() {
 }
 
 #[test]
-fn a_forced_commit_of_what_begins_nothing_is_invalid() {
+fn a_forced_commit_without_a_first_packet_is_invalid() {
     let (client, server) = (at("10.0.0.1:1000"), at("10.0.0.2:80"));
     let mut bench = Bench::default();
     bench.state(&Tcp::new(client, server, SYN, 1000, 0).frame(), &commit());
@@ -90,7 +90,7 @@ fn a_forced_commit_of_what_begins_nothing_is_invalid() {
 }
 
 #[test]
-fn what_is_over_a_limit_is_refused_by_name_and_counted() {
+fn excess_over_a_limit_is_refused_by_name_and_counted() {
     let mut bench = Bench::default();
     bench.tracker.set_default_zone_limit(Some(1));
     bench.tracker.set_zone_limit(7, Some(2));

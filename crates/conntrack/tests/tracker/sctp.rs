@@ -83,7 +83,7 @@ fn packets_with_other_tags_are_invalid() {
 }
 
 #[test]
-fn what_begins_no_association_is_invalid() {
+fn a_chunk_that_begins_no_association_is_invalid() {
     for chunks in [
         vec![],
         vec![chunk(6, 0, b"")],

@@ -69,7 +69,7 @@ fn nothing_is_remembered_without_a_commit() {
 }
 
 #[test]
-fn what_begins_no_connection_is_invalid() {
+fn a_segment_that_begins_no_connection_is_invalid() {
     for flags in [0, SYN | ACK, FIN | ACK, RST, RST | ACK, SYN | FIN, SYN | RST, FIN, FIN | RST, 0x20, 8] {
         let mut bench = Bench::default();
         assert_eq!(bench.state(&out(flags, 1000, 7).frame(), &commit()), INVALID, "{flags:#x}");

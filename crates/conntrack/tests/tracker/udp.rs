@@ -64,7 +64,7 @@ fn fragments_are_not_tracked() {
 }
 
 #[test]
-fn a_flood_of_half_open_connections_costs_nobody_else_his() {
+fn a_flood_of_half_open_connections_evicts_no_other_ports() {
     let bounds = CtBounds { connections_max: 1000, port_connections_max: 600, zone_connections_max: None };
     let mut bench = Bench::with(bounds);
     let peer = |port: u16| (at(&format!("10.0.0.9:{port}")), at("10.0.0.2:53"));

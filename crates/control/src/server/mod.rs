@@ -131,7 +131,7 @@ impl Server {
             Ok(()) => self.advance(id, datapath),
             Err(_) => self.disconnected(id),
         }
-        self.tell_who_is_asked(datapath);
+        self.report_readers(datapath);
         result
     }
 
@@ -162,7 +162,7 @@ impl Server {
 
     /// Reports for each datapath whether a client takes its misses, if that may have changed. Called before
     /// the client that changed it is answered.
-    pub fn tell_who_is_asked(&mut self, datapath: &mut dyn Datapath) {
+    pub fn report_readers(&mut self, datapath: &mut dyn Datapath) {
         let now = (self.changes, self.peer_changes);
         if std::mem::replace(&mut self.told_of, now) == now {
             return;

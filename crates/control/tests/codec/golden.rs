@@ -25,7 +25,7 @@ fn flow(datagram: &[u8]) -> FlowMessage {
 }
 
 #[test]
-fn flows_of_ovs_dpctl_mean_what_it_prints() {
+fn flows_print_as_in_ovs_dpctl() {
     for line in include_str!("golden/dpctl.txt").lines() {
         let [key, actions, datagram] = line.split('\t').collect::<Vec<_>>()[..] else { panic!("{line}") };
         let flow = flow(&bytes(datagram));
@@ -52,7 +52,7 @@ fn read(message: &Message<'_>) -> Result<(), Refusal> {
 }
 
 #[test]
-fn what_ovs_vswitchd_says_is_understood_but_for_what_it_tries_out() {
+fn requests_of_ovs_vswitchd_are_understood_except_probes() {
     const CONTROL: u16 = 0x10;
     const NETFILTER_MIN: u16 = 0x100;
     let (mut refused, mut understood) = (Vec::new(), BTreeMap::new());

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::wire::{CREATE, DUMP, GET, NEW, Wire, flow, flow_request, new_datapath, new_port};
 
 #[test]
-fn who_does_not_say_hello_is_not_served() {
+fn a_client_without_hello_is_not_served() {
     let mut wire = Wire::new();
     let stranger = PeerId(7);
     assert_eq!(
@@ -76,7 +76,7 @@ fn groups_are_few() {
 proptest! {
     /// Requests with some bytes changed, in any order: each datagram ends, and the next one is taken.
     #[test]
-    fn whatever_is_sent_ends(
+    fn any_request_ends(
         requests in prop::collection::vec((0..6_usize, any::<prop::sample::Index>(), any::<u8>()), 1..40),
     ) {
         let mut wire = Wire::new();

@@ -35,7 +35,7 @@ fn del_port(number: u32) -> Vec<u8> {
 }
 
 #[test]
-fn who_waits_for_a_device_is_answered_when_it_is_there() {
+fn a_client_waiting_for_a_device_is_answered_when_it_is_there() {
     let (mut wire, id, _) = waiting();
     assert!(wire.server.is_settling() && !wire.server.wants_input(id));
     wire.settle();
@@ -58,7 +58,7 @@ fn others_go_on_meanwhile() {
 }
 
 #[test]
-fn what_follows_in_the_datagram_waits_too_and_keeps_its_order() {
+fn later_messages_of_the_datagram_wait_in_order() {
     let mut wire = Wire::new();
     let id = wire.client();
     wire.ask(id, new_datapath("dp0", 9));
@@ -92,7 +92,7 @@ fn a_device_that_does_not_come_is_refused_in_the_end() {
 }
 
 #[test]
-fn nobody_waits_for_the_device_of_a_client_that_is_gone() {
+fn the_device_of_a_client_that_left_is_not_waited_for() {
     let (mut wire, id, _) = waiting();
     wire.server.disconnected(id);
     assert!(wire.server.is_settling(), "somebody has to be told");
@@ -102,7 +102,7 @@ fn nobody_waits_for_the_device_of_a_client_that_is_gone() {
 }
 
 #[test]
-fn a_device_that_somebody_else_waits_for_is_wanted_still() {
+fn a_device_stays_wanted_while_another_client_waits() {
     let (mut wire, id, other) = waiting();
     wire.server.received(other, new_port("slow", None, vec![0]), &mut wire.datapath).expect("in turn");
     wire.server.disconnected(id);
@@ -132,7 +132,7 @@ fn a_datapath_begins_when_its_own_port_can() {
 }
 
 #[test]
-fn the_device_of_a_port_that_is_refused_in_the_end_is_nobodys() {
+fn the_device_of_a_refused_port_is_released() {
     let (mut wire, id, other) = waiting();
     let taken = wire.client();
     wire.server.received(taken, new_port("late", Some(1), vec![0]), &mut wire.datapath).expect("in turn");
@@ -147,7 +147,7 @@ fn the_device_of_a_port_that_is_refused_in_the_end_is_nobodys() {
 }
 
 #[test]
-fn who_waits_and_does_not_read_still_waits() {
+fn a_waiting_client_that_does_not_read_still_waits() {
     let (mut wire, id, other) = waiting();
     let member = number(JOIN, 0, Family::Vport.group().expect("it has one"));
     wire.server.disconnected(id);

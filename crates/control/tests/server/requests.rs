@@ -68,7 +68,7 @@ fn features_that_are_not_granted_are_told_so_and_port_ids_stay() {
 }
 
 #[test]
-fn datapaths_of_own_controllers_are_nobody_elses_to_find_and_to_end() {
+fn clients_neither_see_nor_remove_reserved_datapaths() {
     let mut wire = Wire::new();
     let (own, other) = (wire.client(), wire.client());
     wire.datapath.reserved.insert("default".to_owned());
@@ -144,7 +144,7 @@ fn a_port_without_a_device_is_refused() {
 }
 
 #[test]
-fn members_of_a_group_are_told_what_others_did() {
+fn members_of_a_group_are_notified_of_others_changes() {
     let mut wire = Wire::new();
     let (actor, member) = (wire.client(), wire.client());
     wire.port_id(member);
@@ -244,7 +244,7 @@ fn removed_flows_are_told_in_order_when_their_last_packets_are_counted() {
 }
 
 #[test]
-fn flows_removed_by_who_is_gone_are_forgotten() {
+fn flows_removed_by_a_client_that_left_are_forgotten() {
     let mut wire = Wire::new();
     let id = wire.client();
     wire.ask(id, new_datapath("dp0", 9));
@@ -260,7 +260,7 @@ fn flows_removed_by_who_is_gone_are_forgotten() {
 }
 
 #[test]
-fn what_is_omitted_is_not_told() {
+fn omitted_fields_are_left_out() {
     let mut wire = Wire::new();
     let id = wire.client();
     wire.ask(id, new_datapath("dp0", 9));
@@ -371,7 +371,7 @@ fn commands_families_and_datapaths_that_are_not() {
 }
 
 #[test]
-fn sentences_are_for_those_who_listen() {
+fn sentences_need_extended_acknowledgements() {
     let mut wire = Wire::new();
     let id = wire.client();
     wire.port_id(id);
@@ -388,7 +388,7 @@ fn sentences_are_for_those_who_listen() {
 }
 
 #[test]
-fn the_hosts_connections_are_nobodys_business() {
+fn the_hosts_own_connections_are_left_alone() {
     let mut wire = Wire::new();
     let id = wire.client_of(12);
     let ask = |kind, flags| {
@@ -402,7 +402,7 @@ fn the_hosts_connections_are_nobodys_business() {
 }
 
 #[test]
-fn what_was_there_is_there_again_but_for_ports_without_a_device() {
+fn ports_are_restored_except_those_without_a_device() {
     let mut before = Wire::new();
     let id = before.client();
     before.ask(id, new_datapath("ovs-system", 9));

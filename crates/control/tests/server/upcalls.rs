@@ -57,7 +57,7 @@ fn lost(server: &Server) -> u64 {
 }
 
 #[test]
-fn by_worker_whatever_port_and_action_say() {
+fn misses_go_by_worker_for_any_port_and_action() {
     let mut wire = Wire::new();
     let readers = readers(&mut wire, 2);
     per_cpu(&mut wire, readers.iter().map(|(_, port_id)| *port_id).collect());
@@ -89,7 +89,7 @@ fn by_port_and_the_packets_hash() {
 }
 
 #[test]
-fn who_does_not_read_loses_and_others_do_not() {
+fn a_client_that_does_not_read_loses_and_others_do_not() {
     let mut wire = Wire::new();
     let readers = readers(&mut wire, 2);
     per_cpu(&mut wire, readers.iter().map(|(_, port_id)| *port_id).collect());
@@ -133,7 +133,7 @@ fn packets_too_long_for_an_attribute_are_lost() {
 }
 
 #[test]
-fn misses_that_nobody_takes_go_to_one_client_all_at_once() {
+fn misses_without_a_reader_go_to_one_client_at_once() {
     let mut wire = Wire::new();
     let readers = readers(&mut wire, 2);
     let [(first, first_id), (second, second_id)] = readers[..] else { panic!("two") };

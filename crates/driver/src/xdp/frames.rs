@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_passes_from_who_has_it_and_only_its_way() {
+    fn a_frame_passes_from_its_owner_in_its_direction_only() {
         let mut frames = Frames::new(2048);
         assert!(frames.pass(5, Way::Receiving, Holder::Us, Holder::Kernel));
         assert!(!frames.pass(5, Way::Receiving, Holder::Us, Holder::Kernel), "twice");

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_packet_has_nothing_undone() {
+    fn other_packets_have_nothing_undone() {
         let mut fragment = datagram(b"payload", |partial, _| partial);
         fragment[20] = 0x20; // more fragments
         assert_eq!(offload(&fragment), Offload::default());

@@ -186,7 +186,7 @@ fn a_device_that_is_full_lets_frames_wait_and_takes_them_later() {
 /// The switch has all buffers of the driver for a while, and only the switch signals.
 #[test]
 #[ignore = "needs root"]
-fn a_guest_that_takes_nothing_holds_up_nobody_for_long() {
+fn a_guest_that_takes_nothing_delays_others_briefly() {
     let mut lab = Lab::new(1);
     let one = lab.packet_port(1, 1500, PacketOptions::default());
     let two = lab.packet_port(2, 1500, PacketOptions::default());
@@ -218,7 +218,7 @@ fn a_guest_that_takes_nothing_holds_up_nobody_for_long() {
 
 #[test]
 #[ignore = "needs root"]
-fn what_cannot_be_served_is_named() {
+fn unusable_devices_are_named() {
     let mut lab = Lab::new(1);
     let _one = lab.wire("wire1", "192.0.2.1", 1500);
     let mut attach = |change: fn(&mut OpenedDevice)| {
@@ -251,7 +251,7 @@ fn promiscuous_mode_ends_with_the_port() {
 
 #[test]
 #[ignore = "needs root"]
-fn what_cannot_be_opened_is_named() {
+fn devices_that_cannot_be_opened_are_named() {
     let lab = Lab::new(1);
     let elsewhere = lab.wire("wire1", "192.0.2.1", 1500);
     let error = |namespace: &Namespace, name: &str| {

@@ -152,7 +152,7 @@ fn several_queues_share_the_flows() {
 
 #[test]
 #[ignore = "needs root"]
-fn what_is_longer_than_the_wire_takes_is_dropped_and_nothing_else() {
+fn only_frames_too_long_for_the_wire_are_dropped() {
     let mut lab = Lab::new(1);
     let one = lab.tap_port(1, TapOptions { mtu_bytes: Some(9000), ..TapOptions::default() });
     let two = lab.packet_port(2, 1500, PacketOptions::default());

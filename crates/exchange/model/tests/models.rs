@@ -35,7 +35,7 @@ fn deliver(lock: &CombiningLock<Vec<u32>, u32>, packets: [u32; 2]) {
 }
 
 #[test]
-fn whatever_is_left_is_served_in_each_workers_order() {
+fn queued_values_are_served_in_each_workers_order() {
     let model = loom::model::Builder::new();
     model.check(|| {
         let lock = Arc::new(CombiningLock::new(Vec::new(), 4));
@@ -87,7 +87,7 @@ fn settle(lock: &CombiningLock<Order, ()>, first: Option<CombiningGuard<'_, Orde
 }
 
 #[test]
-fn finished_leases_are_published_by_somebody() {
+fn finished_leases_are_published() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(5); // without a bound it takes a minute
     model.check(|| {
@@ -102,7 +102,7 @@ fn finished_leases_are_published_by_somebody() {
 }
 
 #[test]
-fn a_sleeper_is_woken_or_sees_what_was_returned() {
+fn a_sleeper_is_woken_or_sees_the_returned_head() {
     loom::model(|| {
         let home = Arc::new((Bounded::new(2), SleepFlag::default()));
         let away = Arc::clone(&home);

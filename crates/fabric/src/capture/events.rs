@@ -1,4 +1,4 @@
-//! Shows the taps of a worker what happens to frames.
+//! Reports frames to the taps of a worker.
 
 use lasthop_guestmem::{Cursor, Segment};
 use lasthop_verdict::{BATCH_PACKETS_MAX, DropReason, Header, PortId};

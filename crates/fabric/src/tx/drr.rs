@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_port_cost_beside_its_visits_is_taken_off_its_turns() {
+    fn costs_outside_visits_are_taken_off_a_ports_turns() {
         let ring = |port| RingId { port: PortId(port), queue: 0 };
         let mut scheduler = DrrScheduler::default();
         assert!([1, 2].iter().all(|port| scheduler.add(ring(*port), 0)));

@@ -68,7 +68,7 @@ fn both_fates(header: VnetHeader, frame: &[u8]) -> (Both, Vec<DropReason>) {
 }
 
 #[test]
-fn whoever_takes_everything_takes_everything() {
+fn a_receiver_with_all_features_takes_everything() {
     let sets = Offloads::all();
     let last = sets[sets.len() - 1];
     assert!(last.csum && last.tso4 && last.tso6 && last.ecn && last.uso);
@@ -142,7 +142,7 @@ fn impossible_requests_to_segment_are_dropped() {
 
 /// Edits of a right frame after which it is none that could be segmented.
 #[test]
-fn frames_that_are_not_what_is_to_be_segmented_are_dropped() {
+fn frames_that_cannot_be_segmented_are_dropped() {
     let request = request();
     let lies: &[(&str, usize, &[u8])] = &[
         ("ARP", 12, &[8, 6]),
@@ -206,7 +206,7 @@ fn metadata_that_means_nothing_is_not_passed_on() {
 /// A sender that negotiated nothing uses everything: its metadata is checked all the same, and true metadata
 /// is accepted.
 #[test]
-fn what_was_not_negotiated_and_is_true_is_done() {
+fn true_metadata_is_accepted_without_negotiation() {
     let sets = Offloads::all();
     for sample in samples().into_iter().filter(|sample| sample.packet.payload.len() > sample.size) {
         let request =

@@ -143,7 +143,7 @@ fn compare(received: Option<Received>, expected: &Received, pair: impl Fn() -> S
     }
 }
 
-fn everybody_sends(framing: Framing) {
+fn all_send(framing: Framing) {
     let mut switch = Switch::new(framing);
     for sample in samples() {
         for item in Prepared::all(&sample) {
@@ -163,7 +163,7 @@ macro_rules! framings {
         $(#[test]
         fn $name() {
             let (mergeable, header_bytes, indirect) = ($mergeable, $header_bytes, $indirect);
-            everybody_sends(Framing { mergeable, header_bytes, indirect });
+            all_send(Framing { mergeable, header_bytes, indirect });
         })*
     };
 }
@@ -179,7 +179,7 @@ framings! {
 
 /// An impossible request gets the same drop, whether or not a receiver would take the frame whole.
 #[test]
-fn what_cannot_be_segmented_is_dropped_for_all() {
+fn unsegmentable_frames_are_dropped_for_all() {
     let framing = Framing { mergeable: true, header_bytes: 12, indirect: false };
     for sample in not_to_be_segmented() {
         let mut switch = Switch::new(framing);

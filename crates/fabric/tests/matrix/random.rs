@@ -149,7 +149,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn anything_between_anybody(
+    fn any_frame_between_any_guests(
         (packet, size) in packet(),
         sender_offloads in select(Offloads::all()),
         sender_header_bytes in select(&[10_usize, 12]),

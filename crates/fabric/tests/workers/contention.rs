@@ -65,7 +65,7 @@ fn collide(crew: &mut [Fabric], receiver: &TestGuest, sender: &mut TestGuest) {
 }
 
 #[test]
-fn what_is_left_is_delivered_by_the_holder_and_completed_at_home() {
+fn queued_packets_are_delivered_by_the_holder_and_completed_at_home() {
     let (mut crew, mut receiver, mut senders) = fan_in(2, &[1], 64);
     collide(&mut crew, &receiver, &mut senders[0]);
     assert_eq!(arrived(&mut receiver), [(2, 0)]);
@@ -112,7 +112,7 @@ fn copies_are_made_side_by_side_and_shown_in_the_order_of_reservation() {
 }
 
 #[test]
-fn a_ring_is_not_stopped_while_somebody_copies_into_it() {
+fn a_ring_is_not_stopped_during_copies_into_it() {
     let (mut crew, mut receiver, mut senders) = fan_in(2, &[1], 64);
     collide(&mut crew, &receiver, &mut senders[0]);
     arrived(&mut receiver);
@@ -148,7 +148,7 @@ fn packets_for_a_ring_that_is_being_stopped_are_not_postponed() {
 }
 
 #[test]
-fn a_sender_that_stops_gets_back_what_others_hold() {
+fn a_sender_that_stops_gets_back_chains_that_others_hold() {
     let (mut crew, mut receiver, mut senders) = fan_in(2, &[1], 64);
     send(&mut senders[0], 3);
     let (first, others) = crew.split_first_mut().unwrap();
@@ -162,7 +162,7 @@ fn a_sender_that_stops_gets_back_what_others_hold() {
 }
 
 #[test]
-fn what_is_left_at_a_ring_without_buffers_keeps_nobody_awake() {
+fn packets_queued_at_a_ring_without_buffers_keep_no_worker_awake() {
     let (mut crew, mut receiver, mut senders) = fan_in(2, &[1, 1], 64);
     send(&mut senders[0], 32);
     crew[1].visit(senders[0].tx_ring(), 0);
@@ -258,7 +258,7 @@ fn a_kick_that_finds_the_claim_taken_is_not_lost() {
 }
 
 #[test]
-fn what_was_left_does_not_exceed_the_bounds_when_a_sender_stops() {
+fn queued_packets_stay_within_bounds_when_a_sender_stops() {
     const FRAME_BYTES: usize = 60_000;
     let (mut crew, mut receiver, mut senders) = fan_in(2, &[1; 5], 1024);
     let large = |sender: &mut TestGuest, crew: &mut Fabric| {

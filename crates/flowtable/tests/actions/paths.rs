@@ -129,7 +129,7 @@ fn the_length_decides_and_that_of_a_segment_for_frames_to_be_cut() {
 }
 
 #[test]
-fn recirculation_finds_flows_by_what_has_become_of_the_packet() {
+fn recirculation_finds_flows_by_the_changed_packet() {
     let module = FlowModule::default();
     let hash = Hash { algorithm: HashAlgorithm::L4, basis: 7 };
     let mark = Rewrite::Mark(Masked { value: 0x50, mask: 0xf0 });
@@ -148,7 +148,7 @@ fn recirculation_finds_flows_by_what_has_become_of_the_packet() {
 }
 
 #[test]
-fn what_a_tag_pushes_out_of_sight_is_neither_told_nor_matched() {
+fn fields_that_a_tag_pushes_out_of_the_image_are_absent() {
     // Destination options of 64 bytes: UDP's header ends 126 bytes into the frame, and 130 with a tag, of which 128 are seen.
     let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
     let mut frame = Spec { net, ..Spec::plain() }.frame();

@@ -179,7 +179,7 @@ fn a_checksum_that_is_not_in_sight_forbids_other_addresses() {
 }
 
 #[test]
-fn what_the_packet_does_not_have_cannot_be_rewritten() {
+fn absent_fields_cannot_be_rewritten() {
     let impossible = Err(DropReason::ActionImpossible);
     let tcp = vec![Action::Set(Rewrite::Tcp(Masked::exact(Ports { src: 1, dst: 2 })))];
     assert_eq!(result(tcp, &Spec::plain().frame()), impossible);

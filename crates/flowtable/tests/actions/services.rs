@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_behind_a_service_header_is_told(spec in any_spec(), header in any_header()) {
+    fn fields_behind_a_service_header_are_reported(spec in any_spec(), header in any_header()) {
         let next = if spec.ethertype() == 0x0800 { 1 } else { 2 };
         let on = vec![Action::PopEthernet, push(&header), Action::PushEthernet(OUTER)];
         let wanted = with_ethernet(&[bytes_of(&header, next), spec.l3_bytes()].concat(), 0x894f);
@@ -204,7 +204,7 @@ fn flows_match_service_headers() {
 }
 
 #[test]
-fn the_control_plane_is_told_what_a_packet_begins_with() {
+fn the_control_plane_gets_the_first_header_of_a_packet() {
     let on = push(&md1([0, 63], 1, [0; 4]));
     let outcome = outcome(&module(vec![on, Action::Recirc(7)]), &Spec::plain().frame(), Offload::default());
     let (upcall, bytes) = &outcome.upcalls[0];
@@ -226,7 +226,7 @@ fn headers_that_cannot_be_put_in_front_are_refused() {
 }
 
 #[test]
-fn what_is_not_there_is_not_changed() {
+fn absent_headers_are_not_changed() {
     let impossible = Err(DropReason::ActionImpossible);
     assert_eq!(result(vec![Action::PopNsh], &Spec::plain().frame()), impossible);
     let behind_ethernet =
@@ -249,7 +249,7 @@ fn what_is_not_there_is_not_changed() {
 }
 
 #[test]
-fn what_is_behind_a_header_has_to_be_a_frame() {
+fn bytes_behind_a_header_must_be_a_frame() {
     let short = with_ethernet(&bytes_of(&md1([0, 63], 7, [1, 2, 3, 4]), 3), 0x894f);
     let off = vec![Action::PopEthernet, Action::PopNsh];
     let label = MplsTag { lse: 0x1ff, ether_type: 0x8847, is_l3: true };

@@ -289,7 +289,7 @@ fn bursts_go_round_and_come_back_in_order() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_values_are_refused() {
     let (mut guest, backend) = pair(GuestOptions::plain());
     let long = vec![0; 2037];
     assert!(matches!(guest.send(0, &long, Offload::default()), Err(GuestError::FrameTooLong(2037))));

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_secret_decides_who_collides() {
+    fn the_secret_decides_collisions() {
         let (mine, other) = ([1, 2], [3, 4]);
         let crowd = (0..1 << 22).filter(|key| hash(*key, mine) & 1023 == 7).take(4096);
         assert!(fullest_bucket(crowd, other) <= 20);

@@ -175,7 +175,7 @@ impl Bridge {
         }
     }
 
-    /// Has the buckets of a batch's addresses come in side by side, unless all frames have the same. Those in VLANs have other
+    /// Prefetches the buckets of a batch's addresses side by side, unless all frames have the same. Those in VLANs have other
     /// buckets, and are waited for one after the other.
     #[inline(never)]
     fn look_ahead(&self, headers: &[Header]) {

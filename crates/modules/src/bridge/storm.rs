@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_slower_than_its_limit_passes_whole() {
+    fn floods_below_the_limit_pass() {
         assert_eq!(passed(&bucket(1000), SECOND_NS / 1000 + 1, 3), 2999);
         assert_eq!(passed(&bucket(0), 1000, 1), 1_000_000, "no limit");
     }

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_is_found_and_nothing_else() {
+    fn inserted_keys_are_found_and_no_others() {
         let table = Table::new(16384, [1, 2], 0);
         assert!((1..=1000).all(|key| put(&table, key)));
         for key in 1..=1000 {

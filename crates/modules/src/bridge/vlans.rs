@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_carry_what_they_are_told() {
+    fn ports_carry_their_vlans() {
         let vlans = Vlans::default();
         set(&vlans, 1, &PortVlans::Access(5.try_into().expect("a VLAN")));
         set(&vlans, 2, &trunk(Some("5+63-65+4094"), Some(9)));

@@ -115,7 +115,7 @@ fn a_port_that_moves_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_the_switch_itself_sends_is_for_the_default_one() {
+fn packets_of_the_switch_itself_go_to_the_default_one() {
     let mut lab = lab();
     assert_eq!(lab.send(0, frame(50, 99)), Ok(vec![1, 2]));
     lab.module.port_removed(PortId::INTERNAL);

@@ -259,7 +259,7 @@ fn complete(device: &mut DeviceRing, head: u16) {
 }
 
 #[test]
-fn a_driver_refuses_what_was_not_in_flight() {
+fn a_driver_refuses_chains_not_in_flight() {
     let map = map();
     let (mut driver, mut device) = pair(&map, ENTRIES, false, 0);
     let added = driver.add(&[(BUFFER, 1), (BUFFER, 1)], &[], 9).unwrap();

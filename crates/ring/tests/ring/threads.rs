@@ -65,7 +65,7 @@ fn drive(mut driver: DriverRing, kicks: &SyncSender<()>, calls: &Receiver<()>) -
 }
 
 #[test]
-fn nobody_sleeps_over_work() {
+fn no_side_sleeps_over_work() {
     for event_idx in [false, true] {
         let map = map();
         let (driver, device) = pair(&map, ENTRIES, event_idx, 0);

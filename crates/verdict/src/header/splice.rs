@@ -67,7 +67,7 @@ mod tests {
     use crate::header::CSUM;
 
     #[test]
-    fn what_is_put_in_can_be_taken_out() {
+    fn inserted_bytes_can_be_removed() {
         let plain = Header::new(&[7; 60], 1000, CSUM);
         let mut header = plain;
         header.insert(14, &[1, 2, 3, 4]).expect("there is room");
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_changes_nothing() {
+    fn an_invalid_request_changes_nothing() {
         let mut header = Header::new(&[7; 60], 60, CSUM);
         assert_eq!(header.insert(0, &[0; IMAGE_BYTES - 59]), Err(DropReason::TooLong));
         assert_eq!(header.insert(35, &[0; 4]), Err(DropReason::BadCsum));

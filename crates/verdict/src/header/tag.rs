@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_values_are_refused_by_name() {
         let whole = |len| header(&[8, 0], len, Offload::default()).edited(TagEdit::Push(1)).err();
         assert_eq!(whole(FRAME_BYTES_MAX - 4), None);
         assert_eq!(whole(FRAME_BYTES_MAX - 3), Some(DropReason::TooLong));

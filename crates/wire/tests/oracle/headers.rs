@@ -26,7 +26,7 @@ fn network_of(net: &NetSlice<'_>) -> (Network, Vec<u8>, u8, u32, bool) {
 
 proptest! {
     #[test]
-    fn finds_what_the_oracle_finds(packet in any_packet()) {
+    fn agrees_with_the_oracle(packet in any_packet()) {
         let layers = Layers::parse(&packet.bytes).unwrap();
         let oracle = SlicedPacket::from_ethernet(&packet.bytes).unwrap();
         let (l3, addresses, proto, len, is_fragment) = network_of(oracle.net.as_ref().unwrap());

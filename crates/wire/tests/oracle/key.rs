@@ -143,7 +143,7 @@ fn without_ports(mut key: Key) -> Key {
 
 proptest! {
     #[test]
-    fn finds_what_the_oracle_finds(packet in prop_oneof![any_packet(), icmp_packet(), arp_packet()]) {
+    fn agrees_with_the_oracle(packet in prop_oneof![any_packet(), icmp_packet(), arp_packet()]) {
         let (key, oracle) = (key_of(&packet.bytes), oracle_of(&packet.bytes));
         if key.get(field::IP_FRAG) > 0 {
             prop_assert_eq!(without_ports(key), without_ports(oracle));

@@ -92,7 +92,7 @@ fn expected<'a>(
 
 proptest! {
     #[test]
-    fn segments_are_what_the_oracle_expects(
+    fn segments_agree_with_the_oracle(
         packet in gso_packet(PAYLOAD_BYTES_MAX),
         gso_size in prop_oneof![48..200_u16, 48..9000_u16],
         padding in prop_oneof![Just(0_usize), 1..50_usize],
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn pseudo_sums_are_what_the_oracle_expects(packet in tcp_packet(300)) {
+    fn pseudo_sums_agree_with_the_oracle(packet in tcp_packet(300)) {
         let headers = PacketHeaders::from_ethernet_slice(&packet.bytes).unwrap();
         let (net, Some(TransportHeader::Tcp(tcp))) = (headers.net.unwrap(), headers.transport) else {
             panic!("every packet here is TCP");

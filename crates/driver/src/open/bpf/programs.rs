@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn what_the_verifier_says_is_told() {
+    fn the_verifiers_message_is_reported() {
         let error = Program::classifier(&[exit()], "wrong").unwrap_err().to_string();
         assert!(error.contains("R0 !read_ok"), "{error}");
     }

@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u16..4) {
+        fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..80), kind in 0_u16..4) {
             let _ = find(&bytes, kind);
             let _ = answer(&bytes);
         }

@@ -119,7 +119,7 @@ fn a_full_table_uses_aged_slots_again() {
 }
 
 #[test]
-fn a_static_address_displaces_who_was_unseen_for_longest() {
+fn a_static_address_displaces_the_one_unseen_for_longest() {
     let mut lab = lab(4, &[1, 2]);
     for source in 1..=4 {
         lab.send(1, frame(source, 99)).expect("flooded");

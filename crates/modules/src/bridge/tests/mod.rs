@@ -54,7 +54,7 @@ fn unknown_and_group_addresses_go_to_all_others_in_order() {
 }
 
 #[test]
-fn nobody_there_is_no_destination() {
+fn an_empty_flood_is_no_destination() {
     let mut lab = small(&[1]);
     assert_eq!(lab.send(1, frame_of(mac(1), BROADCAST)), Err(DropReason::NoDestination));
 }

@@ -39,7 +39,7 @@ fn a_ports_own_address_holds_in_all_its_vlans_and_nowhere_else() {
 }
 
 #[test]
-fn what_is_sent_from_another_address_is_spoofed_in_each_vlan() {
+fn another_source_address_is_spoofed_in_each_vlan() {
     let mut lab = lab_of(&[&format!("trunk=5-6,{OWN}"), "trunk=5-6"]);
     for vid in [5, 6] {
         assert_eq!(lab.send(1, tagged(vid, &frame(3, 9))), Err(DropReason::SourceSpoofed));
@@ -74,7 +74,7 @@ fn a_new_ports_address_is_forgotten_where_it_was_learned() {
 }
 
 #[test]
-fn an_entry_sends_frames_to_its_port_and_nobody_else_from_it() {
+fn an_entry_sends_frames_to_its_port_and_refuses_its_address_elsewhere() {
     let mut lab = lab_of(&["vlan=5", "trunk=5-6", "", "vlan=6"]);
     lab.module.fdb_add(mac(7), None, PortId(1)).expect("free");
     lab.module.fdb_add(mac(7), vid(6), PortId(2)).expect("free in 6");
@@ -123,7 +123,7 @@ fn entries_are_refused_in_a_sentence_that_names_the_remedy() {
 }
 
 #[test]
-fn flushing_forgets_what_was_learned_and_nothing_else() {
+fn flushing_removes_learned_addresses_only() {
     let learn = || {
         let mut lab = lab_of(&["trunk=5-6", "trunk=5-6", OWN]);
         lab.module.fdb_add(mac(7), vid(5), PortId(1)).expect("free");

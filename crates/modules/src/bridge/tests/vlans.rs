@@ -83,7 +83,7 @@ fn one_address_lives_in_several_vlans() {
 }
 
 #[test]
-fn what_a_port_does_not_carry_is_dropped_by_name() {
+fn vlans_that_a_port_does_not_carry_are_dropped_by_name() {
     let mut lab = lab_of(&["vlan=5", "trunk=10+20-29", "trunk=10,native=7", "", "native=8"]);
     for (port, frame, reason) in [
         (1, tagged(5, &frame(1, 9)), DropReason::VlanTagged),
