@@ -31,7 +31,7 @@ fn a_switch_process_that_somebody_has_stopped_is_named_and_goes_on() {
     let named = format!("the switch process (process {pid}) does not answer: it is stopped (T)");
     let list = switch.ask(&["vnic", "list"]).ok();
     assert!(list.contains("one"), "what is known without it: {list}");
-    assert!(switch.log().contains(&named), "{}", switch.log());
+    eventually("its name", || switch.log().contains(&named).then_some(()));
     assert!(switch.ask(&["stats"]).refused().contains(&named), "at once");
     switch.ask(&["version"]).ok();
     switch.ask(&["doctor"]).refused_with_output();
