@@ -30,19 +30,22 @@ pub(super) const OWN: Term = Term { argument: 0, is: Value::OwnProcess };
 pub(in crate::sandbox) const CALLS: &[Call] = &[
     // Waiting and being woken: the packet path's own, so with any arguments, which costs least (docs/design/sandbox.md).
     Call::any(call!(SYS_epoll_pwait), "event loops wait"),
-    Call::any(call!(SYS_write), "eventfds: calls out, workers woken; and lines of the log"),
-    Call::any(call!(SYS_sched_yield), "a worker that looks for more offers its CPU").kept(),
+    Call::any(call!(SYS_write), "eventfds: calls to guests, waking workers; lines of the log"),
+    Call::any(call!(SYS_sched_yield), "a polling worker offers its CPU").kept(),
     Call::any(call!(SYS_epoll_ctl), "a descriptor comes or goes"),
     Call::any(call!(SYS_epoll_create1), "an event loop begins"),
-    Call::any(call!(SYS_eventfd2), "the bell of a worker"),
-    Call::any(call!(SYS_restart_syscall), "a wait goes on after the process was stopped (SIGSTOP) or traced")
-        .kept(),
+    Call::any(call!(SYS_eventfd2), "the eventfd that wakes a worker"),
+    Call::any(
+        call!(SYS_restart_syscall),
+        "continues a wait after the process was stopped (SIGSTOP) or traced",
+    )
+    .kept(),
     // Connections that were handed over. None can be made, so there is nobody else to send to.
     Call::any(call!(SYS_recvmsg), "the channel and vhost-user: messages with descriptors"),
-    Call::any(call!(SYS_sendmsg), "answers on them"),
-    Call::any(call!(SYS_close), "what came has to go"),
-    Call::any(call!(SYS_fstat), "which file shared memory is, and how long"),
-    Call::any(call!(SYS_fstatfs), "whether its pages are huge"),
+    Call::any(call!(SYS_sendmsg), "answers on the channel and vhost-user"),
+    Call::any(call!(SYS_close), "received descriptors are closed"),
+    Call::any(call!(SYS_fstat), "identity and length of shared memory files"),
+    Call::any(call!(SYS_fstatfs), "page size of shared memory"),
     Call::with(
         call!(SYS_fcntl),
         &[
@@ -51,17 +54,17 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
             &[int(1, libc::F_DUPFD_CLOEXEC)],
             &[int(1, libc::F_GET_SEALS)],
         ],
-        "descriptors become non-blocking, and have copies; memory is known by its seals",
+        "non-blocking descriptors, copies; seals of memory",
     ),
     Call::with(
         call!(SYS_fcntl),
         &[&[int(1, libc::F_GETFD)], &[int(1, libc::F_SETFD)]],
-        "std's debug builds check what they close; musl copies in two steps",
+        "std's debug builds check descriptors before close; musl copies in two steps",
     )
     .kept(),
     // Memory.
     Call::with(call!(SYS_mmap), &[NOT_EXECUTABLE], "memory of guests, of the allocator, of threads' stacks"),
-    Call::any(call!(SYS_munmap), "and its end"),
+    Call::any(call!(SYS_munmap), "unmapping of the same"),
     Call::with(
         call!(SYS_mprotect),
         &[NOT_EXECUTABLE],
@@ -82,18 +85,18 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     .kept(),
     Call::any(
         call!(SYS_memfd_create),
-        "to know what a memfd looks like; front ends' files for chains in flight",
+        "to learn a memfd's properties; front ends' files for chains in flight",
     ),
-    Call::any(call!(SYS_ftruncate), "its size"),
+    Call::any(call!(SYS_ftruncate), "size of such a file"),
     // Threads.
     Call::with(call!(SYS_clone), &[THREAD], "a thread starts"),
-    Call::any(call!(SYS_set_robust_list), "and tells the kernel where its locks are"),
-    Call::any(call!(SYS_rseq), "and what it does on one CPU (glibc from 2.35 on)"),
-    Call::any(call!(SYS_sigaltstack), "and has a stack for signals, to tell of an overflow"),
-    Call::any(call!(SYS_exit), "and ends"),
-    Call::any(call!(SYS_gettid), "and knows its number"),
-    Call::with(call!(SYS_prctl), &[&[int(0, libc::PR_SET_NAME)]], "and has a name, for top and ps"),
-    Call::any(call!(SYS_sched_getaffinity), "glibc finds out where a stack ends; and counts CPUs"),
+    Call::any(call!(SYS_set_robust_list), "a thread's list of locks, for the kernel"),
+    Call::any(call!(SYS_rseq), "restartable sequences on one CPU (glibc from 2.35 on)"),
+    Call::any(call!(SYS_sigaltstack), "a thread's signal stack, to report an overflow"),
+    Call::any(call!(SYS_exit), "a thread ends"),
+    Call::any(call!(SYS_gettid), "a thread's number"),
+    Call::with(call!(SYS_prctl), &[&[int(0, libc::PR_SET_NAME)]], "a thread's name, for top and ps"),
+    Call::any(call!(SYS_sched_getaffinity), "glibc: the end of a stack, the number of CPUs"),
     Call::with(
         call!(SYS_futex),
         &[&[futex(libc::FUTEX_WAIT)], &[futex(libc::FUTEX_WAKE)], &[futex(libc::FUTEX_WAIT_BITSET)]],
@@ -106,7 +109,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
             &[futex(libc::FUTEX_REQUEUE)],
             &[futex(libc::FUTEX_CMP_REQUEUE)],
         ],
-        "other C libraries' way of it",
+        "the same in other C libraries",
     )
     .kept(),
     // Signals.
@@ -115,19 +118,15 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::with(
         call!(SYS_rt_sigaction),
         &[&[Term { argument: 0, is: Value::NotInt(libc::SIGSYS as u32) }]],
-        "handlers for guests' memory that shrinks, and for workers that are stuck",
+        "handlers for SIGBUS (guest memory that shrinks) and for the watchdog",
     ),
-    Call::any(call!(SYS_rt_sigreturn), "the end of a handler"),
+    Call::any(call!(SYS_rt_sigreturn), "end of a signal handler"),
     Call::with(call!(SYS_tgkill), &[&[OWN, int(2, libc::SIGABRT)]], "a panic ends the process").kept(),
-    Call::any(call!(SYS_getpid), "to signal nobody else").kept(),
-    Call::any(call!(SYS_exit_group), "the end"),
+    Call::any(call!(SYS_getpid), "to signal only this process").kept(),
+    Call::any(call!(SYS_exit_group), "the process ends"),
     // What the vDSO does without a system call as a rule, and not with every clock source.
-    Call::any(
-        call!(SYS_clock_gettime),
-        "the time, where the CPU does not tell it; and how much of it a session's thread had",
-    )
-    .kept(),
-    Call::any(call!(SYS_getrandom), "hash tables' keys").kept(),
+    Call::any(call!(SYS_clock_gettime), "the time, without vDSO; CPU time of a session's thread").kept(),
+    Call::any(call!(SYS_getrandom), "keys of hash tables").kept(),
 ];
 
 /// Since Linux 6.13 (asm-generic/mman-common.h).
@@ -140,7 +139,7 @@ const PR_SET_VMA: i32 = 0x53_56_4d_41;
 pub(in crate::sandbox) const REFUSALS: &[Refusal] = &[
     Call::any(
         call!(SYS_clone3),
-        "its flags lie in memory, where no filter sees them; glibc takes clone then",
+        "its flags lie in memory, where no filter sees them; glibc falls back to clone",
     )
     .refused(),
     Call::any(
@@ -152,13 +151,8 @@ pub(in crate::sandbox) const REFUSALS: &[Refusal] = &[
     #[cfg(target_arch = "x86_64")]
     Call::any(call!(SYS_open), "the same, from musl").kept().refused(),
     #[cfg(target_arch = "x86_64")]
-    Call::any(
-        call!(SYS_readlink),
-        "a panic that is to tell where it came from (RUST_BACKTRACE) looks for the program",
-    )
-    .kept()
-    .refused(),
-    Call::any(call!(SYS_getcwd), "the same looks for the directory").kept().refused(),
+    Call::any(call!(SYS_readlink), "a backtrace (RUST_BACKTRACE) looks for the program").kept().refused(),
+    Call::any(call!(SYS_getcwd), "a backtrace looks for the directory").kept().refused(),
     Call::with(call!(SYS_prctl), &[&[int(0, PR_SET_VMA)]], "C libraries may name the allocator's memory")
         .kept()
         .refused(),

@@ -3,6 +3,6 @@
 use super::{Call, NO_ADDRESS, call};
 
 pub(in crate::sandbox) const CALLS: &[Call] = &[
-    Call::any(call!(SYS_recvfrom), "packets of no flow come, and answers of the switch process"),
-    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "flows go, and packets that are sent on"),
+    Call::any(call!(SYS_recvfrom), "receives upcalls, and answers of the switch process"),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "sends flows, and packets to execute"),
 ];

@@ -24,18 +24,18 @@ const PACKETS_LOST: Terms = &option(libc::SOL_PACKET, libc::PACKET_STATISTICS);
 
 pub(in crate::sandbox) const CALLS: &[Call] = &[
     // The packet path, with any arguments.
-    Call::any(call!(SYS_recvmmsg), "frames of packet sockets come"),
+    Call::any(call!(SYS_recvmmsg), "receives frames from packet sockets"),
     Call::any(call!(SYS_sendmmsg), "and go"),
-    Call::any(call!(SYS_read), "frames of taps come; the bell of events is read"),
-    Call::any(call!(SYS_writev), "frames of taps go"),
-    Call::any(call!(SYS_recvfrom), "an XDP socket is to look at its fill ring").kept(),
-    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "or at its transmit ring"),
-    Call::any(call!(SYS_getsockname), "whether a packet socket's device is there still"),
-    Call::with(call!(SYS_getsockopt), &[PACKETS_LOST], "frames that a packet socket lost are counted"),
+    Call::any(call!(SYS_read), "receives frames from taps; the eventfd of events"),
+    Call::any(call!(SYS_writev), "sends frames to taps"),
+    Call::any(call!(SYS_recvfrom), "wakes an XDP socket's fill ring").kept(),
+    Call::with(call!(SYS_sendto), &[NO_ADDRESS], "wakes an XDP socket's transmit ring"),
+    Call::any(call!(SYS_getsockname), "checks whether a packet socket's device exists"),
+    Call::with(call!(SYS_getsockopt), &[PACKETS_LOST], "counts frames that a packet socket lost"),
     Call::with(
         call!(SYS_getsockopt),
         &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS), &option(libc::SOL_XDP, XDP_STATISTICS)],
-        "where an XDP socket's rings lie, and what it lost",
+        "offsets of an XDP socket's rings, and its losses",
     ),
     Call::with(
         call!(SYS_setsockopt),
@@ -46,20 +46,21 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
             &option(libc::SOL_XDP, XDP_RX_RING),
             &option(libc::SOL_XDP, XDP_TX_RING),
         ],
-        "an XDP socket gets its memory and rings",
+        "memory and rings of an XDP socket",
     ),
     Call::with(
         call!(SYS_bind),
         &[&[int(2, XDP_ADDRESS_BYTES)]],
-        "and its device: no other address is as short",
+        "device of an XDP socket: no other address is as short",
     )
     .kept(),
-    Call::any(call!(SYS_clock_nanosleep), "which the kernel may not have taken from the last one yet").kept(),
+    Call::any(call!(SYS_clock_nanosleep), "waits while the kernel still holds the last XDP socket's queue")
+        .kept(),
     // A front end waits for the switch's answers.
     Call::with(
         call!(SYS_setsockopt),
         &[&option(libc::SOL_SOCKET, libc::SO_RCVTIMEO), &option(libc::SOL_SOCKET, libc::SO_SNDTIMEO)],
-        "and not for ever",
+        "timeouts for sending and receiving",
     ),
-    Call::with(call!(SYS_ioctl), &[&[int(1, libc::FIONBIO as i32)]], "the connection becomes one that waits"),
+    Call::with(call!(SYS_ioctl), &[&[int(1, libc::FIONBIO as i32)]], "makes the connection blocking"),
 ];

@@ -7,7 +7,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::with(
         call!(SYS_readlinkat),
         &[&[Term { argument: 0, is: Value::DescriptorNames }]],
-        "whether what a front end calls an eventfd is one: the kernel's name for it in /proc/self/fd",
+        "to check a front end's eventfd: the kernel's name for it in /proc/self/fd",
     ),
     Call::with(
         call!(SYS_getsockopt),
@@ -15,27 +15,27 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
             &[int(1, libc::SOL_SOCKET), int(2, libc::SO_DOMAIN)],
             &[int(1, libc::SOL_SOCKET), int(2, libc::SO_TYPE)],
         ],
-        "whether it is a UNIX socket, as User Mode Linux takes its calls by, or a UNIX stream, as the back-end channel is",
+        "kind of a descriptor: a UNIX socket (calls of User Mode Linux) or a UNIX stream (back-end channel)",
     ),
     Call::with(
         call!(SYS_getrusage),
         &[&[int(0, libc::RUSAGE_THREAD)]],
-        "in whose memory a worker has page faults, of which it tries some visits",
+        "page faults of a worker, sampled per visit",
     ),
     Call::with(
         call!(SYS_tgkill),
         &[&[OWN, int(2, libc::SIGURG)]],
-        "the watchdog interrupts a worker that is stuck",
+        "the watchdog interrupts a worker that hangs",
     ),
     Call::with(call!(SYS_clone), &[&[int(0, libc::CLONE_VM)]], "the keeper of this memory starts").once(),
     Call::with(
         call!(SYS_seccomp),
         &[&[int(0, libc::SECCOMP_SET_MODE_FILTER as i32)]],
-        "then that is forbidden, and this as well, here and in the keeper",
+        "forbids clone of the keeper, and itself, here and in the keeper",
     )
     .once(),
-    Call::any(call!(SYS_shutdown), "a session ends, of whose connection the supervisor has a copy"),
-    Call::any(call!(SYS_clock_nanosleep), "what is under way comes to its end before an upgrade").kept(),
+    Call::any(call!(SYS_shutdown), "ends a session; the supervisor has a copy of its connection"),
+    Call::any(call!(SYS_clock_nanosleep), "work under way ends before an upgrade").kept(),
     Call::with(call!(SYS_sched_setaffinity), &[&[int(0, 0)]], "a worker stays on its CPUs"),
     Call::with(
         call!(SYS_sendto),
@@ -49,7 +49,7 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     ),
     Call::any(
         call!(SYS_read),
-        "the keeper waits for the end of this process; bells: packets for the control plane, a session's thread is wanted",
+        "the keeper waits for the end of this process; eventfds of upcalls and session threads",
     ),
     Call::any(call!(SYS_ppoll), "a session waits for its front end, a capture for its client"),
     Call::with(
