@@ -21,7 +21,7 @@ pub(super) struct Paste {
     /// Elements for a libvirt domain
     #[arg(long, group = "vmm")]
     libvirt: bool,
-    /// Arguments for Cloud Hypervisor
+    /// Arguments for Cloud Hypervisor, after its documents: not tried
     #[arg(long, group = "vmm")]
     cloud_hypervisor: bool,
     /// A command line of DPDK's testpmd, as a guest with one port
