@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use lasthop_foreign::{ForeignFd, Origin};
 use lasthop_guestmem::{MemoryMap, memfd};
 use lasthop_vhost::front::{encode_memory_region, encode_memory_table};
 use lasthop_vhost::message::{
@@ -146,7 +147,9 @@ impl Host {
     pub(crate) fn new(device: Recorder) -> Self {
         let (front, back) = UnixStream::pair().unwrap();
         front.set_nonblocking(true).unwrap();
-        let session = Session::new(back.into(), device.clone()).unwrap();
+        // Not of this process: what others' sessions have to be closed counts there, too.
+        let socket = ForeignFd::new(back.into(), &Origin::new("session"));
+        let session = Session::new(socket, device.clone()).unwrap();
         Self { front, session: Some(session), device, flags: 1 }
     }
 
