@@ -22,6 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Longest wait for anything that normally takes a few seconds, on a machine that is busy
 # with other things as well.
 PATIENCE_S = 120
+# How long a guest may run. Those that stay for others are ended by their test.
+LIMIT_S = 600
 
 
 class Failure(Exception):
@@ -204,7 +206,7 @@ class Linux(Process):
     # The child is a script that ends its guest: if it is killed before, the guest stays, and is connected still.
     end_s = PATIENCE_S
 
-    def __init__(self, switch, port, ip, job=(), words=(), own_mac=True, prefix=(), tool=None, env=None, limit_s=120):
+    def __init__(self, switch, port, ip, job=(), words=(), own_mac=True, prefix=(), tool=None, env=None, limit_s=LIMIT_S):
         command = [*prefix, tool or ROOT / "tools/uml-guest", "-t", limit_s, switch.socket(port), image(switch.directory)]
         command += [f"lh.ip={ip}/24", "lh.ip6=off", *words]
         if own_mac:

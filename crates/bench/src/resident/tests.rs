@@ -11,7 +11,7 @@ use lasthop_wire::vnet::Offload;
 use super::floor::RingId;
 use super::{Resident, ResidentKind};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 const ENTRIES: u16 = 16;
 /// Metadata that makes no sense: it has to arrive all the same.
 const OFFLOAD: Offload =

@@ -58,7 +58,7 @@ impl Rogue {
     pub(crate) fn over(stream: UnixStream) -> Self {
         let front = FrontEnd::new(stream.try_clone().expect("a descriptor")).expect("a socket");
         let mut rogue = Self { stream, front };
-        rogue.set_patience(Duration::from_secs(20));
+        rogue.set_patience(Duration::from_secs(120));
         rogue
     }
 
