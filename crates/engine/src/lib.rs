@@ -34,6 +34,7 @@ mod control;
 mod device;
 mod events;
 mod features;
+mod former_counters;
 mod homes;
 mod inspect;
 mod load;
@@ -57,6 +58,7 @@ mod worker_thread;
 
 pub use capture::{CAPTURES_MAX, Capture};
 pub use device::PortDevice;
+pub use former_counters::{FormerCounters, former_writes};
 pub use inspect::RingInspection;
 pub use lasthop_fabric::{CapturedFrame, Direction, UpcallLimits, UpcallLine, UpcallRecord, Watch};
 pub use load::Gathering;
@@ -398,7 +400,8 @@ impl Engine {
         Ok(PortDevice::new(port, &config, Arc::clone(&self.pool), Arc::clone(&self.ports)))
     }
 
-    /// Counters and states of all ports and workers. Each worker tells of one moment of its own; sums are conserved.
+    /// Counters and states of all ports and workers. Each worker tells of one moment of its own; sums are conserved. Books have all that
+    /// is told: after this process's death no counter is less than somebody was told.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
@@ -409,6 +412,7 @@ impl Engine {
         let ports: Arc<[(PortId, u16)]> = std::iter::once(internal).chain(ports).collect();
         let shares = self.pool.call_all(move |worker| {
             let shares = ports.iter().map(|(port, pairs)| PortShare::of(worker, *port, *pairs)).collect();
+            worker.persist_counters();
             (worker.stats(), shares)
         })?;
         Ok(Stats::collect(shares, records))

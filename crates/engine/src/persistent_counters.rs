@@ -4,27 +4,32 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lasthop_fabric::bounds::WORKERS_MAX;
-use lasthop_fabric::{Fabric, PortCounters, RX_DROPS};
+use lasthop_fabric::{Fabric, PortCounters};
 use lasthop_guestmem::{Mapping, Words};
 use lasthop_verdict::PortId;
+
+use crate::former_counters::FORMER_BYTES;
 
 /// How old a copy may be while packets pass.
 const AGE_NS_MAX: u64 = 10_000_000;
 /// Bytes for the names of the counters at the start of a port's memory, with room for those of other versions.
 pub const NAMES_BYTES: usize = 3072;
 /// Bytes of one worker's copy, with room likewise.
-const PAGE_BYTES: usize = 1024;
+pub(crate) const PAGE_BYTES: usize = 1024;
 /// Names that the counters of one port may have beside those that are known here.
 const UNKNOWN_MAX: usize = PAGE_BYTES / 8;
 const _: () =
     assert!(8 * PortCounters::WORDS <= PAGE_BYTES, "the books of programs of this version are too small");
 
-/// Bytes of the memory for one port's counters: what they are called, and a copy by each worker that there may be.
+/// Where the copies end.
+pub(crate) const WORKER_PAGES_END: usize = NAMES_BYTES + WORKERS_MAX * PAGE_BYTES;
+/// Bytes of the memory for one port's counters: what they are called, a copy by each worker that there may be, and what was counted
+/// before (`former_counters.rs`).
 ///
 /// ```text
-///   names, separated by blanks, zeroes  | worker 0: a word for each name | worker 1 | ...
+///   names, separated by blanks, zeroes  | worker 0: a word for each name | worker 1 | ... | seal | names | a word for each name
 /// ```
-pub const BOOK_BYTES: usize = (NAMES_BYTES + WORKERS_MAX * PAGE_BYTES).next_multiple_of(4096);
+pub const BOOK_BYTES: usize = (WORKER_PAGES_END + FORMER_BYTES).next_multiple_of(4096);
 
 /// A port's counters as they were found in its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +37,7 @@ pub struct Booked {
     /// Those that are known.
     pub counters: PortCounters,
     /// Those that the program of the process that counted has, and this one has not, by name: what the names of drop
-    /// counters begin with is [`RX_DROPS`] and [`TX_DROPS`].
+    /// counters begin with is [`lasthop_fabric::RX_DROPS`] and [`lasthop_fabric::TX_DROPS`].
     pub unknown: BTreeMap<String, u64>,
 }
 
@@ -41,15 +46,20 @@ impl Booked {
     /// dead.
     #[must_use]
     pub fn of(book: &[u8]) -> Self {
-        let (names, pages) = book.split_at_checked(NAMES_BYTES).unwrap_or_default();
+        let mut booked = Self::of_words(book.get(..WORKER_PAGES_END).unwrap_or(book));
+        booked.counters.close(booked.unknown_drops().0);
+        booked
+    }
+
+    /// What is written behind the names.
+    pub(crate) fn of_words(bytes: &[u8]) -> Self {
+        let (names, pages) = bytes.split_at_checked(NAMES_BYTES).unwrap_or_default();
         let names = String::from_utf8_lossy(names);
         let mut booked = Self::default();
         for (index, name) in names.trim_end_matches('\0').split(' ').take(PAGE_BYTES / 8).enumerate() {
             let count = pages.chunks(PAGE_BYTES).map(|page| word(page, index)).fold(0, u64::wrapping_add);
             booked.add(name, count);
         }
-        let unknown = booked.unknown.iter().filter(|(name, _)| name.starts_with(RX_DROPS));
-        booked.counters.close(unknown.map(|(_, count)| count).sum());
         booked
     }
 

@@ -634,6 +634,11 @@ impl Worker {
         self.persistent_counters.open(port, self.stats.index, memory);
     }
 
+    /// Its counters are told of.
+    pub(crate) fn persist_counters(&mut self) {
+        self.persistent_counters.write(now_ns(self.started), &self.fabric);
+    }
+
     /// What it counted, and how many rings are active.
     pub(crate) fn stats(&self) -> WorkerStats {
         WorkerStats {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::SystemTime;
 
-use lasthop_engine::{BOOK_BYTES, Booked};
+use lasthop_engine::{BOOK_BYTES, Booked, former_writes};
 use lasthop_fabric::{Drops, PortCounters, RX_DROPS, TX_DROPS};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
@@ -45,7 +45,7 @@ impl Account {
         past.iter().for_each(|(name, count)| account.past.add(name, *count));
         // The process that counted there is dead.
         if let Ok(booked) = account.close_book() {
-            account.past.merge(&booked);
+            account.add_to_past(&booked);
         }
         account
     }
@@ -83,6 +83,15 @@ impl Account {
         self.book = self.next.take().map_or_else(blank, Ok)?;
         Ok(Booked::of(&bytes[..read]))
     }
+
+    /// What was counted in the book before this one. Whoever counts now is told, for clients of its control interface: if that
+    /// fails, what these see begins at 0.
+    fn add_to_past(&mut self, booked: &Booked) {
+        self.past.merge(booked);
+        for (at, bytes) in former_writes(&self.past) {
+            let _ = rustix::io::pwrite(&self.book, &bytes, at as u64);
+        }
+    }
 }
 
 impl AsFd for Account {
@@ -104,11 +113,17 @@ impl Supervisor {
         if let Some(account) = self.accounts.get(&number) {
             return account.book().ok();
         }
-        let account = Account::open().ok()?;
+        let name = self.ports.get(&number).map(|port| port.spec.name.to_string()).unwrap_or_default();
+        let account = self.left_accounts.remove(&name).map_or_else(Account::open, Ok).ok()?;
         let book = account.book().ok();
         self.accounts.insert(number, account);
         self.store.is_late(Key::Port(number));
         book
+    }
+
+    /// A port over a device begins anew with each supervisor, when it is asked for; its counters go on.
+    pub(super) fn leave_account(&mut self, port: &str, account: Account) {
+        self.left_accounts.insert(port.to_owned(), account);
     }
 
     /// Memory for the counters of port `number` in the switch process that is to take over; none as for `book`.
@@ -132,7 +147,7 @@ impl Supervisor {
         balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
         let mut sum = PortCounters::default();
         for (account, booked) in closed {
-            account.past.merge(&booked);
+            account.add_to_past(&booked);
             sum.merge(&booked.counters);
         }
         self.accounts.keys().for_each(|number| self.store.is_late(Key::Port(*number)));

@@ -179,6 +179,11 @@ impl Supervisor {
         settings: &mut RunSettings,
         inherited: &Inherited,
     ) -> Result<(), Fault> {
+        let Legacy { head, ports } = legacy;
+        let (requested, ports) = ports.into_iter().partition(|(_, port)| port.is_requested);
+        let legacy = Legacy { head, ports };
+        let requested: BTreeMap<u32, PortRecord> = requested;
+        requested.into_iter().for_each(|(number, port)| self.let_go(number, port, inherited));
         let running = legacy.running(&settings.dir);
         legacy.add_by_hand(settings);
         self.switches.clone_from(&settings.switches);
@@ -235,9 +240,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A port is no more, or is to be another one: its guest has to go. Device ports begin anew.
+    /// A port is no more, or is to be another one: its guest has to go. Device ports begin anew, but for their counters.
     fn let_go(&mut self, number: u32, record: PortRecord, inherited: &Inherited) {
         self.next_port = self.next_port.max(number);
+        let book = record.book.as_ref().filter(|_| record.device.is_some());
+        if let Some(book) = book.and_then(|book| inherited.find(book)) {
+            let account = Account::of_kept(book.into_trusted(), &record.past, record.since_ms);
+            self.leave_account(record.spec.name.as_str(), account);
+        }
         let (origin, queues) = (Origin::new(&format!("vnic {}", record.spec.name)), record.spec.queues);
         let estate = record.estate.and_then(|estate| Estate::of_kept(estate, inherited, &origin, queues));
         if let Some(estate) = estate {
@@ -374,6 +384,7 @@ mod tests {
             listening: None,
             estate: None,
             book: None,
+            is_requested: false,
             past: BTreeMap::new(),
             since_ms: None,
         };

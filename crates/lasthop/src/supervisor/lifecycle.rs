@@ -209,6 +209,8 @@ impl Supervisor {
     /// Leaves everything as it is to the next supervisor.
     fn leave(&mut self) {
         self.lives.bury();
+        // Counters that it told of and that were not read yet would be added to themselves.
+        self.waiting.clear();
         self.close_books();
         self.deposit_all();
         self.control.iter_mut().for_each(Control::leave_socket);

@@ -170,6 +170,8 @@ struct Supervisor {
     estates: BTreeMap<u32, Estate>,
     /// By port: what was counted before the present switch process.
     accounts: BTreeMap<u32, Account>,
+    /// Of ports that the last supervisor had and nobody has asked for since, by name.
+    left_accounts: BTreeMap<String, Account>,
     /// The switch process is being replaced by that of another program.
     upgrade: Option<Upgrade>,
     /// While guests wait for a switch process.
@@ -228,6 +230,7 @@ impl Supervisor {
             next_port: 0,
             estates: BTreeMap::new(),
             accounts: BTreeMap::new(),
+            left_accounts: BTreeMap::new(),
             upgrade: None,
             hurry: None,
             static_entries: Vec::new(),

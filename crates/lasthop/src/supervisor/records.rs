@@ -74,6 +74,9 @@ pub(super) struct PortRecord {
     /// When they began, in milliseconds since 1970.
     #[serde(default)]
     pub(super) since_ms: Option<u64>,
+    /// A controller asked for it, and asks again: nothing is kept but its counters.
+    #[serde(default)]
+    pub(super) is_requested: bool,
 }
 
 /// One guest's session.
@@ -134,11 +137,7 @@ impl Supervisor {
     fn deed(&self, key: Key) -> Option<io::Result<Deed<'_>>> {
         match key {
             Key::Head => Some(self.head_deed()),
-            // Those that a controller has asked for, it will ask for again.
-            Key::Port(number) => {
-                let port = self.ports.get(&number).filter(|port| !port.is_requested());
-                port.map(|port| self.port_deed(number, port))
-            }
+            Key::Port(number) => self.ports.get(&number).map(|port| self.port_deed(number, port)),
         }
     }
 
@@ -178,7 +177,8 @@ impl Supervisor {
         let past = account.map(|account| account.past_by_name()).unwrap_or_default();
         let since_ms = account.map(super::account::Account::since_ms);
         let spec = port.spec.clone();
-        let record = PortRecord { spec, device, listening, estate, book, past, since_ms };
+        let is_requested = port.is_requested();
+        let record = PortRecord { spec, device, listening, estate, book, past, since_ms, is_requested };
         deed.text = serde_json::to_vec(&record)?;
         Ok(deed)
     }

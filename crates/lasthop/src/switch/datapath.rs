@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lasthop_engine::{
-    BOOK_BYTES, Capture, Engine, EngineError, EngineSettings, PortConfig, PortDevice, PortStats,
-    RingInspection, RingStats, Watch, WorkerStats,
+    BOOK_BYTES, Booked, Capture, Engine, EngineError, EngineSettings, FormerCounters, PortConfig, PortDevice,
+    PortStats, RingInspection, RingStats, Watch, WorkerStats,
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
@@ -36,6 +36,8 @@ pub(super) struct Datapath {
     is_begun: bool,
     switches: NamedSwitches,
     ports: BTreeMap<String, NamedPort>,
+    /// What dead processes counted.
+    pasts: BTreeMap<PortId, FormerCounters>,
 }
 
 /// A port, by name.
@@ -70,7 +72,7 @@ impl Datapath {
         };
         let engine = Engine::prepare(switches.module(), &settings).map_err(refused)?;
         switches.set_clock_origin(engine.clock_origin_ns());
-        Ok(Self { engine, is_begun: false, switches, ports: BTreeMap::new() })
+        Ok(Self { engine, is_begun: false, switches, ports: BTreeMap::new(), pasts: BTreeMap::new() })
     }
 
     /// Starts the workers, if they were not; they sleep until there is a port with a guest.
@@ -121,10 +123,9 @@ impl Datapath {
         let (vnic, home) = (&port.vnic, (!port.is_requested).then(|| port.vnic.switch.clone()));
         let at = self.home(home.as_ref())?;
         let number = self.engine.add_port(port_config(port, at)).map_err(refused)?;
-        // Without it counters begin at 0 then, and nothing else.
-        let memory = book.and_then(|book| Mapping::of_file(book.as_fd(), 0, BOOK_BYTES as u64).ok());
-        if let Some(memory) = memory {
-            let _ = self.engine.keep_counters(number, &Arc::new(memory));
+        if let Some(memory) = book.as_ref().and_then(book_of).map(Arc::new) {
+            let _ = self.engine.keep_counters(number, &memory);
+            self.pasts.insert(number, FormerCounters::of_book(&memory));
         }
         self.ports.insert(vnic.name.to_string(), NamedPort { number, home, at, device: port.device });
         Ok(())
@@ -247,6 +248,7 @@ impl Datapath {
     pub(super) fn remove(&mut self, name: &str) -> Result<(), Fault> {
         let port = self.find(name)?;
         self.ports.remove(name);
+        self.pasts.remove(&port);
         self.engine.remove_port(port).map_err(refused)
     }
 
@@ -255,6 +257,12 @@ impl Datapath {
         self.engine.device(self.find(name)?).map_err(refused)
     }
 
+    /// What dead processes counted of a port; none if nothing.
+    pub(super) fn past(&self, port: PortId) -> Option<&Booked> {
+        self.pasts.get(&port)?.known()
+    }
+
+    /// What this process counted; the supervisor adds what others did.
     pub(super) fn stats(&self) -> Result<StatsReport, Fault> {
         let stats = self.engine.stats().map_err(refused)?;
         let ports = stats.ports.into_iter().map(port_report).collect();
@@ -357,6 +365,13 @@ fn port_config(SwitchPort { vnic: spec, leads, .. }: &SwitchPort, switch: Switch
         is_isolated: spec.isolated,
         kind: leads.kind(),
     }
+}
+
+/// The memory for a port's counters, as long as the supervisor's version has it. Without it counters begin at 0 after this process,
+/// and nothing else.
+fn book_of(book: &OwnedFd) -> Option<Mapping> {
+    let bytes = u64::try_from(rustix::fs::fstat(book).ok()?.st_size).ok()?;
+    Mapping::of_file(book.as_fd(), 0, bytes.min(BOOK_BYTES as u64)).ok()
 }
 
 fn refused(error: impl std::fmt::Display) -> Fault {

@@ -8,7 +8,8 @@ use lasthop_control::datapath::{
 };
 use lasthop_control::family::{DatapathStats, MegaflowStats, VportKind, VportStats};
 use lasthop_control::{Errno, Refusal};
-use lasthop_engine::{EngineError, PortStats};
+use lasthop_engine::{Booked, EngineError, PortStats};
+use lasthop_fabric::PortCounters;
 use lasthop_flow::Action;
 use lasthop_verdict::{DropReason, PortId};
 
@@ -81,8 +82,12 @@ impl<'a> Adapter<'a> {
     }
 
     fn view(&self, member: &Member) -> PortView {
-        let stats =
-            member.port.and_then(|port| self.places.stats_of(self.inside.engine(), port, vport_stats));
+        let counted = |port: PortId| {
+            let past = self.inside.past(port);
+            let counters = self.places.stats_of(self.inside.engine(), port, |stats| stats.counters);
+            vport_stats(counters.unwrap_or_default(), past)
+        };
+        let stats = member.port.map(counted);
         let device = self.inside.port_named(&member.name).and_then(|port| port.device);
         PortView {
             stats: stats.unwrap_or_default(),
@@ -130,16 +135,17 @@ fn no_switch(fault: &Fault) -> Refusal {
     Refusal::new(Errno::EBUSY, "a switch of that name has no flow table, or there is no room for one more")
 }
 
-/// Received and sent as a switch sees it, which is how both sides count here.
-fn vport_stats(stats: &PortStats) -> VportStats {
-    let counters = &stats.counters;
+/// Received and sent as a switch sees it, which is how both sides count here; by all processes that had the port.
+fn vport_stats(mut counters: PortCounters, past: Option<&Booked>) -> VportStats {
+    past.iter().for_each(|past| counters.merge(&past.counters));
+    let (rx_unknown, tx_unknown) = past.map(Booked::unknown_drops).unwrap_or_default();
     VportStats {
         rx_packets: counters.rx_packets,
         tx_packets: counters.tx_packets,
         rx_bytes: counters.rx_bytes,
         tx_bytes: counters.tx_bytes,
-        rx_dropped: counters.rx_drops.total(),
-        tx_dropped: counters.tx_drops.total(),
+        rx_dropped: counters.rx_drops.total() + rx_unknown,
+        tx_dropped: counters.tx_drops.total() + tx_unknown,
         ..VportStats::default()
     }
 }

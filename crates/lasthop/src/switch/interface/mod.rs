@@ -274,6 +274,7 @@ impl Interface {
     pub(super) fn port_lost(&mut self, name: &str, inside: &mut Datapath) {
         self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.wishes));
         self.wishes.left(name);
+        self.places.forget_ports();
     }
 
     /// A switch has no flow table any more, and is no datapath.

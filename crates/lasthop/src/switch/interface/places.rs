@@ -56,8 +56,14 @@ pub(super) struct Places {
     pub(super) flow_memory: Option<FlowMemory>,
     /// Flows that found no room there were told of.
     pub(super) is_memory_full: bool,
-    /// Counters, as of this turn.
-    stats: RefCell<Option<Stats>>,
+    told: RefCell<Told>,
+}
+
+/// Counters that clients were told.
+#[derive(Default)]
+struct Told {
+    stats: Stats,
+    is_of_this_turn: bool,
 }
 
 impl Places {
@@ -106,19 +112,29 @@ impl Places {
 
     /// What is counted is asked for again in the next turn.
     pub(super) fn forget_stats(&mut self) {
-        self.stats.take();
+        self.told.get_mut().is_of_this_turn = false;
     }
 
-    /// A port's counters, as of this turn; none if workers do not answer.
+    /// A port has gone: another one may have its number.
+    pub(super) fn forget_ports(&mut self) {
+        self.told = RefCell::default();
+    }
+
+    /// A port's counters, as of this turn. While workers do not answer, as they were told last: clients take a counter that goes back
+    /// for an error.
     pub(super) fn stats_of<R>(
         &self,
         engine: &Engine,
         port: PortId,
         tell: impl FnOnce(&PortStats) -> R,
     ) -> Option<R> {
-        let mut stats = self.stats.borrow_mut();
-        let stats = stats.get_or_insert_with(|| engine.stats().unwrap_or_default());
-        stats.ports.iter().find(|one| one.port == port).map(tell)
+        let mut told = self.told.borrow_mut();
+        if !std::mem::replace(&mut told.is_of_this_turn, true)
+            && let Ok(stats) = engine.stats()
+        {
+            told.stats = stats;
+        }
+        told.stats.ports.iter().find(|one| one.port == port).map(tell)
     }
 }
 
