@@ -82,6 +82,7 @@ class OpenVSwitch(contextlib.ExitStack):
         self.daemon.__enter__()
         self.vsctl("--no-wait", "init")
         self.vsctl("list", "open")
+        wait_until("ovs-vswitchd's control socket", lambda: self.control().exists())
 
     def warnings(self):
         """Lines of its logs that its own suite would reject."""

@@ -84,6 +84,11 @@ def kill_driver(switch):
 
 
 def kill_switch(switch):
+    pid = kill_only(switch)
+    wait_until("another switch process", lambda: answers(switch) and pid not in switch.pids())
+
+
+def kill_only(switch):
     pid = next(pid for pid in switch.pids() if pathlib.Path(f"/proc/{pid}/comm").read_text() == "lasthop-switch\n")
     os.kill(pid, signal.SIGKILL)
-    wait_until("another switch process", lambda: answers(switch) and pid not in switch.pids())
+    return pid

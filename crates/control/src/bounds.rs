@@ -29,6 +29,9 @@ pub const ANSWER_BYTES_MAX: usize = 128 * 1024;
 /// Bytes of misses and notifications that may wait for one client; beyond, they are lost and counted. Some 10 ms of a
 /// fast control plane's work.
 pub const UPCALL_BYTES_MAX: usize = 1024 * 1024;
+/// Notifications of ports that are told once more to clients of an earlier switch process: a thousand ports may come or go before the
+/// last client is back.
+pub const NEWS_MAX: usize = 1024;
 /// Bytes waiting for one client beyond which misses had better wait where ports have turns: nothing can
 /// overtake the packets in the client's queue.
 pub const UPCALL_BYTES_READY: usize = 16 * 1024;

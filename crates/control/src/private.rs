@@ -7,6 +7,9 @@
 //!   JOIN group, LEAVE group, LISTEN on/off   ──>            as setsockopt(2)
 //!                                            <──   the same, with an error number
 //!   SEE_ALL on/off                           ──>            likewise
+//!   REJOIN group                             ──>            as JOIN, by a client of an earlier switch process
+//!                                            <──   the same, with 0, and what became of the group's ports since then; or
+//!                                                  with ENOBUFS: the client has to ask for everything
 //!   request, request, ... in one datagram    ──>
 //!                                            <──   answer  (one datagram each)
 //!                                            <──   answer
@@ -29,6 +32,8 @@ pub const LISTEN: u16 = 0xff05;
 /// The client wants datapaths of the switch's own controllers in lists, if the number is not 0. Open vSwitch
 /// never asks for this: it deletes every datapath that it finds beside its own.
 pub const SEE_ALL: u16 = 0xff06;
+/// Becomes a member of a multicast group that it was a member of in an earlier switch process.
+pub const REJOIN: u16 = 0xff07;
 
 /// The first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -43,6 +43,8 @@ errnos! {
     EMSGSIZE = 90;
     /// Not implemented, on purpose.
     EOPNOTSUPP = 95;
+    /// Something was lost on its way.
+    ENOBUFS = 105;
     /// Waited for in vain.
     ETIMEDOUT = 110;
 }

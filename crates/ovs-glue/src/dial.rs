@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lasthop_control::message::{Message, Messages};
-use lasthop_control::private::{END, HELLO, Hello, JOIN, decode_number, number};
+use lasthop_control::private::{END, HELLO, Hello, JOIN, REJOIN, decode_number, number};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -42,8 +42,17 @@ pub(crate) struct Wanted {
     pub(crate) groups: Vec<u32>,
 }
 
-/// Connects, waiting for a switch process that is not there. Returns the port id, too.
-pub(crate) fn connect(place: &Place, wanted: &Wanted) -> Result<(OwnedFd, u32), Errno> {
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) socket: OwnedFd,
+    pub(crate) port_id: u32,
+    /// Notifications of its groups were lost, and the switch does not tell them once more.
+    pub(crate) has_missed: bool,
+}
+
+/// Connects, waiting for a switch process that is not there.
+pub(crate) fn connect(place: &Place, wanted: &Wanted) -> Result<Connected, Errno> {
     let deadline = Instant::now() + place.wait;
     loop {
         match attempt(&place.path, wanted) {
@@ -71,16 +80,37 @@ fn complain(path: &Path, errno: Errno) {
     let _ = std::io::stderr().write_all(sentence.as_bytes());
 }
 
-fn attempt(path: &Path, wanted: &Wanted) -> Result<(OwnedFd, u32), Errno> {
+fn attempt(path: &Path, wanted: &Wanted) -> Result<Connected, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     let hello = Hello { protocol: wanted.protocol, port_id: wanted.port_id, process: std::process::id() };
     let port_id = ask(&socket, &hello.encode(), HELLO)?.0;
-    for group in &wanted.groups {
-        tell(&socket, &number(JOIN, 0, *group), JOIN)?;
+    let has_missed = match wanted.groups[..] {
+        [] => false,
+        [group] => !join_again(&socket, group)?,
+        ref groups => groups.iter().try_for_each(|group| join(&socket, *group)).map(|()| true)?,
+    };
+    Ok(Connected { socket, port_id, has_missed })
+}
+
+fn join(socket: &OwnedFd, group: u32) -> Result<(), Errno> {
+    tell(socket, &number(JOIN, 0, group), JOIN).map(drop)
+}
+
+/// Becomes a member of a group once more, on a connection on which nothing else was asked; whether what was lost is told: it follows, and
+/// is left to the program. A switch of an earlier version answers with END alone.
+fn join_again(socket: &OwnedFd, group: u32) -> Result<bool, Errno> {
+    rustix::net::send(socket, &number(REJOIN, 0, group), SendFlags::NOSIGNAL)?;
+    loop {
+        let mut buffer = [0; ANSWER_BYTES];
+        let message = receive(socket, &mut buffer)?;
+        match message.map(|message| (message.header.kind, decode_number(&message, REJOIN))) {
+            Some((_, Some(errno))) => return Ok(errno == 0),
+            Some((END, _)) => return join(socket, group).map(|()| false),
+            _ => {}
+        }
     }
-    Ok((socket, port_id))
 }
 
 /// A request that stands for a system call; returns whether others' messages were passed over meanwhile.

@@ -57,11 +57,15 @@ impl Diverted {
         self.port_id.load(Ordering::Relaxed)
     }
 
-    /// Sends by `send`; again after a new connection, if the old one is broken.
+    /// Sends by `send`; again after a new connection, if the old one is broken. A program that asks anew waits for no answer to what
+    /// it asked before: it may have left an END unread, and nothing is lost.
     pub(crate) fn send(&self, mut send: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
         loop {
             match send() {
-                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => self.connect_again()?,
+                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
+                    self.missing.store(0, Ordering::Relaxed);
+                    self.connect_again()?;
+                }
                 Ok(len) => {
                     self.missing.fetch_add(1, Ordering::Relaxed);
                     return Ok(len);
@@ -126,10 +130,10 @@ impl Diverted {
     fn connect_again(&self) -> Result<(), Errno> {
         let groups = self.groups.lock().map(|groups| groups.clone()).unwrap_or_default();
         let wanted = Wanted { protocol: self.protocol, port_id: self.port_id(), groups };
-        let (socket, port_id) = dial::connect(&self.place, &wanted)?;
-        sys::replace(self.fd, &socket)?;
-        self.port_id.store(port_id, Ordering::Relaxed);
-        let has_missed = self.missing.swap(0, Ordering::Relaxed) > 0 || !wanted.groups.is_empty();
+        let connected = dial::connect(&self.place, &wanted)?;
+        sys::replace(self.fd, &connected.socket)?;
+        self.port_id.store(connected.port_id, Ordering::Relaxed);
+        let has_missed = self.missing.swap(0, Ordering::Relaxed) > 0 || connected.has_missed;
         self.has_lost.store(has_missed, Ordering::Relaxed);
         Ok(())
     }

@@ -8,7 +8,8 @@
 //! there" means that nothing comes: the switch says END behind its last answer to a datagram, and while ENDs are
 //! missing a read waits, whatever its flags say; after [`WAIT`] it is ETIMEDOUT. A switch process that goes away is waited for, [`WAIT`] long; the
 //! connection is made anew with the same port id and groups, under the same descriptor. What was under way is then told
-//! as ENOBUFS, netlink's own word for lost messages, upon which OVS asks again. The control socket is named by the environment,
+//! as ENOBUFS, netlink's own word for lost messages, upon which OVS asks again. Members of the ports' group are told by the next switch process
+//! what became of ports meanwhile. The control socket is named by the environment,
 //! `LASTHOP_DATAPATH`, or is [`PATH`].
 //!
 //! **Not checked.** That the program uses one socket from one thread at a time, which OVS does.

@@ -32,9 +32,9 @@ pub(crate) fn open(protocol: i32) -> Option<Result<RawFd, Errno>> {
 
 fn divert(protocol: u32) -> Result<RawFd, Errno> {
     let place = Place::of_environment();
-    let (socket, port_id) = dial::connect(&place, &Wanted { protocol, port_id: 0, groups: Vec::new() })?;
-    let fd = socket.into_raw_fd();
-    insert(fd, Socket::Diverted(Arc::new(Diverted::new(fd, place, protocol, port_id))));
+    let connected = dial::connect(&place, &Wanted { protocol, port_id: 0, groups: Vec::new() })?;
+    let fd = connected.socket.into_raw_fd();
+    insert(fd, Socket::Diverted(Arc::new(Diverted::new(fd, place, protocol, connected.port_id))));
     Ok(fd)
 }
 

@@ -21,6 +21,7 @@ mod families;
 mod flows;
 mod meters;
 mod netfilter;
+mod news;
 mod packets;
 mod parked;
 mod peer;
@@ -39,13 +40,15 @@ pub use state::DatapathRecord;
 pub use upcall::{Reader, Upcall, UpcallKind, Upcalled};
 
 use crate::bounds::{DUMP_MESSAGES, QUEUED_BYTES_MAX};
-use crate::datapath::{Datapath, DatapathId, RemovalId};
+use crate::datapath::{Datapath, DatapathId, Port, RemovalId};
 use crate::family::FamilyMessage;
 use crate::message::{self, Header, Message, Messages};
 use crate::private as private_messages;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, ctrl, nlm, protocol};
+use answer::Answer;
 use dump::Dump;
+use news::PortNews;
 use parked::Parked;
 use peer::{Peer, Removal};
 use request::{Outcome, Request};
@@ -90,6 +93,7 @@ pub struct Server {
     /// Removed flows whose clients left.
     orphans: Vec<RemovalId>,
     queued_bytes: usize,
+    port_news: PortNews,
     /// Messages that may be served now; without a number, all.
     granted: Option<usize>,
     /// A client is a member of the flows' group; OVS never is.
@@ -263,18 +267,24 @@ impl Server {
         datapath: &mut dyn Datapath,
     ) -> Vec<String> {
         let mut missing = Vec::new();
+        if !records.is_empty() {
+            self.port_news.restored();
+        }
         for (id, mut known) in records {
             if datapath.created(id, &known.name).is_err() {
                 missing.push(known.name);
                 continue;
             }
-            known.ports.retain(|_, port| {
-                let is_there = datapath.port_added(id, port).is_ok();
-                if !is_there {
-                    missing.push(port.name.clone());
-                }
-                is_there
-            });
+            let is_there = |(_, port): &(u32, Port)| datapath.port_added(id, port).is_ok();
+            let (there, gone) = std::mem::take(&mut known.ports).into_iter().partition(is_there);
+            known.ports = there;
+            let gone: BTreeMap<u32, Port> = gone;
+            for port in gone.values() {
+                let answer = Answer::Vport(known.port_message(id, port, datapath));
+                let told = answer.message(Header::default(), command::DEL, 0);
+                told.iter().for_each(|bytes| self.port_news.note(bytes));
+            }
+            missing.extend(gone.into_values().map(|port| port.name));
             self.state.insert(id, known);
         }
         missing
@@ -422,6 +432,9 @@ impl Server {
     /// To every member of the family's group except the client that caused it.
     fn notify(&mut self, cause: Option<PeerId>, family: Family, bytes: &[u8]) {
         let Some(group) = family.group() else { return };
+        if family == Family::Vport {
+            self.port_news.note(bytes);
+        }
         let members =
             self.peers.iter().filter(|(id, peer)| Some(**id) != cause && peer.groups.contains(&group));
         let members: Vec<PeerId> = members.map(|(id, _)| *id).collect();

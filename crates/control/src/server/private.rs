@@ -1,10 +1,11 @@
 //! Requests that stand for system calls.
 
+use super::families::Family;
 use super::peer::Peer;
 use super::{Goodbye, PeerId, Server};
 use crate::bounds::PEERS_MAX;
 use crate::message::{Message, Messages};
-use crate::private::{HELLO, Hello, JOIN, LEAVE, LISTEN, SEE_ALL, decode_number, number};
+use crate::private::{HELLO, Hello, JOIN, LEAVE, LISTEN, REJOIN, SEE_ALL, decode_number, number};
 use crate::refusal::Errno;
 
 /// Port ids that are given begin behind those of processes, which name their sockets by their own number.
@@ -45,25 +46,33 @@ impl Server {
     /// Whether it was one.
     pub(super) fn serve_private(&mut self, id: PeerId, message: &Message<'_>) -> bool {
         let kind = message.header.kind;
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL))
-        else {
-            return false;
-        };
-        let errno = match decode_number(message, kind) {
-            Some(argument) => change(peer, kind, argument),
-            None => Errno::EINVAL.0,
-        };
+        let is_known = matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL | REJOIN);
+        let Some(peer) = self.peers.get_mut(&id).filter(|_| is_known) else { return false };
+        let argument = decode_number(message, kind);
+        let errno = argument.map_or(Errno::EINVAL.0, |argument| change(peer, kind, argument));
         self.look_for_flow_members();
+        let is_return = kind == REJOIN && errno == 0;
+        let news = is_return.then(|| self.news_of(argument));
+        let errno = if news == Some(None) { Errno::ENOBUFS.0 } else { errno };
         self.push(id, number(kind, message.header.seq, errno.unsigned_abs()));
+        for notification in news.flatten().unwrap_or_default() {
+            self.push(id, notification);
+        }
         true
+    }
+
+    /// What members of a group were told since this process began; none if that is not known.
+    fn news_of(&self, group: Option<u32>) -> Option<Vec<Vec<u8>>> {
+        let is_of_ports = group == Family::Vport.group();
+        is_of_ports.then(|| self.port_news.since_start().map(<[_]>::to_vec)).flatten()
     }
 }
 
 /// Returns an error number, or 0.
 fn change(peer: &mut Peer, kind: u16, argument: u32) -> i32 {
     match kind {
-        JOIN if peer.groups.contains(&argument) => 0,
-        JOIN => peer.groups.try_push(argument).map_or(Errno::ENOSPC.0, |()| 0),
+        JOIN | REJOIN if peer.groups.contains(&argument) => 0,
+        JOIN | REJOIN => peer.groups.try_push(argument).map_or(Errno::ENOSPC.0, |()| 0),
         LEAVE => {
             peer.groups.retain(|group| *group != argument);
             0

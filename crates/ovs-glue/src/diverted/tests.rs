@@ -1,9 +1,12 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use lasthop_control::datapath::{DatapathId, Port};
+use lasthop_control::family::VportKind;
+use lasthop_control::memory::MemoryDatapath;
 use lasthop_control::message::{self, Header, Messages};
 use lasthop_control::private::END;
-use lasthop_control::server::Family;
+use lasthop_control::server::{DatapathRecord, Family, Server};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::rig::Rig;
@@ -23,9 +26,9 @@ impl Program {
     fn new(rig: &Rig) -> Self {
         let place = Place { path: rig.socket(), wait: Duration::from_secs(20) };
         let wanted = Wanted { protocol: 16, port_id: 0, groups: Vec::new() };
-        let (socket, port_id) = dial::connect(&place, &wanted).expect("a server");
-        let diverted = Diverted::new(socket.as_raw_fd(), place, 16, port_id);
-        Self { socket, diverted }
+        let connected = dial::connect(&place, &wanted).expect("a server");
+        let diverted = Diverted::new(connected.socket.as_raw_fd(), place, 16, connected.port_id);
+        Self { socket: connected.socket, diverted }
     }
 
     fn send(&self, datagram: &[u8]) -> Result<usize, Errno> {
@@ -90,6 +93,52 @@ fn what_may_have_been_lost_is_told_as_netlink_tells_it() {
     assert_eq!(program.receive(), Err(Errno::NOBUFS), "notifications");
     assert_eq!(program.receive(), Err(Errno::AGAIN), "once");
     assert_eq!(*program.diverted.groups.lock().expect("nobody panics"), [group]);
+}
+
+/// OVS reads to the last answer of a dump and no further; a request that comes next was done once, and must not be done again.
+#[test]
+fn an_end_that_was_not_read_is_no_loss() {
+    let mut rig = Rig::new();
+    let program = Program::new(&rig);
+    program.send(&dump()).expect("it takes it");
+    assert!(program.receive().is_ok());
+    assert_eq!(program.diverted.missing.load(Ordering::Relaxed), 1, "the END is there still");
+    rig.restart_after(|| ());
+    program.send(&dump()).expect("the new one takes it");
+    assert!(program.receive().is_ok(), "it was told of a loss");
+}
+
+/// OVS warns of lost notifications, and asks for all ports.
+#[test]
+fn members_of_a_group_hear_what_became_of_ports_meanwhile() {
+    let mut rig = Rig::new();
+    let program = Program::new(&rig);
+    let group = Family::Vport.group().expect("it has one");
+    program.diverted.set_option(ADD_MEMBERSHIP, group).expect("a group");
+    let (mut records, _) = rig.end();
+    let port = |number: u32, name: &str| Port {
+        number,
+        name: name.to_owned(),
+        kind: VportKind::Netdev,
+        options: None,
+        upcall_port_ids: vec![0],
+    };
+    let ports = [(0, port(0, "ovs-system")), (1, port(1, "p1"))];
+    let record = DatapathRecord { ports: ports.into(), ..DatapathRecord::named("ovs-system") };
+    records.insert(DatapathId(7), record);
+    let (mut server, mut datapath) = (Server::new(), MemoryDatapath::new());
+    server.restore(records, &mut datapath);
+    server.port_lost("p1", &mut datapath);
+    rig.start(server, datapath, Vec::new());
+    let told = loop {
+        match program.receive() {
+            Err(Errno::AGAIN) => std::thread::sleep(Duration::from_millis(1)),
+            told => break told.expect("a notification, and no error"),
+        }
+    };
+    let message = Messages::new(&told).next().expect("a message");
+    assert_eq!(message.generic().expect("of a family").command, 2, "OVS_VPORT_CMD_DEL");
+    assert_eq!(program.receive(), Err(Errno::AGAIN), "once");
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Rig {
         self.directory.path().join("datapath.sock")
     }
 
-    fn start(&mut self, server: Server, datapath: MemoryDatapath, flows: Vec<FlowInstall>) {
+    pub(crate) fn start(&mut self, server: Server, datapath: MemoryDatapath, flows: Vec<FlowInstall>) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         let listener = listener.expect("a socket");
