@@ -1,3 +1,5 @@
+//! Counters of frames, and the equation that they conserve.
+
 use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};

@@ -1,3 +1,5 @@
+//! The driver process's ports and I/O threads, from the control side.
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};

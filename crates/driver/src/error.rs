@@ -1,3 +1,5 @@
+//! Errors of the driver's control side.
+
 use std::io;
 
 use lasthop_guest::GuestError;

@@ -1,3 +1,5 @@
+//! Events from I/O threads to the owner of a port.
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,3 +1,5 @@
+//! Facts about opened devices, which go from the supervisor to the driver process.
+
 use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};

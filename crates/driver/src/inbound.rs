@@ -1,3 +1,5 @@
+//! Buffers for frames from a device to the switch.
+
 use lasthop_guest::{GuestError, VnicPair};
 use lasthop_guestmem::{Segment, StaleSegment};
 

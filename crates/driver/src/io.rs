@@ -1,3 +1,5 @@
+//! I/O threads: poll active lanes, sleep when all are idle, and run tasks of the control side.
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};

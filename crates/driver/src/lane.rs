@@ -1,3 +1,5 @@
+//! A lane: one queue of a device and one queue pair of the vNIC.
+
 use std::os::fd::OwnedFd;
 
 use lasthop_guest::VnicPair;

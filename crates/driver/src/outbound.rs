@@ -1,3 +1,5 @@
+//! Frames from the switch to a device: gathered in batches, sent or refused, and completed in order.
+
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;

@@ -1,3 +1,5 @@
+//! The interface of back ends: one queue of a device.
+
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 

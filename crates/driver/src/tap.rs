@@ -1,3 +1,5 @@
+//! The back end for taps: `read` and `writev` on the vNIC's memory.
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Sleeping of an I/O thread: epoll on devices, kicks and tasks.
+
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -1,3 +1,5 @@
+//! A lock for flat combining: its holder also serves the queued work of other threads.
+
 use std::ops::{Deref, DerefMut};
 
 use crate::sync::{AtomicBool, Cell, Ordering, full_fence};

@@ -1,3 +1,5 @@
+//! The order in which workers' pieces of work are published.
+
 use crate::WORKERS_MAX;
 use crate::sync::{AtomicBool, AtomicU8, Ordering};
 

@@ -1,3 +1,5 @@
+//! A bounded queue without locks, for several threads on each side.
+
 use std::mem::MaybeUninit;
 
 use crate::sync::{AtomicUsize, Cell, Ordering, places};

@@ -1,3 +1,5 @@
+//! A ring of records of any length, from one thread to another one.
+
 use std::collections::TryReserveError;
 
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Ordering};

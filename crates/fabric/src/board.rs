@@ -1,3 +1,5 @@
+//! State that the workers of a switch share: open queues and links per port, an inbox per worker.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_exchange::{Bounded, SleepFlag};

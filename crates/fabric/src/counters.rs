@@ -1,3 +1,5 @@
+//! Counters of ports and of hand-overs between workers, and the equation that they conserve.
+
 use lasthop_verdict::DropReason;
 
 use crate::reference::{Attempt, Outcome};

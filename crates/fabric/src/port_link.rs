@@ -1,3 +1,5 @@
+//! Links of ports: up or down, as the operator sets them.
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,3 +1,5 @@
+//! References to packets in their senders' memory, and the outcomes of their delivery.
+
 use lasthop_verdict::{DropReason, Header, PortId};
 
 use crate::RingId;

@@ -1,3 +1,5 @@
+//! A guest for benchmarks: sends and receives many frames with few instructions.
+
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 

@@ -1,3 +1,5 @@
+//! The device's configuration space.
+
 /// The first fields of the device's configuration space (virtio 1.2, 5.1.4), little endian.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceConfig {

@@ -1,3 +1,5 @@
+//! Errors of guests.
+
 use std::io;
 
 use lasthop_guestmem::{MappingError, StaleSegment};

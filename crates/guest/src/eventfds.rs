@@ -1,3 +1,5 @@
+//! The kick and call eventfds of a ring.
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};

@@ -1,3 +1,5 @@
+//! A guest: its life over one or several connections, and its frames.
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -1,3 +1,5 @@
+//! The vhost-user handshake of a front end: features, queues, memory, rings.
+
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 

@@ -1,3 +1,5 @@
+//! The layout of a guest's memory: rings, then buffers.
+
 use lasthop_guestmem::Segment;
 use lasthop_ring::{Descriptor, RingAddresses};
 

@@ -1,3 +1,5 @@
+//! The socket of a VMM in server mode.
+
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 

@@ -1,3 +1,5 @@
+//! The memory of a guest, and the regions that back ends see.
+
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;

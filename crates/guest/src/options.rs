@@ -1,3 +1,5 @@
+//! Options of guests, and their checks.
+
 use lasthop_ring::RING_ENTRIES_MAX;
 use lasthop_vhost::features::{self, protocol};
 use lasthop_wire::vnet::HEADER_BYTES;

@@ -1,3 +1,5 @@
+//! The receive side of a guest's queue pair.
+
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DriverRing, Used};
 use lasthop_wire::vnet::{HEADER_BYTES, Offload};

@@ -1,3 +1,5 @@
+//! Waits of guests: for calls, or the end of the connection.
+
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 

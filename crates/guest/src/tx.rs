@@ -1,3 +1,5 @@
+//! The transmit side of a guest's queue pair.
+
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DriverRing, write_table};
 use lasthop_wire::PacketHash;

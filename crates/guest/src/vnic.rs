@@ -1,3 +1,5 @@
+//! A bare network card: connection, memory and rings, with the user's own buffers.
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 

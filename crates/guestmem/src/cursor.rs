@@ -1,3 +1,5 @@
+//! Reads and writes through a list of segments.
+
 use std::ptr::NonNull;
 
 use crate::sum::copy_piece_and_sum;

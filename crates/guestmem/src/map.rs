@@ -1,3 +1,5 @@
+//! The memory table of a guest: translates addresses and copies between guests.
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! Mappings of guest memory files.
+
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;

@@ -1,3 +1,5 @@
+//! An array of equal buffers in mapped memory.
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! One shared 32-bit word in mapped memory.
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

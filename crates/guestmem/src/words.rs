@@ -1,3 +1,5 @@
+//! A row of shared 64-bit words in mapped memory.
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,3 +1,5 @@
+//! Adaptive polling: how long a thread busy-polls before it sleeps, learned from recent gaps between packets.
+
 /// Sources with a history of their own; further sources share one.
 const HABITS: usize = 64;
 /// The short look, as a part of the longest.

@@ -1,3 +1,5 @@
+//! The driver's side of a ring, for speed: fixed slots, used in turn.
+
 use std::sync::atomic::{Ordering, fence};
 
 use crate::device::crossed;

@@ -1,3 +1,5 @@
+//! Walks descriptor chains: each descriptor is read once, checked and translated.
+
 use lasthop_guestmem::{MemoryMap, Segment};
 
 use crate::{

@@ -1,3 +1,5 @@
+//! Yields the core of a thread that polls without work, and detects that another thread wanted it.
+
 /// How long a thread without work looks around before it offers its core to others.
 const BLIND_NS: u64 = 20_000;
 /// If the core comes back later than this, another thread wanted it.

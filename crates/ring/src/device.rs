@@ -1,3 +1,13 @@
+//! The device's side of a split ring: take heads, write used entries, publish, and suppress notifications.
+//!
+//! ```text
+//!   avail.ring  [ . . t t t|p p p|. . ]      t taken, p pending        next_avail ^ at the first pending one
+//!   used.ring   [ . . u u|w w|. . . . ]      u published, w written    published ^ before w, next_used ^ behind w
+//! ```
+//!
+//! Used entries are written first and published by one store of used.idx. The ledger records each step for a
+//! successor.
+
 use std::sync::atomic::{Ordering, fence};
 
 use crate::ledger::order;

@@ -1,3 +1,5 @@
+//! The driver's side of a split ring: add chains, publish, and take used chains back.
+
 use std::sync::atomic::{Ordering, fence};
 
 use lasthop_guestmem::{MemoryMap, Segment, StaleSegment};

@@ -1,3 +1,5 @@
+//! The three areas of a split ring in guest memory, and the accesses to them.
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};

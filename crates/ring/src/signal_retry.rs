@@ -1,3 +1,5 @@
+//! Decides whether a guest that ignored a signal gets a second one.
+
 /// Packets within this time after a second signal count as its result.
 const ANSWER_NS: u64 = 400_000;
 /// Trust is a number up to this; without any, one second signal in [`TRIAL`] is tried.

@@ -1,3 +1,5 @@
+//! Drop reasons: a closed list of names and meanings.
+
 /// Declares the closed set of drop reasons with their names and meanings.
 macro_rules! drop_reasons {
     ($($variant:ident = $name:literal, $meaning:literal;)*) => {

@@ -1,3 +1,5 @@
+//! Hashes of packets from their sender: untrusted hints.
+
 use lasthop_wire::PacketHash;
 
 use crate::BATCH_PACKETS_MAX;

@@ -1,3 +1,5 @@
+//! Header images: private copies of the first bytes of frames, for checks, decisions and edits.
+
 mod splice;
 mod tag;
 

@@ -1,3 +1,5 @@
+//! Verdicts: outputs, drops and upcalls of a batch.
+
 use lasthop_wire::Metadata;
 
 use crate::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};

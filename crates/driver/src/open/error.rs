@@ -1,3 +1,5 @@
+//! Errors of opening devices, each with a remedy.
+
 use rustix::io::Errno;
 use thiserror::Error;
 

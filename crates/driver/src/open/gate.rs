@@ -1,3 +1,5 @@
+//! Gates between an uplink and the host's own network stack.
+
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;

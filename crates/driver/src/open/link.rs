@@ -1,3 +1,5 @@
+//! Network devices by name (netdevice(7)): index, address, MTU and flags.
+
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;

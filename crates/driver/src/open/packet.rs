@@ -1,3 +1,5 @@
+//! Opens devices by packet sockets.
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};

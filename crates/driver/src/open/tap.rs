@@ -1,3 +1,5 @@
+//! Makes and opens taps.
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lasthop_wire::vnet::HEADER_BYTES;

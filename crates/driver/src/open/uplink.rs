@@ -1,3 +1,5 @@
+//! Opens a device as an uplink, and chooses its back end.
+
 use super::netlink::{self, Interface};
 use super::{Gate, Host, OpenError, PacketOptions, XdpDevice, packet};
 use crate::xdp::MTU_BYTES_MAX;

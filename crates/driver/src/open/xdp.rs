@@ -1,3 +1,5 @@
+//! Opens devices by XDP sockets.
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 

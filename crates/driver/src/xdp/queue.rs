@@ -1,3 +1,5 @@
+//! The back end for XDP sockets: joins the UMEM to the vNIC's rings without copies.
+
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use lasthop_guest::{GuestError, VnicPair, VnicRing};

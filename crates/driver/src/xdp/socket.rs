@@ -1,3 +1,5 @@
+//! Binds an XDP socket to its memory, rings and queue.
+
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;

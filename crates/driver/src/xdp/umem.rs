@@ -1,3 +1,5 @@
+//! The UMEM of a queue: frames move between the kernel, the switch and us.
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;

@@ -1,3 +1,5 @@
+//! A receive ring that all workers share, and its internal receive queue.
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,3 +1,5 @@
+//! The receive sides of a worker: delivers lists of copies, and follows up rings where packets wait.
+
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
@@ -19,7 +21,7 @@ pub(crate) struct Receiver {
     pub(crate) capabilities: Capabilities,
     pub(crate) queues: Vec<Option<Arc<ReceiveRing>>>,
     pub(crate) received: Received,
-    /// Where each queue stands among the rings that this worker looks after.
+    /// The index of each queue in `Receivers::kept`.
     kept_at: Vec<Option<usize>>,
 }
 
@@ -32,13 +34,13 @@ impl Receiver {
     }
 }
 
-/// All receive sides, as one worker has them, and the rings that it has to look after.
+/// All receive sides of a worker, and the rings with follow-ups.
 #[derive(Debug)]
 pub(crate) struct Receivers {
     slots: Vec<Option<Box<Receiver>>>,
-    /// Rings where this worker let packets wait, in no order.
+    /// Rings where packets of this worker wait, in no order.
     kept: Vec<RingId>,
-    /// Until when it may leave each of them alone.
+    /// The time of the next follow-up of each.
     kept_until_ns: Vec<u64>,
     pub(crate) leases: Leases,
     board: Arc<Board>,

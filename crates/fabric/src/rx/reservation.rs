@@ -1,3 +1,5 @@
+//! Reserves receive buffers for one packet, without publishing them.
+
 use arrayvec::ArrayVec;
 use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{DeviceRing, Direction, RingError, walk};

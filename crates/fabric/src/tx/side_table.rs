@@ -1,3 +1,5 @@
+//! The side table of a transmit ring: checked segments of each chain that was taken and not completed.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 

@@ -1,3 +1,5 @@
+//! The BPF programs of uplinks: redirect to XDP sockets, and keep the host's stack apart.
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

@@ -1,3 +1,5 @@
+//! Generic netlink: families, XDP features, and ethtool's features and channels.
+
 use rustix::io::Errno;
 use rustix::net::netlink;
 

@@ -1,3 +1,5 @@
+//! Network interfaces over rtnetlink(7).
+
 use rustix::io::Errno;
 
 use super::message::{Netlink, find, put, text, u32_at};

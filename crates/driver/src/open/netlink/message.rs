@@ -1,3 +1,5 @@
+//! Netlink messages: one request and its answer at a time.
+
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;

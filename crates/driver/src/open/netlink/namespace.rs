@@ -1,3 +1,5 @@
+//! Numbers of network namespaces over rtnetlink(7).
+
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
