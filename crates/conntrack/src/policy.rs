@@ -1,7 +1,7 @@
 //! Timeouts and strictness: OVS' timeout policies, and settings of all connections.
 
 use crate::sctp::SctpState;
-use crate::tcp::TcpState;
+use crate::tcp::state::TcpState;
 
 /// How TCP is tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! TCP: states and windows of a connection's two directions, as strict as Linux's nf_conntrack.
 
 mod segment;
-mod state;
+pub(crate) mod state;
 mod window;
 
 pub(crate) use segment::{Segment, adjusted_sack_blocks};

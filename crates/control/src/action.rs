@@ -7,6 +7,7 @@ use lasthop_wire::headers::{ETHERTYPES_MPLS, ETHERTYPES_VLAN};
 
 use crate::attr::{Attr, Attrs, Writer};
 use crate::bounds::{ACTION_BYTES_MAX, ACTION_DEPTH_MAX, PORTS_MAX};
+use crate::conntrack::array;
 use crate::key::encode_nsh;
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::action as uapi;
@@ -72,11 +73,6 @@ fn decode_truncate(attr: &Attr<'_>) -> Result<Action, Refusal> {
     let len = u32_of(attr)?;
     let too_short = Refusal::invalid("a packet cannot be truncated to less than 14 bytes");
     if len < TRUNCATED_BYTES_MIN { Err(too_short) } else { Ok(Action::Truncate(len)) }
-}
-
-/// Actions' attributes have the length of their structure, or the request makes no sense.
-pub(crate) fn array<const N: usize>(attr: &Attr<'_>) -> Result<[u8; N], Refusal> {
-    attr.array().map_err(|_| Refusal::invalid("an action's attribute does not have the length of its type"))
 }
 
 fn u32_of(attr: &Attr<'_>) -> Result<u32, Refusal> {

@@ -4,10 +4,14 @@ use std::net::IpAddr;
 
 use lasthop_flow::{Conntrack, Masked, Nat, NatSource};
 
-use crate::action::array;
 use crate::attr::{Attr, Attrs, Writer};
 use crate::refusal::Refusal;
 use crate::uapi::ct as uapi;
+
+/// Actions' attributes have the length of their structure, or the request makes no sense.
+pub(crate) fn array<const N: usize>(attr: &Attr<'_>) -> Result<[u8; N], Refusal> {
+    attr.array().map_err(|_| Refusal::invalid("an action's attribute does not have the length of its type"))
+}
 
 /// Bytes of a helper's name (NF_CT_HELPER_NAME_LEN) and of a timeout policy's (CTNL_TIMEOUT_NAME_MAX), final NUL excluded.
 const HELPER_BYTES_MAX: usize = 15;

@@ -8,7 +8,10 @@ use crate::family::{
     Band, DatapathStats, MegaflowStats, MeterStats, VportKind, VportOptions, VportStats, ZoneLimit,
 };
 use crate::refusal::{Errno, Refusal};
-use crate::server::PeerId;
+
+/// A connection, by a number that its owner chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub u64);
 
 /// A datapath, by the number that clients use (`dp_ifindex`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

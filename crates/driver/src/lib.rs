@@ -54,6 +54,7 @@ pub mod open;
 mod outbound;
 mod packet;
 mod queue;
+mod stats;
 mod sys;
 mod tap;
 #[cfg(test)]
@@ -62,9 +63,10 @@ mod watch;
 mod xdp;
 
 pub use counters::{Counters, DropReason, Flow};
-pub use driver::{Driver, DriverSettings, DriverStats, PortId, PortStats, ThreadStats};
+pub use driver::Driver;
 pub use error::DriverError;
 pub use event::DriverEvent;
 pub use facts::{Backend, DeviceFacts, OpenedDevice, XdpFacts};
 pub use queue::{Needs, Next, Queue, QueueError, Visit};
+pub use stats::{DriverSettings, DriverStats, PortId, PortStats, ThreadStats};
 pub use xdp::XdpQueue;

@@ -11,7 +11,7 @@ use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
 use crate::bounds::{DEPTH_MAX, PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
 use crate::cache_key::CacheKey;
-use crate::executions::Execution;
+use crate::execution::Execution;
 use crate::lane::Lane;
 use crate::meter::Meters;
 use crate::pending::{Ticket, Turn};
@@ -19,8 +19,8 @@ use crate::pending_filter::FilterKey;
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, Step};
 use crate::rewrite::{Masks, rewrite};
 use crate::shared::Shared;
-use crate::slot::tag_of;
-use crate::stats::{Counted, EntryId};
+use crate::slot::{EntryId, tag_of};
+use crate::stats::Counted;
 
 /// Bytes of an output at least, however it is cut.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;

@@ -2,39 +2,12 @@
 //! own actions.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use lasthop_flow::Action;
 use lasthop_verdict::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
-use lasthop_wire::Metadata;
 
-use crate::program::compile;
-use crate::{FlowModule, Refused};
-
-/// In the place of a flow's number, for userspace actions of packets that the control plane has executed: this bit, and the
-/// execution's number.
-pub const EXECUTED: u32 = 1 << 31;
-
-/// The actions of a packet that the control plane sent.
-#[derive(Debug)]
-pub struct Execution {
-    pub(crate) metadata: Metadata,
-    pub(crate) program: Box<[AtomicU64]>,
-    pub(crate) number: u32,
-}
-
-impl Execution {
-    /// Has `actions` done to a packet, which comes from `metadata.in_port` for all that it does. Packets that go back to the
-    /// control plane by an action name `number`, below [`EXECUTED`], in the place of a flow.
-    ///
-    /// # Errors
-    /// If there is something among them that is not done here.
-    pub fn new(metadata: Metadata, actions: &[Action], number: u32) -> Result<Self, Refused> {
-        let program = compile(actions)?.into_iter().map(AtomicU64::new).collect();
-        Ok(Self { metadata, program, number: number | EXECUTED })
-    }
-}
+use crate::FlowModule;
+use crate::execution::Execution;
 
 /// Hands each packet of the port `internal` to the module that it was announced for.
 #[derive(Debug, Default)]

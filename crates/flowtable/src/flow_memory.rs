@@ -5,11 +5,23 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use lasthop_flow::Action;
+use lasthop_flow::{Action, Match, Ufid};
 
 use crate::InstallError;
 use crate::bounds::FLOW_DATA_BYTES_MAX;
-use crate::table::Flow;
+
+/// A flow as it was installed.
+#[derive(Debug)]
+pub struct Flow {
+    /// Its name, if it was given one.
+    pub ufid: Option<Ufid>,
+    /// Its match.
+    pub matching: Match,
+    /// Its actions.
+    pub actions: Vec<Action>,
+    /// No packet finds it: the control plane only asks whether there could be such a flow.
+    pub is_probe: bool,
+}
 
 /// Bytes of one table's flows, besides their fixed parts.
 #[derive(Clone, Debug, Default)]

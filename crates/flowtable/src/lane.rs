@@ -16,15 +16,8 @@ use crate::cache_key::{CacheKey, Kind, PortUnionMask, UnionMask};
 use crate::hash::Rng;
 use crate::meter::{Borrows, Meters};
 use crate::pending::Pending;
-use crate::shared::{MASK_WORDS, Shared};
-use crate::stats::EntryId;
-
-/// Counters of look-ups.
-pub(crate) const LOOKUPS: usize = 0;
-pub(crate) const HITS: usize = 1;
-pub(crate) const MISSES: usize = 2;
-pub(crate) const MASKS: usize = 3;
-pub(crate) const COUNTS: usize = 4;
+use crate::shared::{COUNTS, HITS, LOOKUPS, MASK_WORDS, MASKS, MISSES, Shared};
+use crate::slot::EntryId;
 
 /// The masks that there are, those first that packets are found by.
 #[derive(Debug)]

@@ -39,6 +39,7 @@ mod decide;
 mod describe;
 mod error;
 mod execute;
+mod execution;
 mod executions;
 mod flow_memory;
 mod grace;
@@ -59,11 +60,13 @@ mod tally;
 
 pub use describe::describe;
 pub use error::{InstallError, Refused};
-pub use executions::{EXECUTED, Execution, Executions};
+pub use execution::{EXECUTED, Execution};
+pub use executions::Executions;
+pub use flow_memory::Flow;
 pub use flow_memory::Installed;
 pub use meter::{MeterRate, MeterStats};
 pub use module::{FlowModule, LookUps};
-pub use table::{Dumped, Flow, FlowName, FlowTable, Removed};
+pub use table::{Dumped, FlowName, FlowTable, Removed};
 
 #[cfg(test)]
 mod tests;

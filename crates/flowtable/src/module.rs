@@ -15,7 +15,7 @@ use lasthop_wire::Key;
 use crate::bounds::EXECUTIONS_MAX;
 use crate::cache_key::CacheKey;
 use crate::execute::Executor;
-use crate::executions::Execution;
+use crate::execution::Execution;
 use crate::hash::Rng;
 use crate::lane::Lane;
 use crate::numbers::Numbers;

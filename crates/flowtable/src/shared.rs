@@ -12,11 +12,17 @@ use crate::buckets::Buckets;
 use crate::chunks::Chunks;
 use crate::grace::Visits;
 use crate::hash::Secret;
-use crate::lane::COUNTS;
 use crate::numbers::Numbers;
 use crate::pending::Tickets;
 use crate::slot::{FlowSlot, MaskSlot};
 use crate::stats::Stats;
+
+/// Counters of look-ups.
+pub(crate) const LOOKUPS: usize = 0;
+pub(crate) const HITS: usize = 1;
+pub(crate) const MISSES: usize = 2;
+pub(crate) const MASKS: usize = 3;
+pub(crate) const COUNTS: usize = 4;
 
 /// Words of a set of masks.
 pub(crate) const MASK_WORDS: usize = MASKS_MAX / 64;

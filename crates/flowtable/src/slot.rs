@@ -16,9 +16,38 @@ use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
 
 use crate::bounds::FLOWS_MAX;
-use crate::executions::EXECUTED;
+use crate::execution::EXECUTED;
 use crate::hash::{Secret, finish};
-use crate::stats::EntryId;
+
+/// A worker's statistics entry for a flow: its worker and number, plus one so that 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct EntryId(pub(crate) u32);
+
+impl EntryId {
+    pub(crate) const NUMBER_BITS: u32 = 24;
+
+    pub(crate) fn new(worker: usize, number: u32) -> Self {
+        Self((worker as u32) << Self::NUMBER_BITS | (number + 1))
+    }
+
+    /// As a number; 0 is none.
+    pub(crate) fn get(self) -> u32 {
+        self.0
+    }
+
+    /// From the same.
+    pub(crate) fn of(number: u32) -> Self {
+        Self(number)
+    }
+
+    pub(crate) fn worker(self) -> usize {
+        (self.0 >> Self::NUMBER_BITS) as usize
+    }
+
+    pub(crate) fn number(self) -> u32 {
+        (self.0 & ((1 << Self::NUMBER_BITS) - 1)).wrapping_sub(1)
+    }
+}
 
 /// Which flow a slot holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,42 +18,12 @@ use lasthop_flow::FlowStats;
 
 use crate::bounds::{FLOWS_MAX, STATS_STOCK, STATS_STOCK_MAX};
 use crate::chunks::Chunks;
-use crate::slot::FlowSlot;
+use crate::slot::{EntryId, FlowSlot};
 
 const CHUNK: usize = 1024;
 const NEXT_BITS: u32 = 40;
 const NEXT_MASK: u64 = (1 << NEXT_BITS) - 1;
 const NS_PER_MS: u64 = 1_000_000;
-
-/// A worker's entry: its worker and number, plus one so that 0 is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct EntryId(u32);
-
-impl EntryId {
-    const NUMBER_BITS: u32 = 24;
-
-    fn new(worker: usize, number: u32) -> Self {
-        Self((worker as u32) << Self::NUMBER_BITS | (number + 1))
-    }
-
-    /// As a number; 0 is none.
-    pub(crate) fn get(self) -> u32 {
-        self.0
-    }
-
-    /// From the same.
-    pub(crate) fn of(number: u32) -> Self {
-        Self(number)
-    }
-
-    fn worker(self) -> usize {
-        (self.0 >> Self::NUMBER_BITS) as usize
-    }
-
-    fn number(self) -> u32 {
-        (self.0 & ((1 << Self::NUMBER_BITS) - 1)).wrapping_sub(1)
-    }
-}
 
 const _: () = assert!(FLOWS_MAX < 1 << EntryId::NUMBER_BITS && WORKERS_MAX <= 256);
 

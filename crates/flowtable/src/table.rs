@@ -5,14 +5,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
+use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
 use lasthop_wire::Key;
 
 use crate::InstallError;
 use crate::arena::Blocks;
 use crate::bounds::{FLOWS_MAX, FORMER_BYTES, FORMER_FLOWS, MASKS_MAX};
 use crate::compact::Compact;
-use crate::flow_memory::{FlowMemory, Installed};
+use crate::flow_memory::{Flow, FlowMemory, Installed};
 use crate::grace::Moment;
 use crate::meter::{MeterRate, MeterStats, Meters};
 use crate::numbers::Numbers;
@@ -20,19 +20,6 @@ use crate::program::{Step, compile};
 use crate::shared::Shared;
 use crate::slot::{Identity, slot_in, tag_of};
 use crate::tally::Tally;
-
-/// A flow as it was installed.
-#[derive(Debug)]
-pub struct Flow {
-    /// Its name, if it was given one.
-    pub ufid: Option<Ufid>,
-    /// Its match.
-    pub matching: Match,
-    /// Its actions.
-    pub actions: Vec<Action>,
-    /// No packet finds it: the control plane only asks whether there could be such a flow.
-    pub is_probe: bool,
-}
 
 /// A flow as a dump has it: its slot, itself, and its statistics.
 pub type Dumped = (usize, Arc<Installed>, FlowStats);

@@ -10,10 +10,11 @@ use proptest::prelude::*;
 use crate::bounds::{CACHE_TRIED_ONE_IN, FLOW_DATA_BYTES_MAX, FORMER_BYTES, OTHER_ENTRIES};
 use crate::cache_key::CacheKey;
 use crate::compact::Compact;
-use crate::lane::{HITS, LOOKUPS, Lane, MISSES};
+use crate::lane::Lane;
 use crate::program::{Code, Step};
-use crate::slot::Identity;
-use crate::stats::{Counted, EntryId};
+use crate::shared::{HITS, LOOKUPS, MISSES};
+use crate::slot::{EntryId, Identity};
+use crate::stats::Counted;
 use crate::{Flow, FlowName, FlowTable, InstallError};
 
 fn udp(src: u8, dst: u8, port: u16) -> FlowKey {

@@ -14,6 +14,7 @@ use crate::GuestError;
 use crate::config::DeviceConfig;
 use crate::eventfds::RingEventFds;
 use crate::memory::{Memory, region_message};
+use crate::options::FeatureRequest;
 
 /// ACKNOWLEDGE, DRIVER, DRIVER_OK, FEATURES_OK (virtio 1.2, 2.1).
 const STATUS_RUNNING: u8 = 0x0f;
@@ -53,17 +54,6 @@ impl Agreement {
         let long = self.has(features::VERSION_1 | features::MRG_RXBUF);
         if long { HEADER_BYTES } else { HEADER_BYTES_LEGACY }
     }
-}
-
-/// The features that a front end asks for; those not offered are left out.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FeatureRequest {
-    /// Virtio features.
-    pub(crate) features: u64,
-    /// Protocol features.
-    pub(crate) protocol: u64,
-    /// Not gone without.
-    pub(crate) queue_pairs: u16,
 }
 
 /// Agrees upon features.

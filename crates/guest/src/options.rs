@@ -5,7 +5,6 @@ use lasthop_vhost::features::{self, protocol};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::GuestError;
-use crate::handshake::FeatureRequest;
 
 /// Queue pairs of one guest: vhost-user numbers rings in 8 bits.
 pub const QUEUE_PAIRS_MAX: u16 = 128;
@@ -38,6 +37,17 @@ pub const ALL_FEATURES: u64 = features::VERSION_1
     | features::MTU
     | features::STATUS
     | features::MAC;
+
+/// The features that a front end asks for; those not offered are left out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FeatureRequest {
+    /// Virtio features.
+    pub(crate) features: u64,
+    /// Protocol features.
+    pub(crate) protocol: u64,
+    /// Not gone without.
+    pub(crate) queue_pairs: u16,
+}
 
 /// Options of a guest.
 #[derive(Clone, Debug)]

@@ -9,11 +9,10 @@ use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 
 use crate::eventfds::RingEventFds;
-use crate::handshake::{
-    Agreement, FeatureRequest, RingSetup, enable_rings, negotiate, share_memory, start_ring,
-};
+use crate::handshake::{Agreement, RingSetup, enable_rings, negotiate, share_memory, start_ring};
 use crate::layout::{GUEST_ADDR, Plan};
 use crate::memory::Memory;
+use crate::options::FeatureRequest;
 use crate::{DeviceConfig, GuestError, QUEUE_PAIRS_MAX};
 
 /// Options of a network card.

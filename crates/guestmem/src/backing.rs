@@ -6,8 +6,6 @@ use std::sync::OnceLock;
 
 use rustix::fs::{Stat, fstat, fstatfs};
 
-use crate::memfd;
-
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 /// The unit of st_blocks on any file system (stat(3type)).
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -100,4 +98,14 @@ mod tests {
             assert_eq!(Backing::of(file.as_fd()).expect("known").kind, MemoryKind::Tmpfs);
         }
     }
+}
+
+/// A memfd of `len_bytes`, as a guest or the switch makes for memory to be shared.
+///
+/// # Errors
+/// Errors of memfd_create(2) or ftruncate(2).
+pub fn memfd(name: &str, len_bytes: u64) -> rustix::io::Result<std::os::fd::OwnedFd> {
+    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(fd.as_fd(), len_bytes)?;
+    Ok(fd)
 }

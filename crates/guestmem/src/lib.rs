@@ -35,10 +35,10 @@ mod word;
 mod words;
 
 pub use address_space::{ByteSize, MAPPED_BYTES_MAX};
-pub use backing::{Backing, Filled, MemoryKind};
+pub use backing::{Backing, Filled, MemoryKind, memfd};
 pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Rest, Segment, StaleSegment};
-pub use mapping::{FileRange, Mapping, MappingError, memfd};
+pub use mapping::{FileRange, Mapping, MappingError};
 pub use slots::SlotArray;
 pub use word::Word;
 pub use words::Words;

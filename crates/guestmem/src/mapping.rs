@@ -297,13 +297,3 @@ unsafe fn release(base: *mut c_void, mapped_bytes: usize) {
     // SAFETY: the caller's promise; the layout is that of `zeroes`.
     unsafe { std::alloc::dealloc(base.cast(), layout) };
 }
-
-/// A memfd of `len_bytes`, as a guest or the switch makes for memory to be shared.
-///
-/// # Errors
-/// Errors of memfd_create(2) or ftruncate(2).
-pub fn memfd(name: &str, len_bytes: u64) -> rustix::io::Result<std::os::fd::OwnedFd> {
-    let fd = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(fd.as_fd(), len_bytes)?;
-    Ok(fd)
-}

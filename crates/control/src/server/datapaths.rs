@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::answer::Answer;
-use super::dump::What;
 use super::families::Family;
-use super::peer::PeerId;
+use super::request::DumpCursor;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::{DatapathRecord, State};
 use crate::bounds::MASKS_CACHE_SIZE_MAX;
+use crate::datapath::PeerId;
 use crate::datapath::{Datapath, DatapathId, Port, Readiness, WantedPort};
 use crate::family::{DatapathMessage, VportKind};
 use crate::refusal::{Errno, Refusal};
@@ -24,7 +24,7 @@ pub(super) fn serve(
     request: &Request<'_>,
 ) -> Result<Outcome, Refusal> {
     if request.is_dump() {
-        return Ok(Outcome::Dump(What::Datapaths { after: 0, is_all: request.sees_all }));
+        return Ok(Outcome::Dump(DumpCursor::Datapaths { after: 0, is_all: request.sees_all }));
     }
     let wanted = DatapathMessage::decode(request.id.0, request.attrs.clone())?;
     match request.command {

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::answer::Answer;
+use super::request::DumpCursor;
 use super::state::State;
 use crate::bounds::DUMP_BYTES;
 use crate::datapath::{Datapath, DatapathId};
@@ -13,20 +14,7 @@ use crate::message::{self, Header};
 pub(super) struct Dump {
     /// The request.
     pub(super) header: Header,
-    pub(super) what: What,
-}
-
-/// The kind of a dump, and where it continues.
-#[derive(Clone, Debug)]
-pub(super) enum What {
-    /// Datapaths behind this one, with those of the switch's own controllers or without.
-    Datapaths { after: i32, is_all: bool },
-    /// Ports from this one on.
-    Ports { id: DatapathId, from: u32 },
-    /// Flows from this place on, without the omitted fields.
-    Flows { id: DatapathId, cursor: u64, omitted: u32 },
-    /// Nothing (more).
-    Nothing,
+    pub(super) what: DumpCursor,
 }
 
 impl Dump {
@@ -35,12 +23,12 @@ impl Dump {
         let mut bytes = Vec::with_capacity(DUMP_BYTES);
         let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
         self.what = match self.what {
-            What::Datapaths { after, is_all } => datapaths(state, datapath, (after, is_all), &mut put),
-            What::Ports { id, from } => ports(state, datapath, id, from, &mut put),
-            What::Flows { id, cursor, omitted } => flows(datapath, id, cursor, omitted, &mut put),
-            What::Nothing => What::Nothing,
+            DumpCursor::Datapaths { after, is_all } => datapaths(state, datapath, (after, is_all), &mut put),
+            DumpCursor::Ports { id, from } => ports(state, datapath, id, from, &mut put),
+            DumpCursor::Flows { id, cursor, omitted } => flows(datapath, id, cursor, omitted, &mut put),
+            DumpCursor::Nothing => DumpCursor::Nothing,
         };
-        let is_last = matches!(self.what, What::Nothing);
+        let is_last = matches!(self.what, DumpCursor::Nothing);
         if is_last {
             bytes.extend(message::done(self.header, Ok(())));
         }
@@ -51,31 +39,36 @@ impl Dump {
 /// Adds to the datagram; breaks when it has no room, and the answer was not added.
 type Put<'a> = &'a mut dyn FnMut(Answer) -> ControlFlow<()>;
 
-fn datapaths(state: &State, datapath: &dyn Datapath, (after, is_all): (i32, bool), put: Put<'_>) -> What {
+fn datapaths(
+    state: &State,
+    datapath: &dyn Datapath,
+    (after, is_all): (i32, bool),
+    put: Put<'_>,
+) -> DumpCursor {
     let mut last = after;
     let listed =
         state.datapaths_after(after).filter(|(_, known)| is_all || !datapath.is_reserved(&known.name));
     for (id, known) in listed {
         if put(Answer::Datapath(known.message(id, datapath))).is_break() {
-            return What::Datapaths { after: last, is_all };
+            return DumpCursor::Datapaths { after: last, is_all };
         }
         last = id.0;
     }
-    What::Nothing
+    DumpCursor::Nothing
 }
 
-fn ports(state: &State, datapath: &dyn Datapath, id: DatapathId, from: u32, put: Put<'_>) -> What {
-    let Some(known) = state.datapath(id) else { return What::Nothing };
+fn ports(state: &State, datapath: &dyn Datapath, id: DatapathId, from: u32, put: Put<'_>) -> DumpCursor {
+    let Some(known) = state.datapath(id) else { return DumpCursor::Nothing };
     for port in known.ports_from(from) {
         if put(Answer::Vport(known.port_message(id, port, datapath))).is_break() {
-            return What::Ports { id, from: port.number };
+            return DumpCursor::Ports { id, from: port.number };
         }
     }
-    What::Nothing
+    DumpCursor::Nothing
 }
 
-fn flows(datapath: &dyn Datapath, id: DatapathId, cursor: u64, omitted: u32, put: Put<'_>) -> What {
+fn flows(datapath: &dyn Datapath, id: DatapathId, cursor: u64, omitted: u32, put: Put<'_>) -> DumpCursor {
     let next = datapath
         .flows_visit(id, cursor, &mut |flow| put(Answer::Flow(super::flows::message(id, flow, omitted))));
-    next.map_or(What::Nothing, |cursor| What::Flows { id, cursor, omitted })
+    next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Flows { id, cursor, omitted })
 }

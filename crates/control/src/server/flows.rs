@@ -1,8 +1,8 @@
 //! Requests of family `ovs_flow`.
 
 use super::answer::Answer;
-use super::dump::What;
 use super::families::Family;
+use super::request::DumpCursor;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::State;
 use crate::datapath::{Datapath, DatapathId, FlowInstall, FlowName, FlowView};
@@ -23,7 +23,7 @@ pub(super) fn serve(
     let wanted = FlowMessage::decode(id.0, request.attrs.clone())?;
     let omitted = wanted.omitted.unwrap_or(0);
     if request.is_dump() {
-        return Ok(Outcome::Dump(What::Flows { id, cursor: 0, omitted }));
+        return Ok(Outcome::Dump(DumpCursor::Flows { id, cursor: 0, omitted }));
     }
     let name = match request.command {
         command::NEW => install(datapath, id, wanted, request.header.has(nlm::CREATE))?,

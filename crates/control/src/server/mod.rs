@@ -34,8 +34,8 @@ mod vports;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use crate::datapath::PeerId;
 pub use families::Family;
-pub use peer::PeerId;
 pub use state::DatapathRecord;
 pub use upcall::{Reader, Upcall, UpcallKind, Upcalled};
 

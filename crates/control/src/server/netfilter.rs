@@ -1,7 +1,7 @@
 //! Requests on a netfilter socket: connections of the host are none of a datapath's business, and the switch has none of
 //! its own. So there is nothing to list, and nothing left after flushing.
 
-use super::dump::What;
+use super::request::DumpCursor;
 use super::request::Outcome;
 use crate::message::Header;
 use crate::refusal::{Errno, Refusal};
@@ -16,7 +16,9 @@ const CT_DELETE: u8 = 2;
 pub(super) fn serve(request: Header) -> Result<Outcome, Refusal> {
     let [subsystem, kind] = request.kind.to_be_bytes();
     match (subsystem, kind) {
-        (CTNETLINK | CTNETLINK_TIMEOUT, _) if request.has(nlm::DUMP) => Ok(Outcome::Dump(What::Nothing)),
+        (CTNETLINK | CTNETLINK_TIMEOUT, _) if request.has(nlm::DUMP) => {
+            Ok(Outcome::Dump(DumpCursor::Nothing))
+        }
         (CTNETLINK, CT_DELETE) => Ok(Outcome::Done),
         _ => Err(Refusal::new(Errno::EOPNOTSUPP, "the switch does not track connections")),
     }

@@ -9,10 +9,6 @@ use crate::bounds::{ANSWER_BYTES_MAX, GROUPS_MAX, UPCALL_BYTES_MAX};
 use crate::datapath::{DatapathId, RemovalId};
 use crate::message::Header;
 
-/// A connection, by a number that its owner chose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PeerId(pub u64);
-
 /// A removed flow whose client gets its statistics in order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Removal {

@@ -1,10 +1,10 @@
 //! A request and its outcome.
 
 use super::answer::Answer;
-use super::dump::What;
+
 use super::families::Family;
-use super::peer::PeerId;
 use crate::attr::Attrs;
+use crate::datapath::PeerId;
 use crate::datapath::{DatapathId, RemovalId};
 use crate::message::{Header, Message};
 use crate::refusal::{Errno, Refusal};
@@ -37,6 +37,19 @@ impl<'a> Request<'a> {
     }
 }
 
+/// The kind of a dump, and where it continues.
+#[derive(Clone, Debug)]
+pub(super) enum DumpCursor {
+    /// Datapaths behind this one, with those of the switch's own controllers or without.
+    Datapaths { after: i32, is_all: bool },
+    /// Ports from this one on.
+    Ports { id: DatapathId, from: u32 },
+    /// Flows from this place on, without the omitted fields.
+    Flows { id: DatapathId, cursor: u64, omitted: u32 },
+    /// Nothing (more).
+    Nothing,
+}
+
 /// The outcome of an accepted request.
 #[derive(Debug)]
 pub(super) enum Outcome {
@@ -51,7 +64,7 @@ pub(super) enum Outcome {
     /// The device of the port with this name is being made: the request will be tried again.
     NotYet { name: String },
     /// Several objects for the requester.
-    Dump(What),
+    Dump(DumpCursor),
 }
 
 /// A command that a family does not have.

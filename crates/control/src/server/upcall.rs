@@ -1,10 +1,10 @@
 //! Packets on their way to the control plane.
 
 use super::answer::Answer;
-use super::peer::PeerId;
 use super::{Server, families::Family};
 use crate::bounds::UPCALL_BYTES_READY;
 use crate::datapath::DatapathId;
+use crate::datapath::PeerId;
 use crate::family::PacketMessage;
 use crate::message::Header;
 use crate::uapi::packet;

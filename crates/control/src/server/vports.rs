@@ -1,12 +1,12 @@
 //! Requests of family `ovs_vport`.
 
 use super::answer::Answer;
-use super::dump::What;
 use super::families::Family;
-use super::peer::PeerId;
+use super::request::DumpCursor;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::State;
 use crate::bounds::PORTS_MAX;
+use crate::datapath::PeerId;
 use crate::datapath::{Datapath, DatapathId, Port, Readiness, WantedPort};
 use crate::family::VportMessage;
 use crate::refusal::{Errno, Refusal};
@@ -19,7 +19,7 @@ pub(super) fn serve(
 ) -> Result<Outcome, Refusal> {
     if request.is_dump() {
         state.expect(request.id)?;
-        return Ok(Outcome::Dump(What::Ports { id: request.id, from: 0 }));
+        return Ok(Outcome::Dump(DumpCursor::Ports { id: request.id, from: 0 }));
     }
     let wanted = VportMessage::decode(request.id.0, request.attrs.clone())?;
     match request.command {

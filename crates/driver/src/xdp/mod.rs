@@ -8,6 +8,7 @@
 //! `sys` maps rings, `rings` is their arithmetic, `socket` binds, `frames` knows the owner of each frame,
 //! `umem` is the exchange with the kernel, `queue` joins it to the vNIC.
 
+mod entry;
 mod frames;
 mod partial;
 mod queue;

@@ -14,36 +14,11 @@
 
 use thiserror::Error;
 
+use super::entry::Entry;
 use super::sys::RingMemory;
 
-/// Entries of the largest ring here.
-pub(super) const RING_ENTRIES_MAX: u32 = 1 << 16;
 /// The kernel wants to be woken for this ring (XDP_RING_NEED_WAKEUP, linux/if_xdp.h).
 const NEED_WAKEUP: u32 = 1;
-
-/// The entries of a ring: any bytes are a value.
-pub(super) trait Entry: Copy + private::Sealed {}
-
-mod private {
-    /// Types of which any bytes are a value, and which have no padding.
-    pub(in super::super) trait Sealed {}
-    impl Sealed for u64 {}
-    impl Sealed for super::Frame {}
-}
-
-/// A frame in the receive or transmit ring: `struct xdp_desc` (linux/if_xdp.h).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub(super) struct Frame {
-    /// Bytes from the start of the UMEM.
-    pub(super) addr: u64,
-    pub(super) len_bytes: u32,
-    /// XDP_PKT_CONTD: there is more of the frame in the next entry.
-    pub(super) options: u32,
-}
-
-impl Entry for u64 {}
-impl Entry for Frame {}
 
 /// An index of the kernel's that cannot be: the ring is of no use any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -163,6 +138,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::entry::Frame;
     use super::*;
 
     fn file() -> OwnedFd {

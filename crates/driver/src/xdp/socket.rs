@@ -9,7 +9,8 @@ use rustix::net::xdp::{
 };
 use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
 
-use super::rings::{Consumer, Entry, Frame, Producer};
+use super::entry::{Entry, Frame};
+use super::rings::{Consumer, Producer};
 use super::sys::RingMemory;
 use crate::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
 

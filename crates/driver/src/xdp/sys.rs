@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
 
-use super::rings::{Entry, RING_ENTRIES_MAX};
+use super::entry::{Entry, RING_ENTRIES_MAX};
 
 /// More than the kernel puts in front of a ring's entries.
 const LEAD_BYTES_MAX: u64 = 1 << 16;

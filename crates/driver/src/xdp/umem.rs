@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use super::entry::Frame;
 use super::frames::{Frames, HEADROOM_BYTES, Holder, Way};
-use super::rings::{Broken, Frame};
+use super::rings::Broken;
 use super::socket::{Rings, XdpBinding};
 use crate::bounds::XDP_WAKES_MAX;
 use crate::{DropReason, QueueError};
