@@ -12,7 +12,7 @@ const EVENTS_MAX: usize = 64;
 /// The meaning of a descriptor to the thread that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// An errand was left.
+    /// A task was queued.
     Bell,
     /// The device of a lane, by the lane's number.
     Device(u32),

@@ -418,7 +418,7 @@ impl Fabric {
         self.senders.handoffs
     }
 
-    /// Number of this worker in its crew.
+    /// Number of this worker in its switch.
     #[must_use]
     pub fn worker(&self) -> usize {
         usize::from(self.senders.worker)

@@ -114,7 +114,7 @@ impl Fabric {
     }
 
     /// Sets the secret by which flows are spread over a guest's receive queues, so that no sender can aim at one. The same
-    /// for all of a crew, so that a flow keeps its queue wherever it is sent from.
+    /// for all workers of a switch, so that a flow keeps its queue wherever it is sent from.
     pub fn set_flow_key(&mut self, key: u64) {
         self.receivers.flow_key = key;
     }
@@ -159,8 +159,8 @@ impl Fabric {
         done
     }
 
-    /// A port goes, with its rings; nothing refers to it afterwards. Returns its last counters. In a crew its rings are
-    /// stopped everywhere before.
+    /// A port goes, with its rings; nothing refers to it afterwards. Returns its last counters. With several workers, its
+    /// rings are stopped at all of them before.
     pub fn remove_port(&mut self, port: PortId) -> Option<PortCounters> {
         let pairs = self.senders.get(port)?.queues.len() as u16;
         for index in 0..2 * pairs {

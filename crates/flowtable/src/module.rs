@@ -268,7 +268,7 @@ impl Module for FlowModule {
         }
         match self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock()) {
             Some(Ok(mut own)) => self.decide_for(&mut own, (batch, number), now_ns, verdicts),
-            // Two fabrics with one number: not one crew's.
+            // Two fabrics with one number: not of one switch.
             _ => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
         }
     }

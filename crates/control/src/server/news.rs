@@ -1,4 +1,4 @@
-//! What became of ports since the switch process began: members of the ports' group that come back from another process hear of it.
+//! Notifications of ports since the switch process began, for clients that come back from another process.
 //!
 //! They need not ask for everything then, as netlink has them do (ENOBUFS), of which OVS warns.
 
@@ -8,7 +8,7 @@ use crate::bounds::NEWS_MAX;
 #[derive(Debug, Default)]
 pub(super) struct PortNews {
     told: Vec<Vec<u8>>,
-    /// What clients know was told to this process.
+    /// The datapaths are those of another process, as clients know them.
     is_restored: bool,
     has_overflowed: bool,
 }

@@ -61,7 +61,7 @@ impl Server {
         true
     }
 
-    /// What members of a group were told since this process began; none if that is not known.
+    /// Notifications of a group since this process began; none if they are not known.
     fn news_of(&self, group: Option<u32>) -> Option<Vec<Vec<u8>>> {
         let is_of_ports = group == Family::Vport.group();
         is_of_ports.then(|| self.port_news.since_start().map(<[_]>::to_vec)).flatten()

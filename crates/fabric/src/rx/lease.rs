@@ -155,7 +155,7 @@ impl Leases {
                 let buffers = Buffers { segments, count: item.buffers, header_bytes };
                 buffers.fill(&place.map, place.capabilities, &frame).ok()
             });
-            // Neither memory can have changed since it was reserved: a visit is between two errands.
+            // Neither memory can have changed since it was reserved: a visit is between two tasks.
             debug_assert!(delivered.is_some(), "a reserved packet can be copied");
             item.result = delivered.ok_or(DropReason::Recalled);
         }

@@ -33,7 +33,7 @@ impl Bridge {
         for key in old_keys.iter().filter(|key| !keys.contains(key)) {
             self.forget_static(&control, *key, port);
         }
-        // What was learned goes with the address and with the VLANs: the guest may use neither any more.
+        // Learned addresses are removed with the address and with the VLANs: the guest may use neither any more.
         if is_other_vlan || mac != old.static_mac() {
             self.forget_learned(&control, Some(port), None);
         }
