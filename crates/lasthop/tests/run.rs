@@ -36,6 +36,24 @@ fn sigterm_leaves_nothing_behind() {
 }
 
 #[test]
+fn sigterm_amid_the_start_ends_at_once_and_leaves_nothing() {
+    let names: Vec<String> = (0..200).map(|number| format!("v{number}")).collect();
+    let words: Vec<&str> = names.iter().flat_map(|name| ["--vnic", name]).collect();
+    let mut switch = Switch::spawn(base(), &words);
+    eventually("a first line", || (!switch.log().is_empty()).then_some(()));
+    // Somebody tidies up.
+    std::fs::remove_dir_all(switch.dir()).expect("removed");
+    signal(switch.pid(), Signal::TERM);
+    assert_eq!(switch.wait().code(), Some(0), "{}", switch.log());
+    let log = switch.log();
+    assert_eq!(log.lines().last(), Some("lasthop: ending"), "{log}");
+    for words in ["running again", "deleted while", "killed", "No such file"] {
+        assert!(!log.contains(words), "{words}: {log}");
+    }
+    assert!(!switch.dir().exists());
+}
+
+#[test]
 fn sigint_ends_in_order_too() {
     let mut switch = Switch::start(&[]);
     let hint = format!("lasthop vnic add NAME --dir {}", switch.dir().display());

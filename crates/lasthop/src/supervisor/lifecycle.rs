@@ -168,12 +168,17 @@ impl Supervisor {
             _ => {}
         }
         say!("ending");
+        let is_starting = matches!(self.stage, Stage::Starting);
         self.control = None;
         self.entrance = None;
         self.ports.clear();
         self.estates.clear();
         self.driver = Driver::new(&self.settings);
         self.plane = Plane::new(&self.settings);
+        // One that starts has no guest yet to let go, and would only be late.
+        if is_starting {
+            self.lives.bury();
+        }
         if self.lives.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
             self.order(Order::End, What::Ended, None);
