@@ -6,12 +6,13 @@ use std::path::PathBuf;
 use lasthop_verdict::{Mac, PortVlans, Vid, VlanSet};
 use serde::{Deserialize, Serialize};
 
+use crate::doctor::facts::ControlClient;
 use crate::fdb::StaticEntry;
 use crate::ipc::FRAME_BYTES_MAX;
 use crate::port::PortSpec;
 use crate::sandbox::{self, Layer};
 use crate::settings::Settings;
-use crate::switches::{SwitchName, SwitchSpec};
+use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
 use crate::vnic::change::Change;
 use crate::vnic::{FeatureSet, Link, MemoryMax, Mode, SocketMode, VnicSpec, mac_text, vid_number, vlan_list};
 
@@ -363,6 +364,9 @@ pub(crate) struct SwitchInside {
     pub(crate) addresses: usize,
     /// What happened to the table so far, by name.
     pub(crate) counters: BTreeMap<String, u64>,
+    /// Connections of clients from outside who take its packets of no flow, if its controller is one.
+    #[serde(default)]
+    pub(crate) askers: Vec<u64>,
 }
 
 /// A switch as it is set up and what it knows.
@@ -378,6 +382,12 @@ pub(crate) struct SwitchReport {
     pub(crate) addresses: Option<usize>,
     #[serde(default)]
     pub(crate) counters: BTreeMap<String, u64>,
+    /// Whom it asks about packets of no flow; null if its module asks nobody.
+    #[serde(default)]
+    pub(crate) controller: Option<ControllerKind>,
+    /// The processes that are connected and asked, if the controller is an external one.
+    #[serde(default)]
+    pub(crate) clients: Vec<ControlClient>,
 }
 
 /// All switches: the default one, then the others in the order in which they were made.

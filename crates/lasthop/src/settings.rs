@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub(crate) controller: Option<ControllerKind>,
     /// Packets without a flow in the switch "default", while its controller is away: forward as a bridge (standalone), or drop
-    /// (secure) [default: standalone]
+    /// (secure) [default: standalone; secure with --controller external]
     #[arg(long, value_name = "standalone|secure")]
     #[serde(default)]
     pub(crate) fail_mode: Option<FailMode>,
@@ -92,8 +92,7 @@ pub(crate) struct SwitchSettings {
     pub(crate) cpus: Option<CpuList>,
     #[arg(long)]
     pub(crate) fdb_entries: Option<FdbEntries>,
-    /// The supervisor's business.
-    #[arg(skip)]
+    #[arg(long)]
     pub(crate) controller: Option<ControllerKind>,
     #[arg(long)]
     pub(crate) fail_mode: Option<FailMode>,

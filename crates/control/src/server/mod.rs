@@ -247,6 +247,12 @@ impl Server {
         ids.into_iter().any(|id| self.port_ids.contains_key(&id))
     }
 
+    /// The clients whom packets of a datapath that match no flow are for.
+    pub fn miss_takers(&self, id: DatapathId) -> impl Iterator<Item = PeerId> {
+        let ids = self.state.datapath(id).into_iter().flat_map(DatapathRecord::upcall_port_ids);
+        ids.into_iter().filter_map(|id| self.port_ids.get(&id).copied())
+    }
+
     /// Rises when datapaths or ports come, go, or change.
     #[must_use]
     pub fn changes(&self) -> u64 {

@@ -280,7 +280,7 @@ enum SwitchCommand {
     /// Make a switch
     Add {
         /// Its name, and options: module=flow, bridge or dummy [default: flow], fdb-entries=N [default: 16384],
-        /// controller=embedded, external or none [default: embedded], fail-mode=standalone or secure [default: standalone] (both of
+        /// controller=embedded, external or none [default: embedded], fail-mode=standalone or secure [default: standalone; secure if external] (both of
         /// module flow)
         #[arg(value_name = "NAME[,KEY=VALUE]...")]
         switch: SwitchSpec,

@@ -8,10 +8,11 @@ use serde_json::json;
 
 use super::ask::Asking;
 use super::client::ask;
+use crate::doctor::facts::ControlClient;
 use crate::fault::Fault;
 use crate::output::print;
 use crate::ovs::{self, Guest, Places, Status, Unit};
-use crate::report::{ConfigReport, VnicList};
+use crate::report::{ConfigReport, SwitchList, SwitchReport, VnicList};
 use crate::switches::{ControllerKind, SwitchName};
 
 #[derive(Debug, Subcommand)]
@@ -73,6 +74,13 @@ impl Asking {
             .collect()
     }
 
+    /// Who decides for switches with an external controller; none if there is no such switch, or nobody answers.
+    fn control_clients(&self) -> Option<Vec<ControlClient>> {
+        let list: SwitchList = ask(&self.dir, "switch.list", &json!({})).ok()?;
+        let is_outside = |switch: &SwitchReport| switch.controller == Some(ControllerKind::External);
+        list.switches.into_iter().find(is_outside).map(|switch| switch.clients)
+    }
+
     pub(super) fn ovs(&self, command: OvsCommand) -> Result<ExitCode, Fault> {
         match command {
             OvsCommand::Run { database } => {
@@ -90,7 +98,8 @@ impl Asking {
                 self.show(&Unit::new(units.as_deref()).uninstall()?, ovs::UnitChange::text)
             }
             OvsCommand::Status { ovs_rundir } => {
-                let status = Status::look(&self.dir, ovs_rundir, &self.guests());
+                let status =
+                    Status::look(&self.dir, ovs_rundir, &self.guests(), self.control_clients().as_deref());
                 self.show(&status, Status::text)?;
                 Ok(ExitCode::from(u8::from(!status.is_ok())))
             }

@@ -226,7 +226,12 @@ impl Process {
             let addresses = self.controller.addresses(name.as_str(), now_ns()).unwrap_or_default();
             let stats = self.controller.stats_of(name.as_str()).unwrap_or_default();
             let counters = stats.counters().map(|(name, count)| (name.to_owned(), count)).collect();
-            switches.push(SwitchInside { name: name.clone(), addresses: addresses.len(), counters });
+            switches.push(SwitchInside {
+                name: name.clone(),
+                addresses: addresses.len(),
+                counters,
+                askers: Vec::new(),
+            });
             entries.extend(addresses.into_iter().map(|address| FdbLine {
                 switch: name.clone(),
                 mac: address.mac.to_string(),

@@ -1,9 +1,10 @@
 //! The controller process, which decides about packets of no flow.
 
-use super::facts::{ControllerFacts, ExternalFacts};
+use super::facts::{ControlClient, ControllerFacts, ExternalFacts};
 use super::finding::Verdict;
 use super::restarts::{Restarts, YOUNG_MS};
 use super::words::time;
+use crate::procfs;
 
 pub(super) fn controller(facts: &ControllerFacts) -> Verdict {
     let restarts = Restarts {
@@ -42,13 +43,25 @@ pub(super) fn controller(facts: &ControllerFacts) -> Verdict {
     Verdict::ok(text)
 }
 
+fn names(clients: &[ControlClient]) -> String {
+    clients.iter().map(ControlClient::text).collect::<Vec<_>>().join("; ")
+}
+
 /// Judges the outside controller of switches with `controller = "external"`.
 pub(super) fn external(facts: &ExternalFacts) -> Verdict {
-    let ExternalFacts { is_secure, is_asked, .. } = facts;
+    let ExternalFacts { is_secure, is_asked, clients, .. } = facts;
+    let stopped = clients.iter().filter_map(|client| client.pid).find(|pid| procfs::is_stopped(*pid));
+    if let Some(pid) = stopped {
+        return Verdict::broken(
+            format!("the controller {} is stopped (T): packets of new flows are lost", names(clients)),
+            format!("have it go on: kill -CONT {pid}"),
+        );
+    }
     let nobody = "no controller is connected to datapath.sock";
     let remedy = "start it: lasthop ovs run";
     match (is_asked, is_secure) {
-        (true, _) => Verdict::ok("a controller is connected to datapath.sock"),
+        (true, _) if clients.is_empty() => Verdict::ok("a controller is connected to datapath.sock"),
+        (true, _) => Verdict::ok(format!("external: {}", names(clients))),
         (false, true) => {
             Verdict::broken(format!("{nobody}, and fail-mode=secure drops what has no flow"), remedy)
         }
@@ -83,7 +96,12 @@ mod tests {
 
     #[test]
     fn nobody_there_is_broken_where_packets_are_dropped() {
-        let facts = |is_secure, is_asked| ExternalFacts { switches: vec!["a".into()], is_secure, is_asked };
+        let facts = |is_secure, is_asked| ExternalFacts {
+            switches: vec!["a".into()],
+            is_secure,
+            is_asked,
+            clients: Vec::new(),
+        };
         assert_eq!(external(&facts(true, true)).state, State::Ok);
         assert_eq!(external(&facts(false, false)).state, State::Warning);
         let verdict = external(&facts(true, false));

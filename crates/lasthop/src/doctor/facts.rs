@@ -73,6 +73,29 @@ pub(crate) struct ExternalFacts {
     pub(crate) is_secure: bool,
     /// A client takes packets that match no flow.
     pub(crate) is_asked: bool,
+    /// The processes that do.
+    #[serde(default)]
+    pub(crate) clients: Vec<ControlClient>,
+}
+
+/// A process that is connected to the control interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ControlClient {
+    /// None if the system does not tell, as of one in a container.
+    pub(crate) pid: Option<i32>,
+    /// Its name, as in its `comm` (proc(5)).
+    pub(crate) name: Option<String>,
+    /// Since it connected to this switch process.
+    pub(crate) connected_ms: u64,
+}
+
+impl ControlClient {
+    /// `ovs-vswitchd (process 4711), connected for 3 min`
+    pub(crate) fn text(&self) -> String {
+        let name = self.name.as_deref().unwrap_or("a process of another namespace");
+        let pid = self.pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+        format!("{name}{pid}, connected for {}", super::words::time(self.connected_ms))
+    }
 }
 
 /// Something that is over.
@@ -143,6 +166,15 @@ pub(crate) struct MemoryFacts {
     pub(crate) filled_bytes: u64,
     /// A file was cut short.
     pub(crate) is_dead: bool,
+    #[serde(default)]
+    pub(crate) files: Vec<FileFacts>,
+}
+
+/// A file, as stat(2) names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileFacts {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
 }
 
 /// One virtqueue: what the front end told, and how far it is.
@@ -195,6 +227,9 @@ pub(crate) struct Inspection {
     /// A client from outside takes packets of no flow.
     #[serde(default)]
     pub(crate) is_asked: bool,
+    /// The numbers under which their connections were handed over.
+    #[serde(default)]
+    pub(crate) askers: Vec<u64>,
 }
 
 impl Facts {

@@ -14,6 +14,7 @@ pub(crate) mod facts;
 mod finding;
 mod host;
 mod link;
+mod mappings;
 mod ports;
 mod processes;
 mod restarts;
@@ -130,7 +131,7 @@ impl Diagnosis {
     fn address(&mut self, dir: &Path) {
         let option = rundir::option(dir);
         for remedy in self.findings.iter_mut().filter_map(|finding| finding.remedy.as_mut()) {
-            for command in ["vnic", "port", "stats", "ovs"] {
+            for command in ["vnic", "port", "stats", "ovs", "flow"] {
                 *remedy =
                     remedy.replace(&format!("lasthop {command}"), &format!("lasthop{option} {command}"));
             }

@@ -9,7 +9,9 @@ use serde::Serialize;
 use super::processes::{Daemon, daemons};
 use super::programs::Programs;
 use super::{Unit, library};
+use crate::doctor::facts::ControlClient;
 use crate::fault::Fault;
+use crate::procfs;
 use crate::rundir::{datapath_socket, option};
 
 /// One thing that was looked at.
@@ -58,8 +60,14 @@ impl Check {
 }
 
 impl Status {
-    /// Of the switch in `dir`, whose vnics are `guests`, and Open vSwitch's sockets in `run`, or where its tools look.
-    pub(crate) fn look(dir: &Path, run: Option<PathBuf>, guests: &[Guest]) -> Self {
+    /// Of the switch in `dir`, whose vnics are `guests`, and Open vSwitch's sockets in `run`, or where its tools look. `clients` are who
+    /// decides about packets of switches with an external controller; none if there is no such switch.
+    pub(crate) fn look(
+        dir: &Path,
+        run: Option<PathBuf>,
+        guests: &[Guest],
+        clients: Option<&[ControlClient]>,
+    ) -> Self {
         let programs = Programs::find();
         let version = told(programs.as_ref(), |found| format!("Open vSwitch {}", found.version));
         let mut checks = vec![
@@ -68,6 +76,7 @@ impl Status {
             Check::new("switch", datapaths(dir).map_err(|error| no_datapaths(dir, &error))),
             Check::new("daemon", daemon(&daemons(&datapath_socket(dir)), &datapath_socket(dir), dir)),
         ];
+        checks.extend(clients.map(|clients| controller(clients, &datapath_socket(dir), dir)));
         checks.extend(vnics(guests, dir).map(|result| Check::new("vnics", result)));
         let unit = Unit::new(None);
         if unit.exists() {
@@ -110,6 +119,28 @@ fn no_datapaths(dir: &Path, error: &ClientError) -> String {
         "nobody answers at {}: {error}; start a switch: lasthop{option} run --controller external",
         path.display()
     )
+}
+
+/// Who takes packets that match no flow. Nobody does before the first bridge, either.
+fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
+    let stopped = clients.iter().filter_map(|client| client.pid).find(|pid| procfs::is_stopped(*pid));
+    if let Some(pid) = stopped {
+        let text = format!("process {pid} is connected and stopped (T): have it go on: kill -CONT {pid}");
+        return Check::new("controller", Err(text));
+    }
+    if clients.is_empty() {
+        let socket = socket.display();
+        return Check::warning(
+            "controller",
+            format!(
+                "no process takes packets of no flow at {socket}, so they are dropped or bridged (fail-mode); start it: \
+                 lasthop{} ovs run; if it runs, it has no bridge: ovs-vsctl add-br br0",
+                option(dir)
+            ),
+        );
+    }
+    let names: Vec<String> = clients.iter().map(ControlClient::text).collect();
+    Check::new("controller", Ok(names.join("; ")))
 }
 
 /// Vnics that Open vSwitch can have as ports; none is a mistake if there are any.
@@ -214,6 +245,18 @@ mod tests {
                 .expect("vnics")
                 .is_ok_and(|text| text.starts_with("vm2 can"))
         );
+    }
+
+    #[test]
+    fn who_decides_is_named_and_nobody_is_a_warning() {
+        let (socket, dir) = (Path::new("/run/lasthop/datapath.sock"), Path::new("/run/lasthop"));
+        let nobody = controller(&[], socket, dir);
+        assert!(nobody.is_warning && nobody.text.contains("/run/lasthop/datapath.sock"), "{nobody:?}");
+        let client =
+            ControlClient { pid: Some(i32::MAX), name: Some("ovs-vswitchd".into()), connected_ms: 7000 };
+        let there = controller(&[client], socket, dir);
+        assert!(there.is_ok && there.text.starts_with("ovs-vswitchd (process "), "{there:?}");
+        assert!(there.text.ends_with("connected for 7 s"), "{there:?}");
     }
 
     #[test]

@@ -61,6 +61,10 @@ impl Role {
         if let Some(entries) = &settings.fdb_entries {
             words.extend(["--fdb-entries".to_owned(), entries.0.to_string()]);
         }
+        // Programs of before know no such word, and take a switch for one of the controller process.
+        if let Some(controller) = settings.controller.filter(|controller| !controller.is_default()) {
+            words.extend(["--controller".to_owned(), controller.to_string()]);
+        }
         if let Some(mode) = settings.fail_mode {
             words.extend(["--fail-mode".to_owned(), mode.to_string()]);
         }

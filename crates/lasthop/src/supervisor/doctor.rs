@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::doctor::facts::{ExternalFacts, Facts, Inspection, SessionFacts, SwitchFacts, VnicFacts};
+use crate::doctor::facts::{
+    ExternalFacts, Facts, Inspection, MoveFacts, SessionFacts, SwitchFacts, VnicFacts,
+};
 use crate::fault::Fault;
 use crate::port::DevicePortReport;
 use crate::report::{FdbReport, PortReport, StatsReport, VnicReport};
@@ -62,23 +64,24 @@ impl Supervisor {
             }
         }
         vnics.sort_by(|one, other| one.vnic.name.cmp(&other.vnic.name));
-        let external = inside.as_ref().and_then(|inside| self.external_facts(inside.is_asked));
+        let external = inside.as_ref().and_then(|inside| self.external_facts(inside));
         let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
         let fdb = self.with_controlled(told, None, FdbReport { entries: fdb }).entries;
         moves.extend(told.moves.iter().cloned());
-        moves.sort_by_key(|moved| Reverse(moved.count));
+        let moves = merged(moves);
         let switch = self.switch_facts();
         // Without the switch process the controller was not asked either.
         let controller = switch.deaf.is_none().then(|| self.controller_facts(told)).flatten();
         to_json(&Facts { switch, controller, external, vnics, ports, fdb, moves })
     }
 
-    fn external_facts(&self, is_asked: bool) -> Option<ExternalFacts> {
+    fn external_facts(&self, inside: &Inspection) -> Option<ExternalFacts> {
         let all: Vec<_> = self.switches.iter().filter(|switch| switch.has_outside_controller()).collect();
         let facts = ExternalFacts {
             switches: all.iter().map(|switch| switch.name.to_string()).collect(),
-            is_secure: all.iter().any(|switch| switch.fail_mode == Some(FailMode::Secure)),
-            is_asked,
+            is_secure: all.iter().any(|switch| switch.fail_mode() == FailMode::Secure),
+            is_asked: inside.is_asked,
+            clients: self.control_clients.of(&inside.askers),
         };
         (!all.is_empty()).then_some(facts)
     }
@@ -129,5 +132,45 @@ impl Supervisor {
             VnicFacts { vnic, module, connection: port.connection(), session, counters }
         });
         facts.collect()
+    }
+}
+
+/// Moves of one address between the same two ports as one: some were seen by the bridge that stood in for the controller, the others by
+/// the controller.
+fn merged(moves: Vec<MoveFacts>) -> Vec<MoveFacts> {
+    let mut all: Vec<MoveFacts> = Vec::new();
+    for moved in moves {
+        let pair = [&moved.from, &moved.to];
+        let is_same = |known: &&mut MoveFacts| {
+            known.mac == moved.mac && pair.contains(&&known.from) && pair.contains(&&known.to)
+        };
+        match all.iter_mut().find(is_same) {
+            Some(known) => {
+                let count = known.count.saturating_add(moved.count);
+                let latest = if moved.age_ms < known.age_ms { moved } else { known.clone() };
+                *known = MoveFacts { count, ..latest };
+            }
+            None => all.push(moved),
+        }
+    }
+    all.sort_by_key(|moved| Reverse(moved.count));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_that_two_have_seen_count_together() {
+        let moved = |from: &str, to: &str, count, age_ms| MoveFacts {
+            mac: "02:00:00:00:00:01".to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            count,
+            age_ms,
+        };
+        let told = merged(vec![moved("c", "a", 2, 5), moved("a", "b", 1, 90), moved("b", "a", 2, 10)]);
+        assert_eq!(told, [moved("b", "a", 3, 10), moved("c", "a", 2, 5)]);
     }
 }

@@ -1,5 +1,6 @@
 //! The control interface's socket: connections to it are the switch process's.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -78,7 +79,9 @@ impl Supervisor {
             let Some(entrance) = &mut self.entrance else { return };
             match entrance.socket.accept(&Origin::new("a control client")) {
                 Ok(Some(connection)) => {
-                    self.order_with(Order::Connect, vec![connection], What::Restored, None);
+                    let pid = lasthop_engine::peer_process(connection.as_fd());
+                    let number = self.order_with(Order::Connect, vec![connection], What::Restored, None);
+                    self.control_clients.add(number, pid);
                 }
                 Ok(None) => return,
                 Err(error) => {

@@ -11,6 +11,7 @@ mod change;
 mod child;
 mod client;
 mod control;
+mod control_clients;
 mod controller;
 mod device;
 mod devices;
@@ -73,6 +74,7 @@ use crate::vnic::VnicSpec;
 use account::Account;
 use child::{Lives, Role};
 use control::Control;
+use control_clients::ControlClients;
 use controller::Plane;
 use driver::Driver;
 use estate::Estate;
@@ -181,6 +183,7 @@ struct Supervisor {
     next_attachment: u64,
     control: Option<Control>,
     entrance: Option<Entrance>,
+    control_clients: ControlClients,
     /// The last report of a switch process about datapaths.
     datapaths: Option<Value>,
     /// The memory in which switch processes leave flows.
@@ -237,6 +240,7 @@ impl Supervisor {
             next_attachment: 0,
             control: Some(control),
             entrance: Some(entrance),
+            control_clients: ControlClients::default(),
             datapaths: None,
             flows: None,
             control_group,

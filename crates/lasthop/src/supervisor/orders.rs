@@ -133,11 +133,18 @@ impl Supervisor {
     }
 
     /// As `order`, with descriptors.
-    pub(super) fn order_with(&mut self, order: Order, fds: Vec<ForeignFd>, what: What, asker: Option<Asker>) {
+    pub(super) fn order_with(
+        &mut self,
+        order: Order,
+        fds: Vec<ForeignFd>,
+        what: What,
+        asker: Option<Asker>,
+    ) -> u64 {
         self.next_request += 1;
         let id = self.next_request;
         self.waiting.insert(id, Waiting::new(what, asker));
         self.send(Request { id, order }, fds);
+        id
     }
 
     /// Hands a connection over. The answer is a report, when it is over.

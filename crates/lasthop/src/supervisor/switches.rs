@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::config::FLOW;
 use crate::fault::{Fault, Kind};
 use crate::log::say;
 use crate::orders::Order;
@@ -231,6 +232,8 @@ impl Supervisor {
             vnics: self.vnics_of(&spec.name),
             addresses: inside.map(|inside| inside.addresses),
             counters: inside.map(|inside| inside.counters.clone()).unwrap_or_default(),
+            controller: (spec.module.as_str() == FLOW).then_some(spec.controller),
+            clients: inside.map(|inside| self.control_clients.of(&inside.askers)).unwrap_or_default(),
         }
     }
 }

@@ -5,19 +5,20 @@ use lasthop_guestmem::MemoryMap;
 use lasthop_vhost::features::protocol;
 use lasthop_vhost::{RingView, SessionView};
 
-use crate::doctor::facts::{Inspection, MemoryFacts, ProgressFacts, RingFacts, SessionFacts};
+use crate::doctor::facts::{FileFacts, Inspection, MemoryFacts, ProgressFacts, RingFacts, SessionFacts};
 use crate::fault::Fault;
 use crate::vnic::describe_features;
 
 use super::datapath::Datapath;
 use super::sessions::Sessions;
 
-/// The facts about all guests, or about that of port `name`; and whether a client from outside takes packets that match no flow.
+/// The facts about all guests, or about that of port `name`; and `askers`, the connections of clients from outside who take packets
+/// that match no flow.
 pub(super) fn inspect(
     datapath: &Datapath,
     sessions: &Sessions,
     name: Option<&str>,
-    is_asked: bool,
+    askers: Vec<u64>,
 ) -> Result<Inspection, Fault> {
     let views = sessions.look(|port, session| {
         let is_wanted = name.is_none_or(|name| name == port);
@@ -33,7 +34,8 @@ pub(super) fn inspect(
         ports: datapath.stats()?.ports,
         fdb: datapath.fdb(None).entries,
         moves: datapath.moves(),
-        is_asked,
+        is_asked: !askers.is_empty(),
+        askers,
     })
 }
 
@@ -111,5 +113,9 @@ fn memory(map: &MemoryMap) -> MemoryFacts {
         kinds,
         filled_bytes: files.iter().map(|(_, bytes)| bytes).sum(),
         is_dead: map.is_dead(),
+        files: files
+            .iter()
+            .map(|((device, inode), _)| FileFacts { device: *device, inode: *inode })
+            .collect(),
     }
 }

@@ -32,7 +32,7 @@ use crate::fault::{Fault, Kind};
 use crate::ipc::{Channel, take_channel};
 use crate::orders::{Answer, Order, Report, Request, STATE_VERSION};
 use crate::poller::{Happening, Interest, Poller};
-use crate::report::FdbReport;
+use crate::report::{FdbReport, SwitchInside};
 use crate::sandbox::{self, Kept, Role, Spent};
 use crate::settings::SwitchSettings;
 use crate::signals;
@@ -272,18 +272,18 @@ impl Switch {
                 let flows = fds.and_then(|mut fds| fds.pop());
                 self.interface.restore(told, flows, &mut self.datapath).map(|()| Answer::Done)
             }
-            Order::Connect => self.connect(fds, false).map(|()| Answer::Done),
-            Order::ConnectController => self.connect(fds, true).map(|()| Answer::Done),
+            Order::Connect => self.connect((fds, id), false).map(|()| Answer::Done),
+            Order::ConnectController => self.connect((fds, id), true).map(|()| Answer::Done),
             Order::AddSwitch(spec) => self.datapath.add_switch(&spec).map(|()| Answer::Done),
             Order::SetSwitch(spec) => self.set_switch(&spec).map(|()| Answer::Done),
             Order::RemoveSwitch { name } => self.remove_switch(&name).map(|()| Answer::Done),
             Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
             Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
-            Order::Switches => Ok(Answer::Switches(self.datapath.switches())),
+            Order::Switches => Ok(Answer::Switches(self.switches())),
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {
-                let is_asked = self.interface.is_asked(&self.datapath);
-                inspection::inspect(&self.datapath, &self.sessions, name.as_deref(), is_asked)
+                let askers = self.interface.askers(&self.datapath);
+                inspection::inspect(&self.datapath, &self.sessions, name.as_deref(), askers)
                     .map(Answer::Inspection)
             }
             Order::Fdb { switch, in_parts } => Ok(Answer::Fdb(self.fdb(id, switch.as_deref(), in_parts))),
@@ -302,6 +302,15 @@ impl Switch {
             }
         };
         self.reports.reply(id, result);
+    }
+
+    /// What each switch knows, and who is asked about its packets.
+    fn switches(&self) -> Vec<SwitchInside> {
+        let (mut all, askers) = (self.datapath.switches(), self.interface.askers(&self.datapath));
+        for switch in all.iter_mut().filter(|switch| self.datapath.is_for_outside(switch.name.as_str())) {
+            switch.askers.clone_from(&askers);
+        }
+        all
     }
 
     /// All addresses; if they are wanted in parts, the last ones.
@@ -354,9 +363,10 @@ impl Switch {
     }
 
     /// A client of the control interface, or the supervisor's own controller.
-    fn connect(&mut self, fds: Option<Vec<ForeignFd>>, is_own: bool) -> Result<(), Fault> {
+    fn connect(&mut self, (fds, number): (Option<Vec<ForeignFd>>, u64), is_own: bool) -> Result<(), Fault> {
         let client = fds.and_then(|mut fds| fds.pop()).ok_or_else(no_descriptor)?;
-        self.interface.add(&self.poller, client.of(&Origin::new("a control client")), is_own, &self.datapath);
+        let client = client.of(&Origin::new("a control client"));
+        self.interface.add(&self.poller, (client, number), is_own, &self.datapath);
         Ok(())
     }
 

@@ -185,6 +185,7 @@ impl NamedSwitches {
             name: name.clone(),
             addresses: self.count(*number, addresses),
             counters: self.counters(*number),
+            askers: Vec::new(),
         };
         self.numbers.iter().map(inside).collect()
     }

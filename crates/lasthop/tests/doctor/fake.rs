@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use lasthop_guest::ALL_FEATURES;
-use lasthop_guestmem::memfd;
+use lasthop_guestmem::{Mapping, memfd};
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 use lasthop_vhost::{MemoryRegionMessage, RingAddressMessage};
@@ -20,6 +20,7 @@ pub(crate) const STATUS_RUNNING: u8 = 15;
 pub(crate) struct Fake {
     pub(crate) front: FrontEnd,
     kicks: Vec<OwnedFd>,
+    mapped: Option<Mapping>,
 }
 
 impl Fake {
@@ -30,7 +31,7 @@ impl Fake {
         front.set_owner().expect("owned");
         let offered = front.get_protocol_features().expect("protocol features");
         front.set_protocol_features(offered & protocol::OFFERED).expect("agreed");
-        Self { front, kicks: Vec::new() }
+        Self { front, kicks: Vec::new(), mapped: None }
     }
 
     /// Its guest's driver agrees to features.
@@ -42,12 +43,23 @@ impl Fake {
         fake
     }
 
-    /// Hands over fresh memory.
+    /// Hands over fresh memory, which it has not mapped.
     pub(crate) fn share(&mut self) {
+        self.share_file();
+    }
+
+    /// Hands over fresh memory that it shares.
+    pub(crate) fn share_mapped(&mut self) {
+        let file = self.share_file();
+        self.mapped = Some(Mapping::of_file(file.as_fd(), 0, MEMORY_BYTES).expect("mapped"));
+    }
+
+    fn share_file(&mut self) -> OwnedFd {
         let file = memfd("fake", MEMORY_BYTES).expect("a memfd");
         let region =
             MemoryRegionMessage { guest_addr: 0, size: MEMORY_BYTES, user_addr: USER_ADDR, offset: 0 };
         self.front.set_mem_table(&[region], &[file.as_fd()]).expect("memory");
+        file
     }
 
     /// Starts and enables both rings of the first pair, in which its guest will never write anything.

@@ -16,7 +16,7 @@ fn two_guests_with_one_address_are_told() {
     };
     // A frame that comes before the controller has the port teaches only the bridge that stands in for it, whose addresses are not
     // shown any more when the controller is there.
-    let mut talk = |guest: &mut Guest, name: &str| {
+    let talk = |guest: &mut Guest, name: &str| {
         eventually("its frame", || {
             send(guest, [0xff; 6], ONE, 60);
             (place().as_deref() == Some(name)).then_some(())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lasthop_control::family::FlowMessage;
+use lasthop_flow::Action;
 use lasthop_guest::Guest;
 use rustix::process::Signal;
 
@@ -272,8 +273,61 @@ fn the_doctor_and_the_status_say_whether_anybody_decides() {
     plane.listen(&switch);
     let said = switch.ask(&["doctor", "--switch"]).out;
     assert!(!said.contains("no controller is connected"), "{said}");
+    let own = format!("(process {}), connected for ", std::process::id());
+    let line = said.lines().find(|line| line.contains(" controller ")).expect("a line of the controller");
+    assert!(line.contains("external: ") && line.contains(&own), "{said}");
     let said = switch.ask(&["ovs", "status"]).out;
-    assert!(said.contains("one, two can be ports"), "{said}");
+    assert!(said.contains("one, two can be ports") && said.contains(&own), "{said}");
+    let listed = switch.json(&["switch", "list"]);
+    let client = &listed["switches"][0]["clients"][0];
+    assert_eq!(
+        (&listed["switches"][0]["controller"], &client["pid"]),
+        (&"external".into(), &std::process::id().into())
+    );
+    assert!(client["name"].is_string() && client["connected_ms"].is_u64(), "{listed}");
+    assert!(switch.ask(&["switch", "list"]).ok().contains(&format!("({})", std::process::id())));
+    drop(plane);
+    let gone = || switch.json(&["switch", "list"])["switches"][0]["clients"] == serde_json::json!([]);
+    eventually("it is gone", || gone().then_some(()));
+    assert!(switch.ask(&["switch", "list"]).ok().contains("external, not connected"));
+    assert!(switch.ask(&["ovs", "status"]).out.contains("no process takes packets of no flow"));
+}
+
+#[test]
+fn a_flow_with_an_action_that_there_is_not_is_refused_and_logged_with_the_remedy() {
+    let switch = two_vnics(&[]);
+    let (mut plane, one, _) = Plane::of_two(&switch, "default");
+    for _ in 0..3 {
+        let tracked = plane.flow_from(one, vec![Action::Ct(Box::default())]);
+        plane.client.flow_add(&tracked).expect_err("there is no connection tracking");
+    }
+    let is_line = |line: &&str| line.contains("refused a flow for packets from one");
+    let line = eventually("the line", || switch.log().lines().find(is_line).map(str::to_owned));
+    assert!(
+        line.contains("connection tracking is not supported") && line.contains("OpenFlow rules"),
+        "{line}"
+    );
+    assert_eq!(switch.log().lines().filter(is_line).count(), 1, "and not for each try");
+}
+
+#[test]
+fn packets_that_are_all_dropped_for_lack_of_a_flow_are_not_well() {
+    let switch = two_vnics(&["--fail-mode", "secure"]);
+    let (mut one, _two) = two_guests(&switch);
+    for number in 0..5 {
+        send(&mut one, &frame(TWO, ONE, number, 60));
+    }
+    eventually("the drops", || (switch.port("one")["rx_drops"]["no_flow"] == 5).then_some(()));
+    let said = switch.ask(&["doctor", "one"]);
+    assert_eq!(said.code, Some(1), "{}", said.out);
+    assert!(
+        said.out.starts_with("not ok: one drops: every packet from the guest is dropped"),
+        "{}",
+        said.out
+    );
+    let said = switch.ask(&["doctor", "--switch"]);
+    assert_eq!(said.code, Some(2), "{}", said.out);
+    assert!(said.out.contains("no flow matches them"), "{}", said.out);
 }
 
 #[test]

@@ -116,13 +116,18 @@ impl Plane {
         self.places.insert(mac, number);
     }
 
-    /// What comes from `from` goes to port `to`.
-    pub(crate) fn join(&mut self, from: u32, to: u32) {
-        let flow = self.flow(
+    /// The flow of all packets from a port.
+    pub(crate) fn flow_from(&self, from: u32, actions: Vec<Action>) -> FlowMessage {
+        self.flow(
             FlowKey { in_port: Some(from), ethernet: Some(Ethernet::default()), ..FlowKey::default() },
             FlowKey { in_port: Some(u32::MAX), ..FlowKey::default() },
-            vec![Action::Output(to)],
-        );
+            actions,
+        )
+    }
+
+    /// What comes from `from` goes to port `to`.
+    pub(crate) fn join(&mut self, from: u32, to: u32) {
+        let flow = self.flow_from(from, vec![Action::Output(to)]);
         self.client.flow_add(&flow).expect("installed");
     }
 

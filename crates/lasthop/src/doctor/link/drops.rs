@@ -105,6 +105,9 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
         // Behind a broken link, losses are its consequence.
         return if summary.starts_with("none") { Verdict::not_reached() } else { Verdict::unknown(summary) };
     }
+    if let Some(starved) = starved(case) {
+        return starved;
+    }
     if let Some(loss) = all.first() {
         let state = if loss.is_going_on { State::NotOk } else { State::Warning };
         let since = if loss.is_going_on { "now".to_owned() } else { "earlier".to_owned() };
@@ -119,6 +122,36 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
         );
     }
     Verdict::ok(summary)
+}
+
+/// All packets from the guest are dropped for lack of a flow, or by a flow: since the first look, or, where none came since then, since
+/// counters count.
+pub(super) fn starved(case: &Case<'_>) -> Option<Verdict> {
+    let now = case.now.counters.as_ref()?;
+    let of = |port: &PortReport, name: &str| port.rx_drops.get(name).copied().unwrap_or(0);
+    let before = case.before.counters.as_ref().filter(|before| before.rx_packets < now.rx_packets);
+    let since = |name: &str| of(now, name) - before.map_or(0, |before| of(before, name)).min(of(now, name));
+    let packets = now.rx_packets - before.map_or(0, |before| before.rx_packets);
+    let (no_flow, flow_drop) = (since("no_flow"), since("flow_drop"));
+    // Some may be under way, to the controller too.
+    if packets == 0 || no_flow + flow_drop < packets {
+        return None;
+    }
+    let when = if before.is_some() { "now" } else { "since counters count" };
+    let summary = summary(now, case.facts.switch.up_ms);
+    if no_flow > 0 {
+        let why = "no flow matches them, and no controller makes one";
+        let text = format!("every packet from the guest is dropped ({when}): {why} (no_flow); {summary}");
+        return Some(Verdict::broken(
+            text,
+            "lasthop ovs status says who decides; lasthop flow show has the flows",
+        ));
+    }
+    let text = format!("every packet from the guest is dropped by a flow ({when}, flow_drop); {summary}");
+    Some(Verdict::broken(
+        text,
+        "lasthop flow show has the flows; with Open vSwitch: ovs-ofctl dump-flows BRIDGE",
+    ))
 }
 
 /// Packets that are in none of the counters that they may be in.

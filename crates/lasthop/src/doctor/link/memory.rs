@@ -2,6 +2,7 @@
 
 use crate::doctor::facts::{RingFacts, SessionFacts};
 use crate::doctor::finding::Verdict;
+use crate::doctor::mappings::{self, Mapped};
 use crate::doctor::processes::Sharing;
 use crate::doctor::words::{bytes, count};
 
@@ -16,7 +17,8 @@ const GUEST_BYTES_MIN: u64 = 64 << 20;
 pub(super) fn memory(case: &Case<'_>) -> Verdict {
     let Some(session) = &case.now.session else { return Verdict::not_reached() };
     let memory = &session.memory;
-    let private = case.peer().map(|peer| (peer.title(), peer.sharing()));
+    let peer = case.peer();
+    let private = peer.map(|peer| (peer.title(), peer.sharing()));
     if memory.regions == 0 {
         return nothing(case, private);
     }
@@ -26,7 +28,14 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
             "restart the guest; nobody may truncate its memory file",
         );
     }
-    if let Some((title, Sharing::Private(what))) = private {
+    // How it is mapped is more than what a command line says, and than what a guest has done so far: it may boot, or hang.
+    let mapped = peer.and_then(|peer| mappings::of_process(peer.pid, &memory.files));
+    let what = match (mapped, &private) {
+        (Some(Mapped::Shared), _) | (None, Some((_, Sharing::Shared | Sharing::Unknown)) | None) => None,
+        (_, Some((_, Sharing::Private(what)))) => Some(*what),
+        (Some(Mapped::Private), _) => Some("mapped it privately"),
+    };
+    if let (Some(what), Some((title, _))) = (what, &private) {
         return Verdict::broken(
             format!(
                 "the guest's memory is not shared: {title} has {what}, so the switch sees a private copy"
@@ -34,7 +43,7 @@ pub(super) fn memory(case: &Case<'_>) -> Verdict {
             SHARE,
         );
     }
-    let is_shared = matches!(private, Some((_, Sharing::Shared)));
+    let is_shared = mapped == Some(Mapped::Shared) || matches!(private, Some((_, Sharing::Shared)));
     if !is_shared && !has_traffic(case) && has_been_silent(case) {
         return silent(session);
     }

@@ -120,8 +120,9 @@ impl<'a> Case<'a> {
 pub(super) fn of_switch(case: &Case<'_>) -> Vec<Finding> {
     let name = Some(case.now.name());
     let socket = outside::socket(case).about(name, Link::Socket);
-    let unaccounted = drops::unaccounted(case).map(|verdict| verdict.about(name, Link::Drops));
-    [socket].into_iter().filter(|socket| socket.state < State::Unknown).chain(unaccounted).collect()
+    let lost = drops::unaccounted(case).or_else(|| drops::starved(case));
+    let lost = lost.map(|verdict| verdict.about(name, Link::Drops));
+    [socket].into_iter().filter(|socket| socket.state < State::Unknown).chain(lost).collect()
 }
 
 /// All links of a vnic, in order.

@@ -1,6 +1,7 @@
 //! What the control interface asks of the switch, done by switches, flow tables and the engine.
 
 use std::ops::ControlFlow;
+use std::time::Instant;
 
 use lasthop_control::datapath::{
     Datapath as Interface, DatapathId, Execute, Flow, FlowInstall, FlowName, FlowView, Meter, MeterFeatures,
@@ -19,6 +20,7 @@ use crate::log::say_of_others;
 use super::super::datapath::{Datapath, NamedPort};
 use super::super::wishes::Wishes;
 use super::places::{Member, Place, Places};
+use super::refused_flows::FlowPackets;
 use super::{flows, meters};
 
 /// The switch, for one request.
@@ -105,6 +107,13 @@ impl<'a> Adapter<'a> {
         };
         let gone = Refusal::new(Errno::ENODEV, "there is no such switch or port for its own controller");
         is_there.then_some(Readiness::Ready).ok_or(gone)
+    }
+
+    /// Has the log say which flow was refused, and why.
+    fn note_refusal(&mut self, id: DatapathId, packets: FlowPackets, refusal: Refusal) {
+        let member = packets.in_port.and_then(|number| self.places.get(id)?.members.get(&number));
+        let port = member.map_or_else(|| "a port".to_owned(), |member| member.name.clone());
+        self.places.refused_flows.note(&port, packets, refusal, Instant::now());
     }
 
     fn has_own_device(&self, name: &str) -> bool {
@@ -261,7 +270,15 @@ impl Interface for Adapter<'_> {
     }
 
     fn flow_install(&mut self, id: DatapathId, flow: FlowInstall) -> Result<(), Refusal> {
-        self.places.install(id, flow)
+        let (from, is_probe) = (FlowPackets::of(&flow.matches), flow.is_probe);
+        let installed = self.places.install(id, flow);
+        // A probe asks what there is, and expects to be refused.
+        if let Err(refusal) = installed.as_ref()
+            && !is_probe
+        {
+            self.note_refusal(id, from, *refusal);
+        }
+        installed
     }
 
     fn flow_change(
@@ -271,7 +288,8 @@ impl Interface for Adapter<'_> {
         actions: Option<Vec<Action>>,
         is_clear: bool,
     ) -> Result<(), Refusal> {
-        self.places.change(id, name, actions, is_clear)
+        let changed = self.places.change(id, name, actions, is_clear);
+        changed.inspect_err(|refusal| self.note_refusal(id, FlowPackets::default(), *refusal))
     }
 
     fn flow(&self, id: DatapathId, name: &FlowName) -> Option<Flow> {

@@ -17,15 +17,17 @@ mod kept;
 mod meters;
 mod packets;
 mod places;
+mod refused_flows;
 mod survival;
 mod unanswered;
 mod waiting;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_control::datapath::{Datapath as _, DatapathId};
-use lasthop_control::server::{Server, Upcall, Upcalled};
+use lasthop_control::server::{PeerId, Server, Upcall, Upcalled};
 use lasthop_control::socket::{Access, Closed, Connections};
 use lasthop_engine::{UpcallLimits, UpcallLine, Upcalls};
 use lasthop_flowtable::FlowModule;
@@ -97,6 +99,8 @@ pub(super) struct Interface {
     is_settling: bool,
     /// Changes to datapaths and to meters that the supervisor knows of.
     told: (u64, u64),
+    /// Clients from outside, with the numbers under which the supervisor handed their connections over.
+    outsiders: BTreeMap<PeerId, u64>,
 }
 
 impl Interface {
@@ -119,18 +123,25 @@ impl Interface {
             returning: Returning::default(),
             is_settling: false,
             told: (0, 0),
+            outsiders: BTreeMap::new(),
         })
     }
 
-    /// A client, whom the supervisor let in, or the controller that is its own.
-    pub(super) fn add(&mut self, poller: &Poller, socket: ForeignFd, is_own: bool, inside: &Datapath) {
+    /// A client, whom the supervisor let in under this number, or the controller that is its own.
+    pub(super) fn add(
+        &mut self,
+        poller: &Poller,
+        (socket, number): (ForeignFd, u64),
+        is_own: bool,
+        inside: &Datapath,
+    ) {
         self.listen(poller, inside);
         match self.connections.add(socket) {
             Ok(client) if is_own => {
                 self.unanswered.watch(client);
                 self.places.controllers.insert(client);
             }
-            Ok(_) => {}
+            Ok(client) => drop(self.outsiders.insert(client, number)),
             Err(why) => say_of_others!(Warning: "refused a control connection: {why}"),
         }
     }
@@ -146,6 +157,7 @@ impl Interface {
             Ok(closed) => closed.iter().for_each(|(client, why)| {
                 self.unanswered.forget(*client);
                 self.places.controllers.remove(client);
+                self.outsiders.remove(client);
                 complain(why);
             }),
             Err(error) => say_of_others!(Warning: "cannot wait for control clients: {error}"),
@@ -260,14 +272,12 @@ impl Interface {
         earlier(settling, earlier(waiting, self.unanswered.due()))
     }
 
-    /// Whether a client from outside takes packets of no flow.
-    pub(super) fn is_asked(&self, inside: &Datapath) -> bool {
+    /// Numbers of the connections of clients from outside who take packets of no flow.
+    pub(super) fn askers(&self, inside: &Datapath) -> Vec<u64> {
         let server = self.connections.server();
-        // The default switch is taken for one with an own controller; without such a client none is.
-        let has_own = !self.places.controllers.is_empty();
-        let is_own = |name: &str| has_own && inside.has_own_controller(name);
-        let outside = server.records().iter().filter(|(_, record)| !is_own(&record.name));
-        outside.into_iter().any(|(id, _)| server.takes_misses(*id))
+        let outside = server.records().iter().filter(|(_, record)| !inside.has_own_controller(&record.name));
+        let clients: BTreeSet<PeerId> = outside.flat_map(|(id, _)| server.miss_takers(*id)).collect();
+        clients.iter().filter_map(|client| self.outsiders.get(client)).copied().collect()
     }
 
     /// A port goes away, and out of its datapath.
@@ -365,8 +375,6 @@ fn complain(why: &Closed) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use lasthop_control::server::DatapathRecord;
 
     use crate::settings::{Settings, SwitchSettings};

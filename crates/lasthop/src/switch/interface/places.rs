@@ -13,6 +13,7 @@ use lasthop_verdict::{PortId, SwitchId};
 use super::super::flow_memory::{FlowMemory, RecordPlace};
 use super::executed::Executed;
 use super::packets::UnderWay;
+use super::refused_flows::RefusedFlows;
 
 /// A port in a datapath.
 #[derive(Clone, Debug)]
@@ -48,6 +49,7 @@ pub(super) struct Places {
     pub(super) under_way: Arc<UnderWay>,
     /// Clients that are the switch's own controller. They are for switches and ports that there are, and nothing is made for them.
     pub(super) controllers: BTreeSet<PeerId>,
+    pub(super) refused_flows: RefusedFlows,
     /// Workers hand over packets of no flow.
     pub(super) can_ask: bool,
     /// Rises when a meter is set or taken out.
