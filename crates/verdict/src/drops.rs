@@ -67,3 +67,57 @@ drop_reasons! {
     VerdictOverflow = "verdict_overflow", "The module decided more copies than there is room for.";
     OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: as many as may be (256), others passed before it came back (after 50 ms), or one was just being sent when nobody was asked any more.";
 }
+
+#[cfg(test)]
+mod tests {
+    use super::DropReason;
+
+    /// Reasons in the order in which installed flows, that outlive a process, name them by position.
+    const PUBLISHED: &[&str] = &[
+        "too_short",
+        "too_long",
+        "chain_too_long",
+        "bad_gso",
+        "bad_csum",
+        "no_destination",
+        "same_port",
+        "link_local",
+        "source_spoofed",
+        "source_invalid",
+        "storm_broadcast",
+        "storm_multicast",
+        "storm_unknown",
+        "vlan_tagged",
+        "vlan_untagged",
+        "vlan_not_carried",
+        "vlan_nested",
+        "isolated",
+        "no_transit",
+        "port_gone",
+        "port_down",
+        "link_down",
+        "queue_disabled",
+        "rx_queue_full",
+        "rx_share",
+        "rx_timeout",
+        "rx_stalled",
+        "rx_buffer_small",
+        "rx_ring_broken",
+        "recalled",
+        "restart",
+        "no_flow",
+        "flow_drop",
+        "meter_exceeded",
+        "action_impossible",
+        "action_budget",
+        "verdict_overflow",
+        "out_of_order",
+    ];
+
+    #[test]
+    fn new_reasons_are_appended() {
+        let names: Vec<&str> = DropReason::ALL.iter().map(|reason| reason.name()).collect();
+        assert!(names.starts_with(PUBLISHED), "append new reasons, or raise STATE_VERSION: {names:?}");
+        assert_eq!(names.len(), PUBLISHED.len(), "name the new reasons here, too");
+    }
+}
