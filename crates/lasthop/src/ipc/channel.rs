@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::poller::Interest;
 
-use super::frames::{Arrived, FRAME_FDS_MAX, FrameReader, FrameWriter};
+use super::frames::{Arrived, FRAME_FDS_MAX, FrameError, FrameReader, FrameWriter};
 
 /// Read at a time, in bytes.
 const READ_BYTES: usize = 64 * 1024;
@@ -34,6 +34,8 @@ pub(crate) struct Channel<Out, In> {
     writer: FrameWriter,
     shortage: Shortage,
     arrived: VecDeque<(In, Option<Vec<ForeignFd>>)>,
+    /// The other side reads so little that the channel is over.
+    is_overrun: bool,
     out: PhantomData<Out>,
 }
 
@@ -42,18 +44,33 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
     pub(crate) fn new(socket: ForeignFd) -> io::Result<Self> {
         fcntl_setfl(&socket, OFlags::NONBLOCK)?;
         let (reader, writer, shortage) = Default::default();
-        Ok(Self { socket, reader, writer, shortage, arrived: VecDeque::new(), out: PhantomData })
+        let arrived = VecDeque::new();
+        Ok(Self { socket, reader, writer, shortage, arrived, is_overrun: false, out: PhantomData })
     }
 
     /// Queues a message with descriptors and sends what goes out at once. A message that is too long, or has too many
     /// descriptors, is an error of kind `InvalidInput`, and the channel goes on.
+    ///
+    /// A message that would make more than `QUEUE_BYTES_MAX` wait ends the channel, as if the other side was gone: it could not know any
+    /// more all that it has to.
     pub(crate) fn send(&mut self, message: &Out, fds: impl IntoIterator<Item = ForeignFd>) -> io::Result<()> {
         let payload = serde_json::to_vec(message)?;
         let fds = fds.into_iter().collect();
-        self.writer
-            .push(&payload, fds)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        match self.writer.push(&payload, fds) {
+            Err(FrameError::QueueFull) => self.overrun(),
+            pushed => pushed.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
+        }
         self.flush()
+    }
+
+    fn overrun(&mut self) {
+        self.is_overrun = true;
+        self.writer = FrameWriter::default();
+    }
+
+    /// Whether the other side has read so little that the channel is over.
+    pub(crate) fn is_overrun(&self) -> bool {
+        self.is_overrun
     }
 
     /// Sends what the socket takes. While the system refuses it, for want of memory or since too many descriptors are on their way, it is
@@ -69,6 +86,9 @@ impl<Out: Serialize, In: DeserializeOwned> Channel<Out, In> {
         &mut self,
         mut send: impl FnMut(&ForeignFd, &[u8], &[ForeignFd]) -> rustix::io::Result<usize>,
     ) -> io::Result<()> {
+        if self.is_overrun {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         let now = Instant::now();
         while !self.is_short(now)
             && let Some((bytes, fds)) = self.writer.front()
@@ -235,6 +255,17 @@ mod tests {
         assert!(!one.wants_write() && one.shortage.due().is_none());
         assert!(other.receive().expect("received"));
         assert!(matches!(other.take(), Some((text, _)) if text == "late"));
+    }
+
+    #[test]
+    fn a_side_that_does_not_read_ends_the_channel_at_a_bound() {
+        let (mut one, mut other) = pair();
+        let text = "x".repeat(1 << 20);
+        let sent = (0..).map(|_| one.send(&text, None)).find_map(Result::err).expect("a bound");
+        assert_eq!(sent.kind(), io::ErrorKind::BrokenPipe);
+        assert!(one.is_overrun() && !one.wants_write(), "nothing waits any more");
+        assert!(one.send(&"x".to_owned(), None).is_err());
+        assert!(other.receive().expect("the rest of what was sent"));
     }
 
     #[test]

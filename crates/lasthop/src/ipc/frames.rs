@@ -9,6 +9,8 @@ pub(crate) const FRAME_BYTES_MAX: usize = 16 << 20;
 /// Descriptors with one frame: a guest's connection; or a port's and up to three for each of its 32 queues. The system allows
 /// 253 (unix(7), SCM_MAX_FD).
 pub(crate) const FRAME_FDS_MAX: usize = 128;
+/// Most bytes that wait for a peer which does not read: those of the start of 1024 ports with all their guests, several times.
+pub(crate) const QUEUE_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
 /// Length and number of descriptors.
 const HEADER_BYTES: usize = 8;
 
@@ -23,6 +25,8 @@ pub(crate) enum FrameError {
     FdsMissing,
     #[error("descriptors that belong to no frame")]
     FdsLeft,
+    #[error("more than {QUEUE_BYTES_MAX} bytes wait for a process that does not read them")]
+    QueueFull,
 }
 
 /// One message.
@@ -101,6 +105,8 @@ impl FrameReader {
 #[derive(Debug, Default)]
 pub(crate) struct FrameWriter {
     frames: VecDeque<Outgoing>,
+    /// In all frames, sent or not.
+    len_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -114,6 +120,10 @@ impl FrameWriter {
     /// Adds a frame behind the others.
     pub(crate) fn push(&mut self, payload: &[u8], fds: Vec<ForeignFd>) -> Result<(), FrameError> {
         let bytes = frame(payload, fds.len())?;
+        if self.len_bytes + bytes.len() > QUEUE_BYTES_MAX {
+            return Err(FrameError::QueueFull);
+        }
+        self.len_bytes += bytes.len();
         self.frames.push_back(Outgoing { bytes, sent: 0, fds });
         Ok(())
     }
@@ -129,6 +139,7 @@ impl FrameWriter {
         frame.sent += count;
         frame.fds.clear();
         if frame.sent >= frame.bytes.len() {
+            self.len_bytes -= frame.bytes.len();
             self.frames.pop_front();
         }
     }
@@ -194,6 +205,21 @@ mod tests {
         let second = reader.next().expect("valid").expect("whole");
         assert_eq!((second.payload.as_slice(), count(&second)), (b"second".as_slice(), Some(3)));
         assert!(reader.next().expect("valid").is_none());
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes_and_room_comes_back() {
+        let mut writer = FrameWriter::default();
+        let payload = vec![0; FRAME_BYTES_MAX - HEADER_BYTES];
+        for _ in 0..QUEUE_BYTES_MAX / FRAME_BYTES_MAX {
+            writer.push(&payload, vec![]).expect("room");
+        }
+        assert_eq!(writer.push(b"", vec![]), Err(FrameError::QueueFull));
+        writer.advance(FRAME_BYTES_MAX - 1);
+        assert_eq!(writer.push(b"", vec![]), Err(FrameError::QueueFull), "the first frame is whole still");
+        writer.advance(1);
+        writer.push(&payload, vec![]).expect("room");
+        assert_eq!(writer.push(b"", vec![]), Err(FrameError::QueueFull));
     }
 
     #[test]

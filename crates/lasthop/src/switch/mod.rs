@@ -224,6 +224,9 @@ impl Switch {
     /// Waits for room in the channel while reports of this thread may wait for that; sessions see to theirs.
     fn watch_channel(&mut self) -> Result<(), Fault> {
         let _ = self.reports.flush(); // if the other side is gone, reading says so
+        if self.reports.is_overrun() && matches!(self.stage, Stage::Serving | Stage::Resting) {
+            self.leave();
+        }
         let interest = self.reports.interest();
         if interest.write != self.is_channel_full {
             for poller in [&self.poller, &self.channel_poller] {

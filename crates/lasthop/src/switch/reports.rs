@@ -95,6 +95,11 @@ impl Reports {
         self.channel().wants_write()
     }
 
+    /// Whether the supervisor has read so little that it is taken for gone.
+    pub(super) fn is_overrun(&self) -> bool {
+        self.channel().is_overrun()
+    }
+
     /// Sends all that waits, unless the supervisor is gone.
     pub(super) fn flush_all(&self) {
         while self.flush() == Flushed::Waiting {
