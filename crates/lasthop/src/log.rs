@@ -2,6 +2,7 @@
 
 use std::fmt::Arguments;
 use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,11 @@ use crate::harmless::{harmless, harmless_lines, shortened};
 const LINES_PER_SECOND_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(1);
 
-static LIMITER: Mutex<Limiter> = Mutex::new(Limiter { window: None, lines: 0, left_out: 0 });
+static LIMITER: Mutex<Limiter> = Mutex::new(Limiter::new(LINES_PER_SECOND_MAX));
+static IS_RELAYED: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of one line: parts of it may be what an inner process said, which somebody may have taken over.
-const LINE_BYTES_MAX: usize = 4096;
+pub(crate) const LINE_BYTES_MAX: usize = 4096;
 
 /// How much a line matters (syslog(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub(crate) enum Level {
 }
 
 impl Level {
+    const ALL: [Self; 3] = [Self::Error, Self::Warning, Self::Info];
+
     /// As journald takes it in front of a line (sd-daemon(3)).
     fn prefix(self) -> &'static str {
         match self {
@@ -64,8 +68,24 @@ pub(crate) fn lines(level: Level, text: Arguments<'_>) {
     write(level, &harmless_lines(&text.to_string()));
 }
 
+/// Writes a line that an inner process has written, under its name. Its level is in front of it, if it is one of ours.
+pub(crate) fn relay(name: &str, text: &str) {
+    let (level, rest) = Level::ALL
+        .iter()
+        .find_map(|level| Some((*level, text.strip_prefix(level.prefix())?)))
+        .unwrap_or((Level::Error, text));
+    line(level, format_args!("{name}: {}", rest.strip_prefix("lasthop: ").unwrap_or(rest)));
+}
+
+/// This is an inner process, whose lines the supervisor relays.
+pub(crate) fn is_relayed() {
+    // Asked before only in vain: what is relayed is not the journal.
+    IS_RELAYED.store(true, Ordering::Relaxed);
+}
+
 fn write(level: Level, text: &str) {
-    let prefix = if is_journal() { level.prefix() } else { "" };
+    let has_level = IS_RELAYED.load(Ordering::Relaxed) || is_journal();
+    let prefix = if has_level { level.prefix() } else { "" };
     let _ = std::io::stderr().write_all(format!("{prefix}lasthop: {text}\n").as_bytes());
 }
 
@@ -96,19 +116,26 @@ macro_rules! say_of_others {
 pub(crate) use say_of_others;
 
 /// Counts the lines of the current second.
-struct Limiter {
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    lines_max: u32,
     window: Option<Instant>,
     lines: u32,
     left_out: u64,
 }
 
 impl Limiter {
+    /// For so many lines a second.
+    pub(crate) const fn new(lines_max: u32) -> Self {
+        Self { lines_max, window: None, lines: 0, left_out: 0 }
+    }
+
     /// Whether a line may be written at `now`; if so, how many were left out before it.
-    fn admit(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.window.is_none_or(|start| now.duration_since(start) >= WINDOW) {
             (self.window, self.lines) = (Some(now), 0);
         }
-        if self.lines == LINES_PER_SECOND_MAX {
+        if self.lines == self.lines_max {
             self.left_out += 1;
             return None;
         }
@@ -123,7 +150,7 @@ mod tests {
 
     #[test]
     fn lines_beyond_the_limit_are_left_out_and_counted() {
-        let mut limiter = Limiter { window: None, lines: 0, left_out: 0 };
+        let mut limiter = Limiter::new(LINES_PER_SECOND_MAX);
         let start = Instant::now();
         for _ in 0..LINES_PER_SECOND_MAX {
             assert_eq!(limiter.admit(start), Some(0));

@@ -1,6 +1,7 @@
 //! Facts about processes from proc(5).
 
 use std::fmt::Display;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 /// All processes that are there now.
@@ -36,6 +37,14 @@ fn state(pid: impl Display) -> Option<char> {
     text(pid, "stat")?.rsplit_once(") ")?.1.chars().next()
 }
 
+/// CPU time that a process has taken, in ticks of 10 ms as a rule; 0 if it is not there.
+pub(crate) fn cpu_ticks(pid: impl Display) -> u64 {
+    let stat = text(pid, "stat").unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    // utime and stime (proc_pid_stat(5)).
+    fields.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
 /// Whether somebody has stopped a process: by a signal, or with a debugger.
 pub(crate) fn is_stopped(pid: impl Display) -> bool {
     matches!(state(pid), Some('T' | 't'))
@@ -53,6 +62,54 @@ pub(crate) fn state_text(pid: impl Display) -> String {
         _ => "it waits for something",
     };
     format!("{what} ({state})")
+}
+
+/// The number of the process that a pidfd is of; none if it was reaped.
+pub(crate) fn pid_of(pidfd: impl AsFd) -> Option<u32> {
+    let number = pidfd.as_fd().as_raw_fd();
+    let told = text("self", &format!("fdinfo/{number}"))?;
+    let pid = told.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    pid.trim().parse().ok()
+}
+
+/// What a process that was killed can still do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// One of its threads may still run, or it cannot be looked at.
+    Runs,
+    /// All its threads have ended.
+    Ended,
+    /// Those of its threads that have not ended are in system calls that no signal ends. The name of the first one.
+    Stuck(String),
+}
+
+/// How a killed process stands. A thread in state D has SIGKILL pending, and does not return to its program.
+pub(crate) fn standing(pid: impl Display) -> Standing {
+    let stats = threads(&pid).map(|thread| text(&pid, &format!("task/{thread}/stat")));
+    standing_of(stats)
+}
+
+fn standing_of(stats: impl Iterator<Item = Option<String>>) -> Standing {
+    let mut standing = Standing::Ended;
+    // One that is gone since it was listed has ended.
+    for stat in stats.flatten() {
+        let Some((name, fields)) = stat.rsplit_once(") ") else { return Standing::Runs };
+        match fields.chars().next() {
+            Some('Z' | 'X') => {}
+            Some('D') if standing == Standing::Ended => {
+                let name = name.split_once(" (").map_or(name, |(_, name)| name);
+                standing = Standing::Stuck(name.to_owned());
+            }
+            Some('D') => {}
+            _ => return Standing::Runs,
+        }
+    }
+    standing
+}
+
+/// Whether the first thread of a process has ended, and others keep it from being reaped.
+pub(crate) fn is_headless(pid: impl Display) -> bool {
+    matches!(state(&pid), Some('Z' | 'X')) && standing(&pid) != Standing::Ended
 }
 
 /// The value of a variable in an environment as `environ` has it.
@@ -73,6 +130,22 @@ mod tests {
         assert!(!is_stopped(own));
         assert!(state_text(own).ends_with(')'), "{}", state_text(own));
         assert_eq!(state_text("none"), "it is no more");
+    }
+
+    #[test]
+    fn a_process_is_stuck_if_those_threads_that_have_not_ended_wait_in_the_kernel() {
+        let standing = |states: &[char]| {
+            let stat = |(number, state): (usize, &char)| Some(format!("{number} (a) b) {state} 1 2"));
+            standing_of(states.iter().enumerate().map(stat))
+        };
+        assert_eq!(standing(&[]), Standing::Ended);
+        assert_eq!(standing(&['Z', 'X']), Standing::Ended);
+        assert_eq!(standing(&['Z', 'D', 'D']), Standing::Stuck("a) b".to_owned()));
+        assert_eq!(standing(&['Z', 'D', 'S']), Standing::Runs);
+        assert_eq!(standing(&['R']), Standing::Runs);
+        assert_eq!(standing_of([None, Some("torn".to_owned())].into_iter()), Standing::Runs);
+        let own = std::process::id();
+        assert_eq!((super::standing(own), is_headless(own)), (Standing::Runs, false));
     }
 
     #[test]

@@ -359,6 +359,11 @@ enum VlanCommand {
 /// Does what the command line says.
 pub(crate) fn run() -> Result<ExitCode, Fault> {
     let Cli { dir, json, command } = Cli::parse();
+    if let Command::SwitchProcess(_) | Command::DriverProcess { .. } | Command::ControllerProcess { .. } =
+        command
+    {
+        crate::log::is_relayed();
+    }
     if let Command::SwitchProcess(settings) = command {
         return crate::switch::run(&settings).map(|()| ExitCode::SUCCESS);
     }

@@ -32,7 +32,9 @@ impl Supervisor {
         let Some(shared) = self.control.as_ref().and_then(|control| control.share(asker.client)) else {
             return Ok(());
         };
-        let fd = shared.map_err(|error| Fault::internal("share the connection", error))?;
+        let failed = |error| Fault::internal("share the connection", error);
+        let fd = shared.map_err(failed)?;
+        self.lent.keep(&fd, &self.poller).map_err(failed)?;
         let result = Ok(json!({"interfaces": self.interfaces(spec)}));
         let greeting = asker.id.as_ref().map(|id| rpc::write_answer(id, &result)).unwrap_or_default();
         let greeting = String::from_utf8_lossy(&greeting).into_owned();

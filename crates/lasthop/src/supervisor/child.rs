@@ -1,15 +1,12 @@
 //! A child process: started, and started again when it ends.
 
 use std::ffi::OsString;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use lasthop_foreign::{ForeignFd, Origin};
-use libc::SIGSYS;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,12 +17,12 @@ use crate::doctor::facts::Ended;
 use crate::fault::Fault;
 use crate::ipc::Channel;
 use crate::log::say;
-use crate::notify;
 use crate::poller::{Interest, Poller};
 use crate::sandbox::{self, Layer};
 use crate::settings::SwitchSettings;
 
-use super::hurry::unhurried;
+use super::reaper::{ChildProcess, Reaper};
+use super::spawner::Job;
 
 /// Pause before a process that died is started again; doubles.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -93,11 +90,13 @@ impl Role {
 /// A running process, which is told `Out` and tells `In`.
 #[derive(Debug)]
 pub(crate) struct Process<Out, In> {
-    child: Child,
+    child: ChildProcess,
     started: Instant,
     pub(crate) channel: Channel<Out, In>,
     /// The channel is watched for room as well.
     is_full: bool,
+    /// The channel is at its end, and is not watched any more.
+    is_silent: bool,
     /// Names the process also when its number is another's; none if the system has no room for it.
     handle: Option<OwnedFd>,
     /// What it said when it could not go on.
@@ -108,27 +107,27 @@ pub(crate) struct Process<Out, In> {
 
 impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
     /// Starts it, with one end of a socket pair as its standard input.
-    fn start(role: &Role, program: &Path) -> Result<Self, Fault> {
+    fn start(role: &Role, program: &Path, reaper: &Reaper) -> Result<Self, Fault> {
+        reaper.check_room()?;
         let failed = |error| Fault::internal(&format!("start {}", role.name), error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let ours = ForeignFd::new(ours.into(), &Origin::new(role.name));
         let channel = Channel::new(ours).map_err(failed)?;
-        let mut command = Command::new(program);
-        command.arg0("lasthop").args(&role.words);
-        // A group of its own: Ctrl-C is for the supervisor, which ends its processes in order.
-        let command = command
-            .env_remove(notify::VARIABLE)
-            .env_remove("LISTEN_PID")
-            .env_remove("LISTEN_FDS")
-            .env_remove("LISTEN_FDNAMES")
-            .process_group(0)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null());
-        let child = unhurried(|| command.spawn()).map_err(failed)?;
-        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        let job = Job { program: program.to_path_buf(), words: role.words.clone() };
+        let child = reaper.start(role.name, job, theirs.as_fd()).map_err(failed)?;
+        let pid = i32::try_from(child.pid()).ok().and_then(Pid::from_raw);
         let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let started = Instant::now();
-        Ok(Self { child, started, channel, is_full: false, handle, last_words: None, sandbox: None })
+        Ok(Self {
+            child,
+            started,
+            channel,
+            is_full: false,
+            is_silent: false,
+            handle,
+            last_words: None,
+            sandbox: None,
+        })
     }
 
     /// What it has said, with the descriptors that came along; whether the channel is at its end.
@@ -142,7 +141,14 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
 
     /// Watches the channel, under the number `source`, for room while something waits for it.
     pub(crate) fn watch(&mut self, poller: &Poller, source: u64) {
+        if self.is_silent {
+            return;
+        }
         let _ = self.channel.flush(); // if the other side is gone, reading says so
+        if self.channel.is_overrun() {
+            self.last_words.get_or_insert_with(|| "it did not read what it was told".to_owned());
+            return self.fall_silent(poller);
+        }
         let interest = self.channel.interest();
         // Fails only without memory; the next turn tries again.
         if interest.write != self.is_full && poller.modify(&self.channel, source, interest).is_ok() {
@@ -153,20 +159,34 @@ impl<Out: Serialize, In: DeserializeOwned> Process<Out, In> {
 
 impl<Out, In> Process<Out, In> {
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.pid()
     }
 
     /// Has it end, and does not wait for that.
     pub(crate) fn kill(&mut self) {
-        // Fails only for one that has ended.
-        let _ = self.child.kill();
+        self.child.kill();
     }
 
-    /// Makes sure that it has ended, and says how.
-    fn end(&mut self) -> String {
-        // It has closed the channel, so there is nothing left that it could do.
-        let _ = self.child.kill();
-        let how = self.child.wait().map_or_else(|error| error.to_string(), describe);
+    /// Whether it has ended, or was killed and is stuck.
+    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+        self.child.is_over(now)
+    }
+
+    /// When [`Self::is_over`] is to be asked without an event.
+    pub(crate) fn end_due(&self) -> Option<Instant> {
+        self.child.due()
+    }
+
+    /// It will say nothing more that counts: its end is what is left of it.
+    fn fall_silent(&mut self, poller: &Poller) {
+        if !std::mem::replace(&mut self.is_silent, true) {
+            poller.remove(&self.channel);
+            self.kill();
+        }
+    }
+
+    fn end_text(&mut self) -> String {
+        let how = self.child.end_text();
         match self.last_words.take() {
             Some(words) => format!("{how}: {words}"),
             None => how,
@@ -174,52 +194,11 @@ impl<Out, In> Process<Out, In> {
     }
 }
 
-impl<Out, In> Drop for Process<Out, In> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn describe(status: ExitStatus) -> String {
-    match (status.signal(), status.code()) {
-        // The system call is told by the process itself, as a rule.
-        (Some(SIGSYS), _) => "was ended by SIGSYS".to_owned(),
-        (Some(signal), _) => {
-            let core = if status.core_dumped() { core_text() } else { String::new() };
-            format!("was killed by signal {signal}{}{core}", meaning(signal))
-        }
-        (None, Some(code)) => format!("ended with status {code}"),
-        (None, None) => "ended".to_owned(),
-    }
-}
-
-/// What a signal says of a program, if it is one that the program brought upon itself.
-fn meaning(signal: i32) -> &'static str {
-    match signal {
-        libc::SIGSEGV => " (SIGSEGV: memory that is not there)",
-        libc::SIGBUS => " (SIGBUS: memory whose file is shorter, or which the machine lost)",
-        libc::SIGILL => " (SIGILL: an instruction that this CPU does not have)",
-        libc::SIGFPE => " (SIGFPE: arithmetic without a result)",
-        libc::SIGABRT => " (SIGABRT: it gave up; the log has its last words)",
-        libc::SIGTRAP => " (SIGTRAP)",
-        _ => "",
-    }
-}
-
-/// Where its core is (core(5)).
-fn core_text() -> String {
-    let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
-    match pattern.trim().strip_prefix('|') {
-        Some(program) if program.contains("systemd-coredump") => ", with a core: coredumpctl info".to_owned(),
-        Some(program) => format!(", with a core for {}", program.split(' ').next().unwrap_or_default()),
-        None => format!(", with a core: {}", pattern.trim()),
-    }
-}
-
 /// A process over all its lives.
 #[derive(Debug)]
 pub(crate) struct Lives<Out, In> {
     role: Role,
+    reaper: Reaper,
     program: PathBuf,
     current: Option<Process<Out, In>>,
     /// When the next one is started, if there is none.
@@ -233,9 +212,10 @@ pub(crate) struct Lives<Out, In> {
 }
 
 impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
-    pub(crate) fn new(role: Role) -> Self {
+    pub(crate) fn new(role: Role, reaper: &Reaper) -> Self {
         Self {
             role,
+            reaper: reaper.clone(),
             program: PathBuf::from(OWN_PROGRAM),
             current: None,
             next: None,
@@ -306,7 +286,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// Starts it, and has its channel watched under the number `source`.
     pub(crate) fn start(&mut self, poller: &Poller, source: u64) -> Result<&mut Process<Out, In>, Fault> {
         self.next = None;
-        let process = Process::start(&self.role, &self.program)?;
+        let process = Process::start(&self.role, &self.program, &self.reaper)?;
         self.starts += 1;
         let process = self.current.insert(process);
         poller.add(&process.channel, source, Interest::READ)?;
@@ -327,6 +307,8 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// It could not be started, for `fault`: plans another try.
     pub(crate) fn retry(&mut self, fault: &Fault) {
         self.bury();
+        // Whatever the last one died of: what fails is not tried without a pause.
+        self.is_hasty = true;
         let pause_ms = self.plan().as_millis();
         say!(Error: "{fault}; trying again in {pause_ms} ms");
     }
@@ -339,15 +321,42 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         }
     }
 
-    /// What the process has said, with the descriptors that came along, and whether that was all it will ever say.
-    pub(crate) fn hear(&mut self) -> (Vec<(In, Vec<ForeignFd>)>, bool) {
-        let Some(process) = &mut self.current else { return (Vec::new(), false) };
+    /// What the process has said, with the descriptors that came along. One that has closed its channel, or says something odd, is ended.
+    pub(crate) fn hear(&mut self, poller: &Poller) -> Vec<(In, Vec<ForeignFd>)> {
+        let Some(process) = self.current.as_mut().filter(|process| !process.is_silent) else {
+            return Vec::new();
+        };
         let (heard, is_over) = process.hear();
         let is_over = is_over.unwrap_or_else(|error| {
             say!(Warning: "{} said something odd: {error}", self.role.name);
             true
         });
-        (heard, is_over)
+        if is_over {
+            process.fall_silent(poller);
+        }
+        heard
+    }
+
+    /// Whether the process is over, and nothing of what it said is left to be heard. Then it is to be buried.
+    pub(crate) fn is_over(&mut self, now: Instant) -> bool {
+        self.current.as_mut().is_some_and(|process| process.is_over(now))
+    }
+
+    /// When [`Self::is_over`] is to be asked without an event.
+    pub(crate) fn end_due(&self) -> Option<Instant> {
+        self.current.as_ref().and_then(Process::end_due)
+    }
+
+    /// Whether the process has said all that it ever will.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.current.as_ref().is_none_or(|process| process.is_silent)
+    }
+
+    /// Has the process end; nothing that it says counts any more.
+    pub(crate) fn silence(&mut self, poller: &Poller) {
+        if let Some(process) = &mut self.current {
+            process.fall_silent(poller);
+        }
     }
 
     /// When its channel has to be looked after without an event.
@@ -390,11 +399,10 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
 
     /// Starts another program's process beside the present one.
     pub(crate) fn stand_by(&self, program: &Path) -> Result<Process<Out, In>, Fault> {
-        Process::start(&self.role, program)
+        Process::start(&self.role, program, &self.reaper)
     }
 
-    /// `heir`, of `program`, takes the place of the present process, and so will those after it. Who is replaced is returned:
-    /// dropping it waits for its end.
+    /// `heir`, of `program`, takes the place of the present process, and so will those after it. Who is replaced is returned.
     pub(crate) fn replace(&mut self, heir: Process<Out, In>, program: PathBuf) -> Option<Process<Out, In>> {
         let replaced = self.current.replace(heir);
         replaced.iter().for_each(|process| self.count_life(process.started.elapsed()));
@@ -420,11 +428,11 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         self.program = PathBuf::from(OWN_PROGRAM);
     }
 
-    /// It is gone: says how it ended.
+    /// It is over, or does not matter any more: says how it ended.
     pub(crate) fn bury(&mut self) -> String {
         let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
         self.count_life(process.started.elapsed());
-        let how = process.end();
+        let how = process.end_text();
         self.last_end = Some((how.clone(), Instant::now()));
         how
     }
@@ -441,21 +449,5 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         let pause = if self.is_hasty { self.pause.take() } else { Duration::ZERO };
         self.next = Some(Instant::now() + pause);
         pause
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_described_by_signal_or_status() {
-        assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
-        let crashed = describe(ExitStatus::from_raw(libc::SIGSEGV));
-        assert_eq!(crashed, "was killed by signal 11 (SIGSEGV: memory that is not there)");
-        let with_core = describe(ExitStatus::from_raw(libc::SIGABRT | 0x80));
-        assert!(with_core.contains("its last words), with a core"), "{with_core}");
-        assert_eq!(describe(ExitStatus::from_raw(SIGSYS)), "was ended by SIGSYS");
-        assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "ended with status 3");
     }
 }

@@ -32,6 +32,7 @@ use super::child::{Lives, Role};
 use super::lifecycle::Stage;
 use super::orders::{Asker, What};
 use super::port::Port;
+use super::reaper::Reaper;
 use super::requests::Question;
 use super::source::Source;
 use super::upgrade::Upgrade;
@@ -66,6 +67,8 @@ pub(super) struct Plane {
     parts: (u64, Vec<FdbLine>),
     /// When it is to be replaced by one of another program, and that.
     renewal: Option<(Instant, PathBuf)>,
+    /// The process is ended to be replaced by one of this program.
+    is_replaced_by: Option<PathBuf>,
     /// The round that it has to answer, and until when.
     suspicion: Option<(u64, Instant)>,
 }
@@ -91,9 +94,9 @@ pub(super) enum PlaneQuestion {
 }
 
 impl Plane {
-    pub(super) fn new(settings: &SwitchSettings) -> Self {
+    pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
         Self {
-            lives: Lives::new(Role::controller(settings)),
+            lives: Lives::new(Role::controller(settings), reaper),
             told: None,
             connected: None,
             connections: 0,
@@ -101,6 +104,7 @@ impl Plane {
             asking: Asking::new(PATIENCE),
             parts: (0, Vec::new()),
             renewal: None,
+            is_replaced_by: None,
             suspicion: None,
         }
     }
@@ -224,11 +228,8 @@ impl Supervisor {
 
     /// Takes what the controller process has to say.
     pub(super) fn hear_plane(&mut self) {
-        let (reports, is_over) = self.plane.lives.hear();
+        let reports = self.plane.lives.hear(&self.poller);
         reports.into_iter().for_each(|(report, _)| self.on_controller_report(report));
-        if is_over {
-            self.controller_gone();
-        }
     }
 
     fn on_controller_report(&mut self, report: ControllerReport) {
@@ -253,10 +254,16 @@ impl Supervisor {
     }
 
     /// The controller process is no more; known flows go on.
-    fn controller_gone(&mut self) {
+    pub(super) fn controller_gone(&mut self) {
         let pid = self.plane.lives.pid().unwrap_or_default();
         let how = self.plane.lives.bury();
         self.plane.forget_process();
+        if let Some(program) = self.plane.is_replaced_by.take() {
+            say!("the controller process {pid} {how}, to be replaced by that of {}", program.display());
+            self.plane.lives.use_program(program);
+            self.answer_plane(u64::MAX, Instant::now(), PlaneTold::default());
+            return self.settle_plane();
+        }
         if self.plane.lives.is_hasty() {
             // Else the program of an upgrade that is none for it would be started for ever.
             self.plane.lives.use_own_program();
@@ -348,12 +355,13 @@ impl Supervisor {
 
     fn renew_plane_on_time(&mut self, now: Instant) {
         let Some((_, program)) = self.plane.renewal.take_if(|(at, _)| *at <= now) else { return };
-        let how = self.plane.lives.bury();
-        say!("the controller process {how}, to be replaced by that of {}", program.display());
-        self.plane.lives.use_program(program);
-        self.plane.forget_process();
-        self.answer_plane(u64::MAX, now, PlaneTold::default());
-        self.settle_plane();
+        match self.plane.lives.is_up() {
+            true => {
+                self.plane.is_replaced_by = Some(program);
+                self.plane.lives.silence(&self.poller);
+            }
+            false => self.plane.lives.use_program(program),
+        }
     }
 
     /// What is due.
@@ -374,7 +382,7 @@ impl Supervisor {
         if self.plane.suspicion.take_if(|(_, until)| *until <= now).is_some() {
             let (pid, seconds) = (self.plane.lives.pid().unwrap_or_default(), HANG_PATIENCE.as_secs());
             say!(Error: "the controller process {pid} hangs: it has not answered for {seconds} s; ending it");
-            self.controller_gone();
+            self.plane.lives.silence(&self.poller);
         }
     }
 

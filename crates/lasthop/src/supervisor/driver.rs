@@ -14,6 +14,7 @@ use super::asking::Asking;
 use super::child::{Lives, Role};
 use super::orders::Asker;
 use super::port::Port;
+use super::reaper::Reaper;
 use super::source::Source;
 
 /// How long counters of the driver process are waited for: one that is stopped must not keep its ports from being shown, and
@@ -41,9 +42,9 @@ pub(super) enum Wanted {
 }
 
 impl Driver {
-    pub(super) fn new(settings: &SwitchSettings) -> Self {
+    pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
         Self {
-            lives: Lives::new(Role::driver(settings)),
+            lives: Lives::new(Role::driver(settings), reaper),
             is_asked: false,
             asking: Asking::new(COUNTERS_PATIENCE),
             requests: BTreeMap::new(),
@@ -73,11 +74,8 @@ impl Supervisor {
 
     /// Takes what the driver process has to say.
     pub(super) fn hear_driver(&mut self) {
-        let (reports, is_over) = self.driver.lives.hear();
+        let reports = self.driver.lives.hear(&self.poller);
         reports.into_iter().for_each(|(report, _)| self.on_driver_report(report));
-        if is_over {
-            self.driver_gone();
-        }
     }
 
     fn on_driver_report(&mut self, report: DriverReport) {
@@ -118,7 +116,7 @@ impl Supervisor {
     }
 
     /// The driver process is no more; guests go on among themselves.
-    fn driver_gone(&mut self) {
+    pub(super) fn driver_gone(&mut self) {
         let pid = self.driver.lives.pid().unwrap_or_default();
         let how = self.driver.lives.bury();
         self.driver.is_asked = false;

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
+use crate::fault::Fault;
 use crate::log::say;
 use crate::orders::Order;
 use crate::switch::FLOW_MEMORY_BYTES;
@@ -13,14 +15,41 @@ use super::Supervisor;
 use super::orders::What;
 use super::store::Key;
 
-/// Switch processes in a row that may die right after their start; then flows come back by misses: they may die of one of them.
-const YOUNG_MAX: u32 = 3;
+/// Who dies so soon after it got the flows may have died of one of them: that of a packet that comes every few seconds, too.
+const YOUNG: Duration = Duration::from_secs(10);
+/// Who dies this soon has done next to nothing else.
+const VERY_YOUNG: Duration = Duration::from_millis(250);
+/// Counts of deaths in a row after which the next process begins without flows; they come back by misses then.
+const COUNT_MAX: u32 = 6;
+
+/// How a switch process was found dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Death {
+    /// It ended by itself, or somebody killed it.
+    Own,
+    /// It was ended since it did not answer. That takes longer to find out than any life counts as young.
+    Hung,
+}
+
+impl Death {
+    /// How much the death of a process counts that had the flows for `life`.
+    fn count(self, life: Duration) -> u32 {
+        match self {
+            Self::Hung => 2,
+            Self::Own if life < VERY_YOUNG => 2,
+            Self::Own if life < YOUNG => 1,
+            Self::Own => 0,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct KeptFlows {
     memory: OwnedFd,
-    /// Deaths in a row right after the start.
-    young: u32,
+    /// When the present process got them.
+    handed: Option<Instant>,
+    /// Of deaths in a row.
+    count: u32,
 }
 
 impl KeptFlows {
@@ -29,18 +58,27 @@ impl KeptFlows {
         // Pages are there once they are written to.
         ftruncate(&memory, FLOW_MEMORY_BYTES)?;
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok(Self { memory, young: 0 })
+        Ok(Self::of_kept(memory))
     }
 
     /// Flows that another supervisor kept.
     pub(super) fn of_kept(memory: OwnedFd) -> Self {
-        Self { memory, young: 0 }
+        Self { memory, handed: None, count: 0 }
     }
 
-    /// The switch process is dead. False: it may have died of a flow.
-    fn survive(&mut self, is_young: bool) -> bool {
-        self.young = if is_young { self.young + 1 } else { 0 };
-        self.young < YOUNG_MAX
+    /// A switch process gets them.
+    fn hand_over(&mut self, now: Instant) -> io::Result<OwnedFd> {
+        self.handed = Some(now);
+        self.memory.try_clone()
+    }
+
+    /// The switch process is dead. False: it may have died of a flow, as those before it.
+    fn survive(&mut self, death: Death, now: Instant) -> bool {
+        // One that never got them did not die of them.
+        let Some(handed) = self.handed.take() else { return true };
+        let count = death.count(now.saturating_duration_since(handed));
+        self.count = if count == 0 { 0 } else { self.count + count };
+        self.count < COUNT_MAX
     }
 }
 
@@ -59,21 +97,31 @@ impl Supervisor {
             self.store.is_late(Key::Head);
         }
         let told = self.datapaths.clone().unwrap_or_default();
-        let memory = self.flows.as_ref().and_then(|flows| flows.memory.try_clone().ok());
+        let memory = self.flows.as_mut().and_then(|flows| flows.hand_over(Instant::now()).ok());
         self.order_with(
             Order::Restore(told),
             memory.into_iter().map(Into::into).collect(),
-            What::Restored,
+            What::DatapathsRestored,
             None,
         );
     }
 
-    /// The switch process is dead, and lived but a moment if it `is_young`.
-    pub(super) fn judge_flows(&mut self, is_young: bool) {
-        if self.flows.as_mut().is_some_and(|flows| !flows.survive(is_young)) {
+    /// A switch process has datapaths and flows again. One without the memory of flows does not write down what becomes of them: they are
+    /// forgotten at once, or one that is deleted now would come back with the next process.
+    pub(super) fn datapaths_restored(&mut self, result: Result<(), Fault>) {
+        if let Err(fault) = result {
             self.forget_flows();
-            say!(
-                "the switch process died {YOUNG_MAX} times right after its start; the next one begins without flows"
+            say!(Warning: "{fault}; the flows of the last switch process come back by misses, and so will those of this one");
+        }
+    }
+
+    /// The switch process is dead.
+    pub(super) fn judge_flows(&mut self) {
+        let death = if self.was_ended_for_silence() { Death::Hung } else { Death::Own };
+        if self.flows.as_mut().is_some_and(|flows| !flows.survive(death, Instant::now())) {
+            self.forget_flows();
+            say!(Warning:
+                "switch processes died again and again soon after they got the flows of the one before; the next one begins without flows"
             );
         }
     }
@@ -82,5 +130,47 @@ impl Supervisor {
     pub(super) fn forget_flows(&mut self) {
         self.flows = None;
         self.store.is_late(Key::Head);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number of deaths after which flows are forgotten, if each process has them for so long and dies so.
+    fn deaths(life: Duration, death: Death) -> Option<usize> {
+        let (mut flows, mut now) = (KeptFlows::open().expect("memory"), Instant::now());
+        (1..100).find(|_| {
+            flows.hand_over(now).expect("a copy");
+            now += life;
+            !flows.survive(death, now)
+        })
+    }
+
+    #[test]
+    fn flows_are_forgotten_after_some_deaths_soon_after_they_were_handed_over() {
+        let seconds = Duration::from_secs;
+        assert_eq!(deaths(Duration::ZERO, Death::Own), Some(3));
+        assert_eq!(deaths(Duration::from_millis(300), Death::Own), Some(6));
+        assert_eq!(deaths(seconds(9), Death::Own), Some(6));
+        assert_eq!(deaths(seconds(10), Death::Own), None, "it did not die of them");
+        assert_eq!(deaths(seconds(12), Death::Hung), Some(3));
+        assert_eq!(deaths(seconds(3600), Death::Hung), Some(3));
+    }
+
+    #[test]
+    fn a_life_that_is_long_enough_or_was_without_flows_does_not_count() {
+        let (mut flows, now) = (KeptFlows::open().expect("memory"), Instant::now());
+        for _ in 0..3 {
+            for _ in 0..2 {
+                flows.hand_over(now).expect("a copy");
+                assert!(flows.survive(Death::Own, now));
+            }
+            for _ in 0..9 {
+                assert!(flows.survive(Death::Own, now), "it did not get them");
+            }
+            flows.hand_over(now).expect("a copy");
+            assert!(flows.survive(Death::Own, now + YOUNG));
+        }
     }
 }

@@ -79,6 +79,10 @@ impl Supervisor {
             let Some(entrance) = &mut self.entrance else { return };
             match entrance.socket.accept(&Origin::new("a control client")) {
                 Ok(Some(connection)) => {
+                    if let Err(error) = self.lent.keep(&connection, &self.poller) {
+                        say_of_others!(Warning: "refused a control connection: {error}");
+                        continue;
+                    }
                     let pid = lasthop_engine::peer_process(connection.as_fd());
                     let number = self.order_with(Order::Connect, vec![connection], What::Restored, None);
                     self.control_clients.add(number, pid);

@@ -24,6 +24,7 @@ use crate::log::say;
 use crate::orders::STATE_VERSION;
 use crate::plan::{Plan, Step};
 use crate::port;
+use crate::procfs::{self, Standing};
 use crate::report::ConfigReport;
 use crate::show;
 use crate::switches;
@@ -33,6 +34,7 @@ use super::account::Account;
 use super::estate::Estate;
 use super::flows::KeptFlows;
 use super::port::Port;
+use super::reaper::{Look, Looks, stuck_text};
 use super::records::{HeadRecord, PortRecord, RECORD_VERSION, Told};
 use super::sockets::ListenSocket;
 use super::store::{Inherited, Key};
@@ -40,8 +42,6 @@ use super::{RunSettings, Supervisor};
 
 /// How long the last switch process may take to end by itself, now that its supervisor is gone.
 const END_PATIENCE: Duration = Duration::from_millis(100);
-/// And when it was killed.
-const DEATH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// All that was left.
 #[derive(Debug)]
@@ -286,14 +286,25 @@ fn is_process(fd: &ForeignFd) -> bool {
     link == "anon_inode:[pidfd]" || link.starts_with("pidfd:[")
 }
 
-/// Makes sure that a process has ended.
+/// Makes sure that a process has ended, or is stuck: no thread of it runs its program any more then (`reaper`). Nobody is served before
+/// that, since two switch processes must never serve the same guest.
 fn await_end(process: &ForeignFd) -> Result<(), Fault> {
     if ends(process, END_PATIENCE) {
         return Ok(());
     }
     let _ = pidfd_send_signal(process, Signal::KILL);
-    if ends(process, DEATH_PATIENCE) {
-        return Ok(());
+    let mut looks = Looks::begin(Instant::now());
+    while let Some(due) = looks.due() {
+        if ends(process, due.saturating_duration_since(Instant::now())) {
+            return Ok(());
+        }
+        let pid = procfs::pid_of(process).unwrap_or_default();
+        let standing = procfs::standing(pid);
+        let look = looks.note(matches!(standing, Standing::Stuck(_)), Instant::now());
+        if let (Look::IsStuck, Standing::Stuck(thread)) = (look, standing) {
+            say!(Error: "{}", stuck_text("the last supervisor's switch process", pid, &thread));
+            return Ok(());
+        }
     }
     let why = "the switch process of the last supervisor does not end, though it was killed; guests wait until it has";
     Err(Fault::new(Kind::Internal, why))

@@ -23,6 +23,9 @@ use super::succession::Editions;
 /// How long the switch may take to let its guests go, or to come to rest: less than service managers wait for us.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a killed switch process may take to end, when the supervisor ends, too.
+const DEATH_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Pause before a switch that could not come to rest is asked again.
 const REST_PAUSE: Duration = Duration::from_millis(20);
 
@@ -137,11 +140,15 @@ impl Supervisor {
         // First: those whom it is taken from are to be there.
         self.hurry = None;
         let how = self.lives.bury();
+        if self.stage.is_leaving() {
+            return self.left();
+        }
+        self.lent.end_all(&self.poller);
         self.switch_lives();
         self.upgrade_failed();
         let counters = self.close_books();
         self.judge_estates();
-        self.judge_flows(self.lives.is_hasty());
+        self.judge_flows();
         self.ports_down();
         match self.stage {
             Stage::Starting => {
@@ -153,8 +160,7 @@ impl Supervisor {
                 say!(Error: "the switch process {pid} {how}; {what}; starting it again in {pause_ms} ms");
             }
             Stage::Ending { .. } => self.stage = Stage::Over(Ok(())),
-            Stage::Leaving { .. } => self.leave(),
-            Stage::Over(_) => {}
+            Stage::Leaving { .. } | Stage::Over(_) => {}
         }
         self.fail_waiting();
     }
@@ -173,8 +179,8 @@ impl Supervisor {
         self.entrance = None;
         self.ports.clear();
         self.estates.clear();
-        self.driver = Driver::new(&self.settings);
-        self.plane = Plane::new(&self.settings);
+        self.driver = Driver::new(&self.settings, &self.reaper);
+        self.plane = Plane::new(&self.settings, &self.reaper);
         // One that starts has no guest yet to let go, and would only be late.
         if is_starting {
             self.lives.bury();
@@ -193,8 +199,8 @@ impl Supervisor {
         say!("ending; the service manager has what the next one needs to go on");
         self.refuse_upgrade("the switch was asked to end");
         self.entrance = None;
-        self.driver = Driver::new(&self.settings);
-        self.plane = Plane::new(&self.settings);
+        self.driver = Driver::new(&self.settings, &self.reaper);
+        self.plane = Plane::new(&self.settings, &self.reaper);
         self.stage = Stage::Leaving { until: Instant::now() + END_PATIENCE, retry: None };
         if self.lives.is_up() {
             self.order(Order::Rest, What::Rested, None);
@@ -211,8 +217,17 @@ impl Supervisor {
         }
     }
 
-    /// Leaves everything as it is to the next supervisor.
+    /// Leaves everything as it is to the next supervisor, once the switch process has ended.
     fn leave(&mut self) {
+        if !self.lives.is_up() {
+            return self.left();
+        }
+        self.lives.silence(&self.poller);
+        self.stage = Stage::Leaving { until: Instant::now() + DEATH_PATIENCE, retry: None };
+    }
+
+    /// The switch process has ended, or does not: then the next supervisor sees to that.
+    fn left(&mut self) {
         self.lives.bury();
         // Counters that it told of and that were not read yet would be added to themselves.
         self.waiting.clear();
@@ -230,6 +245,7 @@ impl Supervisor {
                 *retry = None;
                 self.order(Order::Rest, What::Rested, None);
             }
+            Stage::Leaving { .. } if self.lives.is_silent() => self.left(),
             Stage::Leaving { .. } => self.leave(),
             _ => self.end_by_force(),
         }
@@ -240,5 +256,14 @@ impl Supervisor {
         say!(Error: "the switch process did not end by itself and is killed");
         self.lives.bury();
         self.stage = Stage::Over(Ok(()));
+    }
+
+    /// On the way out: no process is left that could end.
+    pub(super) fn end_all(&mut self) {
+        self.upgrade = None;
+        self.lives.bury();
+        self.driver = Driver::new(&self.settings, &self.reaper);
+        self.plane = Plane::new(&self.settings, &self.reaper);
+        self.reaper.await_all(DEATH_PATIENCE);
     }
 }

@@ -1,7 +1,7 @@
 //! The supervisor: owns the run directory, the sockets and the switch process.
 //!
 //! One thread, one `epoll` loop, and nothing in it waits for anything else: requests to the switch are answered when
-//! its reply comes. Without an event or a deadline it sleeps for ever.
+//! its reply comes. Without an event or a deadline it sleeps; the rarest deadline is a question to an idle switch process (`pulse`).
 
 mod access;
 mod account;
@@ -17,12 +17,14 @@ mod device;
 mod devices;
 mod doctor;
 mod driver;
+mod ends;
 mod estate;
 mod fdb;
 mod flows;
 mod hurry;
 mod interface;
 mod legacy;
+mod lent;
 mod lifecycle;
 mod limits;
 mod opening;
@@ -32,7 +34,9 @@ mod placeholder;
 mod port;
 mod ports;
 mod pulse;
+mod reaper;
 mod records;
+mod relay;
 mod requested;
 mod requests;
 mod showing;
@@ -40,6 +44,7 @@ mod showing;
 mod sleeper;
 mod sockets;
 mod source;
+mod spawner;
 mod status;
 mod store;
 mod succession;
@@ -82,10 +87,12 @@ use flows::KeptFlows;
 use hurry::Hurry;
 use interface::Entrance;
 use legacy::Legacy;
+use lent::Lent;
 use lifecycle::Stage;
 use orders::Waiting;
 use port::Port;
 use pulse::Pulse;
+use reaper::Reaper;
 use records::Told;
 use sockets::ListenSocket;
 use source::Source;
@@ -157,6 +164,7 @@ pub(crate) fn run(
 struct Supervisor {
     dir: PathBuf,
     poller: Poller,
+    reaper: Reaper,
     signals: Signals,
     settings: SwitchSettings,
     lives: Lives<Request, Report>,
@@ -184,6 +192,8 @@ struct Supervisor {
     control: Option<Control>,
     entrance: Option<Entrance>,
     control_clients: ControlClients,
+    /// Connections of clients that are the switch process's.
+    lent: Lent,
     /// The last report of a switch process about datapaths.
     datapaths: Option<Value>,
     /// The memory in which switch processes leave flows.
@@ -213,7 +223,8 @@ impl Supervisor {
         control: Option<ListenSocket>,
     ) -> Result<Self, Fault> {
         let (settings, control_group) = (run.switch.clone(), run.control_group.clone());
-        let poller = Poller::new()?;
+        let (poller, reaper) = (Poller::new()?, Reaper::new()?);
+        poller.add(&reaper, Source::Ends.into(), Interest::READ)?;
         poller.add(&signals, Source::Signals.into(), Interest::READ)?;
         let access = access::Access::of_control(control_group.as_deref())?;
         let control = Control::open(&control_socket(dir), access, control)?;
@@ -223,9 +234,10 @@ impl Supervisor {
             dir: dir.to_path_buf(),
             poller,
             signals,
-            lives: Lives::new(Role::switch(&settings)),
-            driver: Driver::new(&settings),
-            plane: Plane::new(&settings),
+            lives: Lives::new(Role::switch(&settings), &reaper),
+            driver: Driver::new(&settings, &reaper),
+            plane: Plane::new(&settings, &reaper),
+            reaper,
             settings,
             links: None,
             switches: run.switches.clone(),
@@ -241,6 +253,7 @@ impl Supervisor {
             control: Some(control),
             entrance: Some(entrance),
             control_clients: ControlClients::default(),
+            lent: Lent::default(),
             datapaths: None,
             flows: None,
             control_group,
@@ -271,7 +284,9 @@ impl Supervisor {
             self.deposit(Instant::now());
             self.tell(manager);
             if let Stage::Over(result) = &self.stage {
-                return result.clone();
+                let result = result.clone();
+                self.end_all();
+                return result;
             }
         }
     }
@@ -292,6 +307,8 @@ impl Supervisor {
             Some(Source::Links) => self.hear_links(),
             Some(Source::Interface) => self.let_in(),
             Some(Source::Plane) => self.hear_plane(),
+            Some(Source::Lent(number)) => self.lent.forget(number, &self.poller),
+            Some(Source::Ends) => self.look_for_ends(Instant::now()),
             Some(Source::Signals) | None => {}
         }
     }
@@ -302,6 +319,7 @@ impl Supervisor {
         let waiting = self.waiting.values().map(Waiting::due).fold(None, earlier);
         let control = self.control.as_ref().and_then(Control::due);
         let others = [
+            self.ends_due(),
             waiting,
             control,
             self.lives.due(),
@@ -323,6 +341,9 @@ impl Supervisor {
         let ports: Vec<u32> =
             self.ports.iter().filter(|(_, port)| is_due(port.due())).map(|(n, _)| *n).collect();
         ports.into_iter().for_each(|number| self.advance_port(number));
+        if is_due(self.ends_due()) {
+            self.look_for_ends(now);
+        }
         self.upgrade_on_time(now);
         self.hurry.take_if(|hurry| hurry.until() <= now);
         if let Some(control) = &mut self.control {

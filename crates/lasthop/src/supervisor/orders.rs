@@ -66,6 +66,8 @@ pub(super) enum What {
     FdbDeleted(StaticEntry),
     /// As it was in the switch before.
     Restored,
+    /// Datapaths are as they were, and it has the memory of flows.
+    DatapathsRestored,
     /// The switch takes nothing more, and has nothing in its hands.
     Rested,
     /// The session with this number goes on, behind the port with that number.
@@ -164,7 +166,7 @@ impl Supervisor {
 
     fn send(&mut self, request: Request, fds: Vec<ForeignFd>) {
         if self.lives.is_up() {
-            self.pulse.told();
+            self.pulse.told(Instant::now());
         }
         self.lives.send(&request, fds);
     }
@@ -187,7 +189,7 @@ impl Supervisor {
 
     /// Takes what the switch has to say.
     pub(super) fn hear(&mut self) {
-        let (life, (reports, is_over)) = (self.lives.starts(), self.lives.hear());
+        let reports = self.lives.hear(&self.poller);
         if !reports.is_empty() {
             self.take_over_goes_on();
         }
@@ -195,10 +197,6 @@ impl Supervisor {
             self.switch_lives();
         }
         reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
-        // Not if another one has taken its place by what it said last.
-        if is_over && self.lives.starts() == life {
-            self.switch_gone();
-        }
     }
 
     fn on_report(&mut self, report: Report, fds: Vec<ForeignFd>) {
@@ -250,6 +248,10 @@ impl Supervisor {
                 self.forget_entry(&entry);
                 Value::Bool(true)
             }),
+            What::DatapathsRestored => {
+                self.datapaths_restored(result.map(drop));
+                Ok(Value::Null)
+            }
             What::Restored | What::Tracked => result.map(|_| Value::Null),
             What::TakenOver { port, attachment } => self.taken_over(port, attachment, result.map(drop)),
             What::WentOn(sessions) => self.went_on(sessions, result),

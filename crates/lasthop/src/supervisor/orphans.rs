@@ -5,6 +5,8 @@
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+use crate::procfs;
+
 use super::Supervisor;
 
 impl Supervisor {
@@ -15,7 +17,8 @@ impl Supervisor {
             return;
         }
         let own = [self.lives.pid(), self.driver.lives.pid(), self.plane.lives.pid()];
-        for pid in children().filter(|pid| !own.contains(&Some(*pid))) {
+        let is_own = |pid: &u32| own.contains(&Some(*pid)) || self.reaper.is_to_reap(*pid);
+        for pid in children().filter(|pid| !is_own(pid)) {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             // Whoever runs still is looked at again after the next restart.
             let _ = waitpid(pid, WaitOptions::NOHANG);
@@ -23,9 +26,12 @@ impl Supervisor {
     }
 }
 
-/// All children of this process, whose threads but the first start none.
+/// All children of this process, whichever of its threads started them.
 fn children() -> impl Iterator<Item = u32> {
-    let listed = std::fs::read_to_string("/proc/self/task/1/children").unwrap_or_default();
-    let pids: Vec<u32> = listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+    let listed =
+        procfs::threads("self").filter_map(|thread| procfs::text("self", &format!("task/{thread}/children")));
+    let pids: Vec<u32> = listed
+        .flat_map(|listed| listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
     pids.into_iter()
 }

@@ -1,8 +1,10 @@
-//! Whether the switch process answers. One that owes a sign of life is looked at once a second; while it owes none nothing wakes up.
+//! Whether the switch process answers. One that owes a sign of life is looked at once a second. One that owes none is asked whether it is
+//! there every 2 s while it works, and more and more rarely while it takes no CPU time, down to every 32 s.
 //!
 //! ```text
 //!   order ──> 1 s without a word: asked whether it is there ──> 3 s: named in the log, and what it is asked is refused at once
-//!                                                          └──> 10 s: ended, unless somebody has stopped it
+//!     ^                                                    └──> 10 s: ended, unless somebody has stopped it
+//!     └── nothing was asked for 2 s (4 s, 8 s, ... while it is idle): asked whether it is there
 //! ```
 
 use std::time::{Duration, Instant};
@@ -29,20 +31,54 @@ const ENDED_LOOKS: u32 = 10;
 /// The same of one that has not begun to serve: on a machine whose CPUs are all taken, a program needs seconds to start.
 const START_LOOKS: u32 = 30;
 
+/// Between two questions to a process that owes nothing: while it works, and at most. A question wakes two threads for some 50 us.
+const ROUND_MIN: Duration = Duration::from_secs(2);
+const ROUND_MAX: Duration = Duration::from_secs(32);
+/// CPU time from one question to the next by which it works. The answers take a fraction of that.
+const WORK_TICKS: u64 = 2;
+
 /// The watch over the switch process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Pulse {
-    /// The next look, while it owes a sign of life.
+    /// The next look; none if there is no process.
     next: Option<Instant>,
+    /// It owes a sign of life.
+    is_owed: bool,
     looks: u32,
+    round: Duration,
+    /// CPU time that it had taken when it was asked last.
+    ticks: u64,
     /// The last one that has begun to serve, by its number.
     begun: u64,
+    /// The last one that was ended since it did not answer.
+    ended: u64,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self { next: None, is_owed: false, looks: 0, round: ROUND_MIN, ticks: 0, begun: 0, ended: 0 }
+    }
 }
 
 impl Pulse {
     /// It was told something.
-    pub(super) fn told(&mut self) {
-        self.next.get_or_insert_with(|| Instant::now() + LOOK_PAUSE);
+    pub(super) fn told(&mut self, now: Instant) {
+        if !std::mem::replace(&mut self.is_owed, true) {
+            self.next = Some(now + LOOK_PAUSE);
+        }
+    }
+
+    /// It has said something; whether it had not for long.
+    fn lives(&mut self, now: Instant) -> bool {
+        let was_deaf = self.is_deaf();
+        (self.is_owed, self.looks, self.next) = (false, 0, Some(now + self.round));
+        was_deaf
+    }
+
+    /// Nothing is owed, and the process has taken `ticks` of CPU time: when it is asked after this time.
+    fn plan_round(&mut self, ticks: u64) {
+        let works = ticks.saturating_sub(std::mem::replace(&mut self.ticks, ticks)) >= WORK_TICKS;
+        self.round = if works { ROUND_MIN } else { (self.round * 2).min(ROUND_MAX) };
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -57,8 +93,7 @@ impl Pulse {
 impl Supervisor {
     /// The switch process has said something, or is another one.
     pub(super) fn switch_lives(&mut self) {
-        let pulse = Pulse { begun: self.pulse.begun, ..Pulse::default() };
-        if std::mem::replace(&mut self.pulse, pulse).is_deaf() && self.lives.is_up() {
+        if self.pulse.lives(Instant::now()) && self.lives.is_up() {
             say!("the switch process (process {}) answers again", self.lives.pid().unwrap_or_default());
         }
     }
@@ -82,6 +117,14 @@ impl Supervisor {
             // It gets its full time once it is let go on.
             return;
         }
+        if procfs::is_headless(pid) {
+            // Somebody has killed it, and one of its threads cannot end: the channel stays open, and says nothing of that.
+            return self.lives.silence(&self.poller);
+        }
+        if !self.pulse.is_owed {
+            self.pulse.plan_round(procfs::cpu_ticks(pid));
+            return self.order(Order::Know, What::Restored, None);
+        }
         self.pulse.looks += 1;
         let ended_looks = if self.pulse.begun == self.lives.starts() { ENDED_LOOKS } else { START_LOOKS };
         match self.pulse.looks {
@@ -92,6 +135,7 @@ impl Supervisor {
             }
             looks if looks == ended_looks => {
                 say!(Error: "{}; ending it", deaf(pid));
+                self.pulse.ended = self.lives.starts();
                 self.lives.give_up_on("it did not answer");
             }
             _ => {}
@@ -101,6 +145,11 @@ impl Supervisor {
     /// The switch process serves from now on.
     pub(super) fn switch_has_begun(&mut self) {
         self.pulse.begun = self.lives.starts();
+    }
+
+    /// Whether the last process was ended since it did not answer.
+    pub(super) fn was_ended_for_silence(&self) -> bool {
+        self.pulse.ended == self.lives.starts()
     }
 
     /// Why nobody can ask it, if it does not answer.
@@ -132,4 +181,43 @@ impl Supervisor {
 fn deaf(pid: u32) -> Fault {
     let state = procfs::state_text(pid);
     Fault::new(Kind::SwitchDown, format!("the switch process (process {pid}) does not answer: {state}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pauses between questions, if the process has taken so many ticks by the time of each.
+    fn rounds(ticks: &[u64]) -> Vec<u64> {
+        let (mut pulse, mut now) = (Pulse::default(), Instant::now());
+        let round = |ticks: &u64| {
+            pulse.lives(now);
+            let asked = pulse.due().expect("a question");
+            let pause = asked - now;
+            pulse.plan_round(*ticks);
+            pulse.told(asked);
+            assert_eq!(pulse.due(), Some(asked + LOOK_PAUSE), "an answer is owed");
+            now = asked;
+            pause.as_secs()
+        };
+        ticks.iter().map(round).collect()
+    }
+
+    #[test]
+    fn a_process_that_works_is_asked_often_and_an_idle_one_rarely() {
+        assert_eq!(rounds(&[0; 8]), [2, 4, 8, 16, 32, 32, 32, 32]);
+        assert_eq!(rounds(&[10, 20, 30, 40]), [2, 2, 2, 2]);
+        assert_eq!(rounds(&[0, 1, 2, 30, 30, 31]), [2, 4, 8, 16, 2, 4], "answers alone are no work");
+    }
+
+    #[test]
+    fn a_process_that_says_nothing_is_deaf_after_some_looks_and_not_after_a_word() {
+        let (mut pulse, now) = (Pulse::default(), Instant::now());
+        pulse.told(now);
+        pulse.told(now + LOOK_PAUSE);
+        assert_eq!(pulse.due(), Some(now + LOOK_PAUSE), "since the first order");
+        pulse.looks = NAMED_LOOKS;
+        assert!(pulse.is_deaf() && pulse.lives(now) && !pulse.is_deaf());
+        assert!(!pulse.lives(now));
+    }
 }

@@ -16,6 +16,10 @@ pub(super) enum Source {
     Interface,
     /// The controller process.
     Plane,
+    /// A connection of a client of the switch process.
+    Lent(u32),
+    /// Inner processes have ended, or written to standard error.
+    Ends,
 }
 
 impl From<Source> for u64 {
@@ -31,6 +35,8 @@ impl From<Source> for u64 {
             Source::Heir => (7, 0),
             Source::Interface => (8, 0),
             Source::Plane => (9, 0),
+            Source::Ends => (10, 0),
+            Source::Lent(number) => (11, number),
         };
         kind << 32 | u64::from(number)
     }
@@ -51,6 +57,8 @@ impl Source {
             7 => Some(Self::Heir),
             8 => Some(Self::Interface),
             9 => Some(Self::Plane),
+            10 => Some(Self::Ends),
+            11 => Some(Self::Lent(low)),
             _ => None,
         }
     }
@@ -64,10 +72,10 @@ mod tests {
     fn numbers_go_both_ways() {
         let all =
             [Source::Signals, Source::Switch, Source::Control, Source::Driver, Source::Links, Source::Heir];
-        let all = all.into_iter().chain([Source::Interface, Source::Plane]);
-        for source in all.chain([Source::Listener(7), Source::Client(u32::MAX)]) {
+        let all = all.into_iter().chain([Source::Interface, Source::Plane, Source::Ends]);
+        for source in all.chain([Source::Listener(7), Source::Lent(8), Source::Client(u32::MAX)]) {
             assert_eq!(Source::of(source.into()), Some(source));
         }
-        assert_eq!(Source::of(10 << 32), None);
+        assert_eq!(Source::of(12 << 32), None);
     }
 }

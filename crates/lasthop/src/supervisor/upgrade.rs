@@ -84,7 +84,6 @@ pub(super) enum Upgrade {
         since: Instant,
         /// When it said something last, or got the guests.
         heard: Instant,
-        predecessor: Option<Process<Request, Report>>,
         refused: Vec<(u32, Fault)>,
     },
 }
@@ -270,6 +269,18 @@ impl Supervisor {
             }
         }
         if !matches!(is_over, Ok(false)) {
+            self.heir_is_over();
+        }
+    }
+
+    /// The new process has ended before it took over.
+    pub(super) fn heir_gone(&mut self) {
+        self.hear_heir();
+        self.heir_is_over();
+    }
+
+    fn heir_is_over(&mut self) {
+        if self.upgrade.as_mut().is_some_and(|upgrade| upgrade.heir().is_some()) {
             self.refuse_upgrade(
                 "it ended without an answer; is it a lasthop of this version or a later one?",
             );
@@ -394,11 +405,10 @@ impl Supervisor {
                     self.upgrade = Some(Upgrade::Resting { heir, program, asker, since, introduction });
                     return self.refuse_upgrade(CHANGED);
                 }
-                let predecessor = self.succeed(heir, program.clone(), &introduction.known);
+                self.succeed(heir, program.clone(), &introduction.known);
                 let refused = introduction.refused;
                 let heard = Instant::now();
-                self.upgrade =
-                    Some(Upgrade::TakingOver { program, asker, since, heard, predecessor, refused });
+                self.upgrade = Some(Upgrade::TakingOver { program, asker, since, heard, refused });
             }
             (Err(fault), upgrade) => {
                 self.upgrade = upgrade;
@@ -412,23 +422,18 @@ impl Supervisor {
         }
     }
 
-    /// Has the new switch go on, which knows sessions as they were; returns the old one.
-    fn succeed(
-        &mut self,
-        heir: Process<Request, Report>,
-        program: PathBuf,
-        known: &Editions,
-    ) -> Option<Process<Request, Report>> {
-        let mut predecessor = self.lives.replace(heir, program);
+    /// Has the new switch go on, which knows sessions as they were.
+    fn succeed(&mut self, heir: Process<Request, Report>, program: PathBuf, known: &Editions) {
+        let predecessor = self.lives.replace(heir, program);
         self.estates.values_mut().for_each(super::estate::Estate::begin_anew);
         self.fail_waiting();
         self.deposit_head();
         // Guests wait for this, and for nothing that comes after it: the old one stands still.
         self.tell_of_guests(known);
-        if let Some(switch) = &mut predecessor {
-            self.poller.remove(&switch.channel);
-            switch.kill();
-        }
+        self.lent.end_all(&self.poller);
+        // It is killed, and reaped when it has ended; what it said last does not count.
+        predecessor.iter().for_each(|switch| self.poller.remove(&switch.channel));
+        drop(predecessor);
         if let Some(switch) = self.lives.current() {
             // Fails only without memory; then the new one is not heard, and is replaced when its time is over.
             let _ = self.poller.modify(&switch.channel, Source::Switch.into(), Interest::READ);
@@ -437,7 +442,6 @@ impl Supervisor {
         self.ports_down();
         let ports: Vec<u32> = self.ports.keys().copied().collect();
         ports.into_iter().for_each(|port| drop(self.note_told(port)));
-        predecessor
     }
 
     /// The new switch goes on with everything.
@@ -445,14 +449,10 @@ impl Supervisor {
         // One that was asked for while a process started is not over with that start.
         let taking_over = self.upgrade.take_if(|upgrade| matches!(upgrade, Upgrade::TakingOver { .. }));
         self.hurry = None;
-        let Some(Upgrade::TakingOver { program, asker, since, predecessor, refused, .. }) = taking_over
-        else {
-            return;
-        };
+        let Some(Upgrade::TakingOver { program, asker, since, refused, .. }) = taking_over else { return };
         let pause_us = since.elapsed().as_micros() as u64;
         let pid = self.lives.pid();
         say!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
-        drop(predecessor);
         self.taken(refused.into_iter().collect());
         self.renew_plane(program.clone());
         self.answer(asker, Ok(json!({"program": program, "switch_pid": pid, "pause_us": pause_us})));

@@ -16,7 +16,7 @@ use lasthop_engine::Capture;
 use lasthop_foreign::{ForeignFd, discard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, send, shutdown};
 
 use crate::capture::pcapng::{self, Statistics};
 use crate::fault::Fault;
@@ -102,6 +102,13 @@ struct Stream {
     left: u64,
     out: Vec<u8>,
     frame: Vec<u8>,
+}
+
+impl Drop for Stream {
+    /// The client learns of the end: the supervisor has a copy of its connection.
+    fn drop(&mut self) {
+        let _ = shutdown(&self.client, Shutdown::Both);
+    }
 }
 
 impl Stream {

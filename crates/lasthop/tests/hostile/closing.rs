@@ -22,7 +22,7 @@ fn lingering() -> LingeringSocket {
 }
 
 /// Does something before the switch can look at it: afterwards, copies that were sent are the last ones.
-fn unseen<T>(victims: &Victims, act: impl FnOnce() -> T) -> T {
+pub(crate) fn unseen<T>(victims: &Victims, act: impl FnOnce() -> T) -> T {
     let processes = [victims.switch.switch_pid().expect("it runs"), victims.switch.pid()];
     processes.iter().for_each(|pid| signal(*pid, Signal::STOP));
     let done = act();
@@ -41,7 +41,7 @@ fn send_lingering(victims: &Victims, rogue: &Rogue, number: u32, body: &[u8]) ->
 }
 
 /// Awaits the line of the log that names a vnic whose descriptor takes long to close.
-fn named(victims: &Victims, vnic: &str) {
+pub(crate) fn named(victims: &Victims, vnic: &str) {
     eventually("the vnic's name in the log", || {
         let line = format!("vnic {vnic}: a descriptor that it sent takes long to close");
         victims.switch.log().contains(&line).then_some(())
@@ -49,7 +49,7 @@ fn named(victims: &Victims, vnic: &str) {
 }
 
 /// Requests that come with a descriptor, wanted or not, from vnics of their own.
-fn requests() -> [(&'static str, u32, Vec<u8>); 8] {
+pub(crate) fn requests() -> [(&'static str, u32, Vec<u8>); 8] {
     let ring = 1_u64.to_ne_bytes().to_vec();
     let memory = [&[0; 8][..], &region(GUEST_ADDR + (1 << 40), 4096).encode()].concat();
     [

@@ -24,6 +24,19 @@ fn words_of_a_switch_process_neither_steer_a_terminal_nor_make_up_lines() {
 }
 
 #[test]
+fn what_a_switch_process_writes_to_standard_error_neither_steers_a_terminal_nor_makes_up_lines() {
+    let switch = Switch::start(&["--vnic", "one"]);
+    taken_over_by(&switch, "printf '\\033[2Jgone\\nlasthop: all is well\\n' >&2\nexec sleep 0.2");
+    eventually("its words", || switch.log().contains("all is well").then_some(()));
+    let log = switch.log();
+    assert!(!log.contains('\x1b'), "{log}");
+    for line in ["the switch process: \u{fffd}[2Jgone", "the switch process: all is well"] {
+        assert!(log.lines().any(|logged| logged == format!("lasthop: {line}")), "{line}: {log}");
+    }
+    assert!(log.lines().all(|line| line.starts_with("lasthop: ") && line != "lasthop: all is well"), "{log}");
+}
+
+#[test]
 fn a_switch_process_that_somebody_has_stopped_is_named_and_goes_on() {
     let switch = Switch::start(&["--vnic", "one"]);
     let pid = switch.switch_pid().expect("a switch process");

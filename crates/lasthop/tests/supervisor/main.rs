@@ -8,3 +8,4 @@ mod full;
 mod gap;
 mod kept;
 mod service;
+mod stuck;

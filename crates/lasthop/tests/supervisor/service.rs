@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Switch, eventually, is_alive, signal};
+use crate::support::{Switch, children, eventually, is_alive, signal};
 
 pub(crate) const MANAGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/service-manager");
 /// Descriptors that the manager keeps.
@@ -92,9 +92,7 @@ impl Service {
 
     /// The switch process, if there is one.
     pub(crate) fn inner(&self) -> Option<u32> {
-        let pid = self.pid();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-        children.split_whitespace().next()?.parse().ok()
+        children(self.pid()).first().copied()
     }
 
     /// Kills the supervisor; its successor runs.

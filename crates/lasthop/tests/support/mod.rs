@@ -1,6 +1,7 @@
 //! The built binary in a directory of its own.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+pub(crate) mod fuse;
 pub(crate) mod guests;
 pub(crate) mod heirs;
 pub(crate) mod namespaces;
@@ -179,10 +180,7 @@ impl Switch {
 
     /// All processes that the supervisor started and that are there.
     pub(crate) fn children(&self) -> Vec<u32> {
-        let pid = self.pid();
-        let children =
-            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+        children(self.pid())
     }
 
     /// Sends SIGTERM and waits for the end.
@@ -213,6 +211,18 @@ impl Drop for Switch {
 pub(crate) fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process");
     kill_process(pid, signal).expect("signalled");
+}
+
+/// All processes that a process started, in any of its threads.
+pub(crate) fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let listed = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    let pids = |listed: String| -> Vec<u32> {
+        listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+    };
+    let mut all: Vec<u32> = listed.flat_map(pids).collect();
+    all.sort_unstable();
+    all
 }
 
 /// Descriptors of a process.

@@ -35,3 +35,10 @@ pub(crate) fn secret_memory() -> Option<OwnedFd> {
     // SAFETY: flags alone.
     owned(unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) })
 }
+
+/// Mounts and descriptors of this thread are its own from now on: it has copies of all, which are closed when it ends.
+pub(crate) fn unshare_mounts_and_descriptors() {
+    // SAFETY: flags alone. Descriptors that this thread opens are used by it alone, and those of others stay open for others.
+    let done = unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FILES) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}

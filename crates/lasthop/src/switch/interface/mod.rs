@@ -327,7 +327,8 @@ impl Interface {
         serde_json::to_value(kept::all(STATE_VERSION, server.records().iter(), beside)).ok()
     }
 
-    /// Makes again what another process told last, with the flows that it left in `file`; all ports are there.
+    /// Makes again what another process told last, with the flows that it left in `file`; all ports are there. Without that memory, all
+    /// else is made, and an error says so: what becomes of flows here is not written down, so none that is there may come back later.
     pub(super) fn restore(
         &mut self,
         told: Value,
@@ -356,12 +357,11 @@ impl Interface {
             }
         }
         adapter.release_orphans();
-        // Without that memory, flows come back by misses.
-        if let Some((memory, found)) = file.and_then(FlowMemory::of) {
-            self.places.flow_memory = Some(memory);
-            self.returning = Returning::of(found);
-            self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
-        }
+        let no_memory = || Fault::new(Kind::Limit, "the memory of flows cannot be mapped");
+        let (memory, found) = file.and_then(FlowMemory::of).ok_or_else(no_memory)?;
+        self.places.flow_memory = Some(memory);
+        self.returning = Returning::of(found);
+        self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
         Ok(())
     }
 }
@@ -394,7 +394,8 @@ mod tests {
         let meters = BTreeMap::new();
         let beside = |id| Some(Beside { meters: &meters, is_of_switch: id != DatapathId(2) });
         let kept = kept::all(STATE_VERSION, records.iter().map(|(id, record)| (id, record)), beside);
-        interface.restore(serde_json::to_value(kept).expect("JSON"), None, &mut inside).expect("restored");
+        let restored = interface.restore(serde_json::to_value(kept).expect("JSON"), None, &mut inside);
+        assert!(restored.is_err_and(|fault| fault.message.contains("memory of flows")), "it has none");
         let restored: Vec<i32> = interface.connections.server().records().keys().map(|id| id.0).collect();
         assert_eq!(restored, [2, 3]);
         assert!(!inside.has_switch("gone") && inside.has_switch("ovs-system"));

@@ -1,0 +1,55 @@
+//! Ends of inner processes: heard of by events, and by looks at those that were killed. Their last words come first.
+
+use std::time::Instant;
+
+use crate::clock::earlier;
+
+use super::Supervisor;
+use super::child::Process;
+use super::upgrade::Upgrade;
+
+/// Times that the channel of a process that has ended is read: more than its socket has room for. Another process may have its end of
+/// the channel and go on.
+const LAST_READS_MAX: usize = 16;
+
+impl Supervisor {
+    /// When [`Self::look_for_ends`] is to be called without an event.
+    pub(super) fn ends_due(&self) -> Option<Instant> {
+        let heir = match &self.upgrade {
+            Some(Upgrade::Asking { heir, .. } | Upgrade::Resting { heir, .. }) => heir.end_due(),
+            _ => None,
+        };
+        let inner = [self.lives.end_due(), self.driver.lives.end_due(), self.plane.lives.end_due()];
+        inner.into_iter().chain([heir, self.reaper.due()]).fold(None, earlier)
+    }
+
+    /// Goes on without processes that have ended, or are stuck.
+    pub(super) fn look_for_ends(&mut self, now: Instant) {
+        self.reaper.hear();
+        if self.lives.is_over(now) {
+            let life = self.lives.starts();
+            for _ in 0..LAST_READS_MAX {
+                if self.lives.is_silent() || self.lives.starts() != life {
+                    break;
+                }
+                self.hear();
+            }
+            // Not if another one has taken its place by what it said last.
+            if self.lives.starts() == life {
+                self.switch_gone();
+            }
+        }
+        if self.driver.lives.is_over(now) {
+            self.hear_driver();
+            self.driver_gone();
+        }
+        if self.plane.lives.is_over(now) {
+            self.hear_plane();
+            self.controller_gone();
+        }
+        if self.upgrade.as_mut().and_then(Upgrade::heir).is_some_and(|heir| Process::is_over(heir, now)) {
+            self.heir_gone();
+        }
+        self.reaper.tend(now);
+    }
+}
