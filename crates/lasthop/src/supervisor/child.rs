@@ -209,6 +209,8 @@ pub(crate) struct Lives<Out, In> {
     starts: u64,
     /// How the last one ended, and when.
     last_end: Option<(String, Instant)>,
+    /// It was killed, and did not end by itself.
+    was_killed: bool,
 }
 
 impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
@@ -223,6 +225,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
             is_hasty: false,
             starts: 0,
             last_end: None,
+            was_killed: false,
         }
     }
 
@@ -428,11 +431,17 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         self.program = PathBuf::from(OWN_PROGRAM);
     }
 
+    /// Whether the one that was buried last was killed: it did not end by itself.
+    pub(crate) fn was_killed(&self) -> bool {
+        self.was_killed
+    }
+
     /// It is over, or does not matter any more: says how it ended.
     pub(crate) fn bury(&mut self) -> String {
         let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
         self.count_life(process.started.elapsed());
         let how = process.end_text();
+        self.was_killed = process.child.was_killed();
         self.last_end = Some((how.clone(), Instant::now()));
         how
     }

@@ -25,8 +25,10 @@ const COUNT_MAX: u32 = 6;
 /// How a switch process was found dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Death {
-    /// It ended by itself, or somebody killed it.
+    /// It ended by itself.
     Own,
+    /// It was killed, by an operator or for want of memory: that is hardly the fault of a flow.
+    Killed,
     /// It was ended since it did not answer. That takes longer to find out than any life counts as young.
     Hung,
 }
@@ -38,7 +40,8 @@ impl Death {
             Self::Hung => 2,
             Self::Own if life < VERY_YOUNG => 2,
             Self::Own if life < YOUNG => 1,
-            Self::Own => 0,
+            Self::Killed if life < VERY_YOUNG => 1,
+            Self::Own | Self::Killed => 0,
         }
     }
 }
@@ -117,7 +120,11 @@ impl Supervisor {
 
     /// The switch process is dead.
     pub(super) fn judge_flows(&mut self) {
-        let death = if self.was_ended_for_silence() { Death::Hung } else { Death::Own };
+        let death = match () {
+            () if self.was_ended_for_silence() => Death::Hung,
+            () if self.lives.was_killed() => Death::Killed,
+            () => Death::Own,
+        };
         if self.flows.as_mut().is_some_and(|flows| !flows.survive(death, Instant::now())) {
             self.forget_flows();
             say!(Warning:
@@ -154,6 +161,8 @@ mod tests {
         assert_eq!(deaths(Duration::from_millis(300), Death::Own), Some(6));
         assert_eq!(deaths(seconds(9), Death::Own), Some(6));
         assert_eq!(deaths(seconds(10), Death::Own), None, "it did not die of them");
+        assert_eq!(deaths(Duration::ZERO, Death::Killed), Some(6));
+        assert_eq!(deaths(Duration::from_millis(300), Death::Killed), None, "nor was it killed by them");
         assert_eq!(deaths(seconds(12), Death::Hung), Some(3));
         assert_eq!(deaths(seconds(3600), Death::Hung), Some(3));
     }

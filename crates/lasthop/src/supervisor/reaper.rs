@@ -330,6 +330,11 @@ impl ChildProcess {
         self.watched().due().filter(|_| !self.watched().is_stuck)
     }
 
+    /// Whether it was killed, by whomever.
+    pub(super) fn was_killed(&self) -> bool {
+        self.watched().status.is_none_or(|status| status.signal() == Some(libc::SIGKILL))
+    }
+
     /// How it ended.
     pub(super) fn end_text(&self) -> String {
         match self.watched().status {
