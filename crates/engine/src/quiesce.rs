@@ -1,6 +1,6 @@
 //! Which ports are being changed: each by one thread at a time, and by no session while the switch is quiesced.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,9 @@ pub(crate) struct Quiesce {
 #[derive(Debug, Default)]
 struct State {
     changing: BTreeSet<PortId>,
+    /// Changes of the control side that wait. A session that changes its port without end would else take the next turn, too, before
+    /// they are awake.
+    awaited: BTreeMap<PortId, u32>,
     is_quiesced: bool,
 }
 
@@ -32,20 +35,36 @@ impl Quiesce {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session begins to change its port. Waits while another change of the port is under way, and while the switch is quiesced.
+    /// A session begins to change its port. Waits while another change of the port is under way or the control side waits for one, and
+    /// while the switch is quiesced.
     pub(crate) fn session_change(&self, port: PortId) -> Change<'_> {
-        self.begin(port, |state| state.is_quiesced || state.changing.contains(&port))
+        let mut state = self.wait_while(self.state(), |state| {
+            state.is_quiesced || state.changing.contains(&port) || state.awaited.contains_key(&port)
+        });
+        state.changing.insert(port);
+        Change { of: self, port }
     }
 
     /// The control side begins to change a port. Waits for one change of its session at most, which takes some tasks.
     pub(crate) fn control_change(&self, port: PortId) -> Change<'_> {
-        self.begin(port, |state| state.changing.contains(&port))
+        let mut state = self.state();
+        *state.awaited.entry(port).or_default() += 1;
+        let mut state = self.wait_while(state, |state| state.changing.contains(&port));
+        state.changing.insert(port);
+        let left = state.awaited.remove(&port).unwrap_or_default().saturating_sub(1);
+        if left > 0 {
+            state.awaited.insert(port, left);
+        }
+        Change { of: self, port }
     }
 
-    fn begin(&self, port: PortId, mut must_wait: impl FnMut(&mut State) -> bool) -> Change<'_> {
-        let state = self.changed.wait_while(self.state(), |state| must_wait(state));
-        state.unwrap_or_else(PoisonError::into_inner).changing.insert(port);
-        Change { of: self, port }
+    fn wait_while<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        mut must_wait: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        let state = self.changed.wait_while(state, |state| must_wait(state));
+        state.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sessions begin no change from now on; waits for those under way, for `patience` at most. Whether there are none left.
@@ -103,6 +122,28 @@ mod tests {
             }
         });
         assert_eq!(others.load(Ordering::SeqCst), 200);
+    }
+
+    #[test]
+    fn a_session_that_changes_without_end_lets_the_control_side_go_first() {
+        let quiesce = Quiesce::default();
+        let order = Mutex::new(Vec::new());
+        let change = quiesce.session_change(PortId(1));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _change = quiesce.control_change(PortId(1));
+                order.lock().unwrap().push("control");
+            });
+            while quiesce.state().awaited.is_empty() {
+                std::thread::yield_now();
+            }
+            // At once, before the one that waits is awake.
+            drop(change);
+            let _change = quiesce.session_change(PortId(1));
+            order.lock().unwrap().push("session");
+        });
+        assert_eq!(*order.lock().unwrap(), ["control", "session"]);
+        assert!(quiesce.state().awaited.is_empty());
     }
 
     #[test]
