@@ -111,6 +111,35 @@ mod tests {
         }
     }
 
+    /// Whether a class of characters, `[a-z.-]` without its brackets, has one.
+    fn has(class: &str, character: char) -> bool {
+        let mut left: Vec<char> = class.chars().collect();
+        while let [first, rest @ ..] = &left[..] {
+            let (last, taken) = match rest {
+                ['-', last, ..] => (*last, 3),
+                _ => (*first, 1),
+            };
+            if (*first..=last).contains(&character) {
+                return true;
+            }
+            left.drain(..taken);
+        }
+        false
+    }
+
+    #[test]
+    fn names_of_devices_have_the_characters_that_the_schema_says() {
+        let schema = schema();
+        let pattern =
+            schema["properties"]["datapath-devices"]["items"]["pattern"].as_str().expect("a pattern");
+        let class = pattern.strip_prefix("^[").and_then(|rest| rest.strip_suffix("]{1,32}$")).expect(pattern);
+        for character in ' '..='\u{7f}' {
+            let quote = if character == '\'' { '"' } else { '\'' };
+            let value = format!("[{quote}a{character}{quote}]");
+            assert_eq!(is_fine(at_top, "datapath-devices", &value), has(class, character), "{value}");
+        }
+    }
+
     /// Keys in the parser's own words: "(there are a, b, c)".
     fn known_keys(text: &str) -> Vec<String> {
         let message = parse(text).expect_err("unknown key").message;
