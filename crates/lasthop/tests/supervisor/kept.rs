@@ -173,12 +173,12 @@ fn without_a_store_an_end_is_an_end() {
 #[test]
 fn a_store_that_is_too_small_is_said_and_those_that_fit_go_on() {
     let base = tempfile::tempdir().expect("a directory");
-    // Head, control socket, process, flows; record, socket, counters of each vnic; a session of seven.
-    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "18");
+    // Head, control socket, process, flows; record, socket, counters of each vnic; a session of seven; the next process and its flows.
+    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "19");
     let mut one = guest(&service.switch, "one", ONE);
     service.settle();
     let two = guest(&service.switch, "two", TWO);
-    let said = "its room for 18 descriptors is full; raise FileDescriptorStoreMax=";
+    let said = "its room for 19 descriptors is full; raise FileDescriptorStoreMax=";
     eventually("that it is said", || (service.said(said) == 1).then_some(()));
     service.kill();
     drop(two);
@@ -188,9 +188,31 @@ fn a_store_that_is_too_small_is_said_and_those_that_fit_go_on() {
 }
 
 #[test]
+fn the_next_process_and_its_flows_find_room() {
+    let base = tempfile::tempdir().expect("a directory");
+    // Head, control socket, process, flows; record, socket, counters of each vnic; one more.
+    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "11");
+    service.settle();
+    let before = service.kept();
+    assert_eq!(before.len(), 4 + 3 + 2, "the last counters would take what the next process needs");
+    while service.said("the next one begins without flows") == 0 {
+        let process = service.inner().expect("a switch process");
+        signal(process, Signal::KILL);
+        eventually("the next one", || service.inner().filter(|next| *next != process));
+    }
+    service.settle();
+    let kept = service.kept();
+    assert_eq!(kept.len(), 4 + 3 + 2, "{kept:?}");
+    let fresh = kept.iter().filter(|name| !before.contains(name)).count();
+    assert_eq!(fresh, 2, "another process and other flows: {before:?}, {kept:?}");
+    service.kill();
+    assert_eq!(service.said("goes on where process"), 1, "{}", service.switch.log());
+}
+
+#[test]
 fn who_found_no_room_is_kept_when_another_one_has_gone() {
     let base = tempfile::tempdir().expect("a directory");
-    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "18");
+    let service = Service::start_in(base, &["--vnic", "one", "--vnic", "two"], "19");
     let one = guest(&service.switch, "one", ONE);
     service.settle();
     let mut two = guest(&service.switch, "two", TWO);

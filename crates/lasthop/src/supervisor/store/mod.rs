@@ -35,6 +35,10 @@ const PORT_NAMES: &str = "lasthop-port-";
 /// last of it is not known to the next supervisor, and then that front end has to connect again.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// Descriptors that the head may need: its record, control socket, switch process and memory of flows; and the last two once more, since
+/// the next ones are named before the last ones are let go, or no supervisor could make sure of the end of a process.
+const HEAD_ROOM: usize = 6;
+
 /// Whose record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
@@ -212,8 +216,8 @@ impl Store {
         let fresh: BTreeSet<_> =
             deed.fds.iter().map(|(identity, _)| identity).filter(|fd| !self.held.contains_key(fd)).collect();
         let needed = fresh.len() + usize::from(!self.slots.contains_key(&key));
-        // The next switch process is named before the last one is let go: else nobody could make sure of its end.
-        let reserved = usize::from(key != Key::Head);
+        let of_head = self.slots.get(&Key::Head).map_or(0, |head| 1 + head.uses.len());
+        let reserved = if key == Key::Head { 0 } else { HEAD_ROOM.saturating_sub(of_head) };
         let room = cloakroom.room;
         if needed > 0 && self.held.len() + self.slots.len() + needed + reserved > room {
             return Err(io::Error::other(format!(
