@@ -217,6 +217,12 @@ pub(crate) enum Answer {
         prepares: bool,
         #[serde(default)]
         keeps_flows: bool,
+        /// Its version, for people; empty before it was told.
+        #[serde(default)]
+        program: String,
+        /// What a vnic may have by its words; none before they were told.
+        #[serde(default)]
+        vnic_keys: Vec<String>,
     },
     /// Sessions that cannot be gone on with, of those that were to be.
     WentOn {

@@ -2,12 +2,16 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use lasthop_guest::Guest;
 use rustix::process::Signal;
 use support::guests::{ONE, TWO, frame, guest, receive, running, send};
 use support::heirs::late_heir;
+use support::rogue::send_with_fds;
 use support::talkers::Talker;
 use support::{Answer, Switch, eventually, fds, signal};
 
@@ -94,6 +98,78 @@ fn guests_that_change_after_the_new_process_was_told_of_them_go_on_as_they_are()
     all_meet(&mut [one, two, next, four], 2);
     assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
     switch.ask(&["stats", "--check"]).ok();
+}
+
+/// The channel to a switch process, with a test in the place of the supervisor.
+struct SwitchProcess {
+    child: std::process::Child,
+    channel: UnixStream,
+}
+
+impl SwitchProcess {
+    fn start() -> Self {
+        let (channel, theirs) = UnixStream::pair().expect("sockets");
+        let words = ["switch-process", "--module", "bridge", "--workers", "1", "--sandbox", "off"];
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_lasthop"));
+        let command = command.args(words).args(["--hysteresis-us", "200"]);
+        let child = command.stdin(OwnedFd::from(theirs)).spawn().expect("it starts");
+        channel.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket");
+        Self { child, channel }
+    }
+
+    fn order(&self, id: u64, order: &serde_json::Value, fds: &[BorrowedFd<'_>]) {
+        let text = serde_json::json!({"id": id, "order": order}).to_string();
+        let lengths = [text.len() as u32, fds.len() as u32].map(u32::to_ne_bytes).concat();
+        let bytes = [lengths, text.into_bytes()].concat();
+        assert_eq!(send_with_fds(self.channel.as_fd(), &bytes, fds).expect("sent"), bytes.len());
+    }
+
+    /// Waits until the order with this number is done.
+    fn await_done(&mut self, id: u64) {
+        loop {
+            let mut lengths = [0; 8];
+            self.channel.read_exact(&mut lengths).expect("an answer");
+            let [a, b, c, d, ..] = lengths;
+            let mut text = vec![0; u32::from_ne_bytes([a, b, c, d]) as usize];
+            self.channel.read_exact(&mut text).expect("all of it");
+            let report: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+            if report["Reply"]["id"] == id {
+                assert_eq!(report["Reply"]["result"]["Ok"], "Done", "{report}");
+                return;
+            }
+        }
+    }
+}
+
+/// Bytes that nobody has read yet.
+fn unread(socket: &UnixStream) -> u64 {
+    rustix::io::ioctl_fionread(socket).expect("a socket")
+}
+
+impl Drop for SwitchProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_process_that_rests_is_told_to_rest_once_more_and_says_so_though_a_message_is_half_there() {
+    use serde_json::json;
+    let mut process = SwitchProcess::start();
+    let port = json!({"vnic": {"name": "one"}, "leads": "inside", "is_requested": false, "device": null});
+    process.order(1, &json!({"AddPort": port}), &[]);
+    process.await_done(1);
+    process.order(2, &json!("Wake"), &[]);
+    process.await_done(2);
+    let (front_end, connection) = UnixStream::pair().expect("sockets");
+    process.order(0, &json!({"Attach": {"name": "one", "attachment": 7}}), &[connection.as_fd()]);
+    (&front_end).write_all(&[1, 0, 0, 0, 1, 0]).expect("written");
+    eventually("it has read that", || (unread(&connection) == 0).then_some(()));
+    for id in [3, 4] {
+        process.order(id, &json!("Rest"), &[]);
+        process.await_done(id);
+    }
 }
 
 #[test]

@@ -352,6 +352,44 @@ fn an_upgrade_to_another_version_of_what_is_kept_is_refused() {
 }
 
 #[test]
+fn an_upgrade_to_a_program_that_does_not_know_a_key_of_a_vnic_says_which_and_what_to_do() {
+    let switch = Switch::start(&["--vnic", "one,memory-max=64G"]);
+    let (process, version) = (switch.switch_pid(), own_version(&switch));
+    let older = heir_of_version(&switch, version, "exec cat >/dev/null");
+    let said = switch.ask(&["upgrade", &older]).refused();
+    let (what, remedy) = ("vnic one has memory-max", "lasthop vnic set one memory-max=1T");
+    assert!(
+        said.contains(what) && said.contains(remedy) && said.contains("a lasthop of before it"),
+        "{said}"
+    );
+    assert_eq!(switch.switch_pid(), process);
+    switch.ask(&["vnic", "set", "one", "memory-max=1T"]).ok();
+    let said = switch.ask(&["upgrade", &older]).refused();
+    assert!(!said.contains("memory-max"), "it gets further: {said}");
+}
+
+#[test]
+fn an_upgrade_that_is_refused_after_its_program_has_told_what_it_knows_leaves_flows_as_they_are() {
+    let words = ["--controller", "none", "--vnic", "one", "--vnic", "two"];
+    let switch = Switch::start(&words);
+    switch.ask(&["flow", "join", "two", "one", "--datapath", "default"]).ok();
+    let flows = || {
+        let shown = switch.json(&["flow", "show"]);
+        shown.to_string().matches("\"match\"").count()
+    };
+    let process = switch.switch_pid().expect("a switch process");
+    // It does not say that it keeps flows, and ends before it is told of anything.
+    let heir = heir_of_version(&switch, own_version(&switch), "exit 1");
+    switch.ask(&["upgrade", &heir]).refused();
+    assert_eq!(switch.switch_pid(), Some(process));
+    let before = flows();
+    assert!(before > 0, "{}", switch.json(&["flow", "show"]));
+    std::thread::sleep(LIFE);
+    kill(&switch);
+    assert_eq!(flows(), before, "the next process does not have them");
+}
+
+#[test]
 fn a_program_that_does_not_answer_is_no_heir() {
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));

@@ -21,7 +21,7 @@ use crate::fault::Fault;
 use crate::log::say_of_others;
 use crate::orders::SwitchPort;
 use crate::port::PortSpec;
-use crate::vnic::{Link, Mode, VnicSpec};
+use crate::vnic::{Link, MemoryMax, Mode, VnicSpec};
 
 use super::access::Access;
 use super::device::DevicePort;
@@ -206,7 +206,12 @@ impl Port {
         let placeholder = self.placeholder.as_ref().map(Placeholder::host_device);
         let device = self.device().and_then(DevicePort::host_device).or(placeholder);
         SwitchPort {
-            vnic: VnicSpec { link, ..vnic.clone() },
+            // The default goes without words: programs of before there were others do not know the key.
+            vnic: VnicSpec {
+                link,
+                memory_max: vnic.memory_max.filter(|max| *max != MemoryMax::default()),
+                ..vnic.clone()
+            },
             leads,
             is_requested: self.is_requested(),
             device,

@@ -27,6 +27,7 @@ use crate::orders::{Answer, Order, Report, Request, STATE_VERSION, SwitchPort};
 use crate::poller::Interest;
 use crate::sandbox::Layer;
 use crate::switches::SwitchSpec;
+use crate::vnic::{MemoryMax, VnicSpec};
 
 use super::Supervisor;
 use super::child::Process;
@@ -115,6 +116,46 @@ pub(super) struct Introduction {
     known: Editions,
     /// How often it may still be told what has changed of sessions since it was asked.
     turns_left: u32,
+    keeps_flows: bool,
+}
+
+/// The skills of a new program, as far as not all programs of its version of what is kept have them.
+struct Skills {
+    prepares: bool,
+    keeps_flows: bool,
+    program: String,
+    vnic_keys: Vec<String>,
+}
+
+/// The keys that vnics have had since before programs told which they know.
+const LATER_KEYS: &[&str] = &["memory-max"];
+
+impl Skills {
+    /// Why it cannot have a vnic, if that has a key that the program does not know: it would end with the order that tells it of the vnic.
+    fn lacks_for(&self, vnic: &VnicSpec) -> Option<String> {
+        let is_known = |key: &str| match self.vnic_keys.is_empty() {
+            true => !LATER_KEYS.contains(&key),
+            false => self.vnic_keys.iter().any(|known| known == key),
+        };
+        let keys = vnic.keys_told();
+        let key = keys.iter().find(|key| !is_known(key))?;
+        let program = match self.program.as_str() {
+            "" => "a lasthop of before it".to_owned(),
+            version => format!("lasthop {version}"),
+        };
+        let remedy = match key.as_str() {
+            "memory-max" => format!(
+                "set the default first: lasthop vnic set {} memory-max={}",
+                vnic.name,
+                MemoryMax::default()
+            ),
+            _ => format!("make the vnic anew without {key}"),
+        };
+        Some(format!(
+            "vnic {} has {key}, which that program, {program}, does not know; upgrade to a later one, or {remedy}",
+            vnic.name
+        ))
+    }
 }
 
 /// The facts that a new process is told. They are out of date if any of them changes.
@@ -259,8 +300,12 @@ impl Supervisor {
         }
         for (report, _) in reports {
             match report {
-                Report::Reply { result: Ok(Answer::Knows { version, prepares, keeps_flows }), .. } => {
-                    self.heir_knows(version, prepares, keeps_flows);
+                Report::Reply {
+                    result: Ok(Answer::Knows { version, prepares, keeps_flows, program, vnic_keys }),
+                    ..
+                } => {
+                    let skills = Skills { prepares, keeps_flows, program, vnic_keys };
+                    self.heir_knows(version, &skills);
                 }
                 Report::Reply { id, result: Err(fault) } => self.heir_refuses(id, fault),
                 Report::Failed { why } => self.refuse_upgrade(&why),
@@ -287,7 +332,7 @@ impl Supervisor {
         }
     }
 
-    fn heir_knows(&mut self, version: u64, prepares: bool, keeps_flows: bool) {
+    fn heir_knows(&mut self, version: u64, skills: &Skills) {
         if !matches!(self.upgrade, Some(Upgrade::Asking { .. })) {
             // It was asked nothing more.
             return;
@@ -298,9 +343,9 @@ impl Supervisor {
             );
             return self.refuse_upgrade(&why);
         }
-        if !keeps_flows {
-            // It does not record its changes to flows.
-            self.forget_flows();
+        let vnics = self.ports.values().map(|port| port.as_told(&port.spec).vnic);
+        if let Some(why) = vnics.into_iter().find_map(|vnic| skills.lacks_for(&vnic)) {
+            return self.refuse_upgrade(&why);
         }
         let Some(Upgrade::Asking { mut heir, program, asker, deadline, born, introduction }) =
             self.upgrade.take()
@@ -311,7 +356,7 @@ impl Supervisor {
             let is_other = born != self.switches;
             // From here on: who waits for a CPU has short turns from his next one on.
             self.make_haste(heir.pid());
-            let introduction = Some(self.introduce(&mut heir, prepares));
+            let introduction = Some(self.introduce(&mut heir, skills));
             self.upgrade = Some(Upgrade::Asking { heir, program, asker, deadline, born, introduction });
             if is_other {
                 self.refuse_upgrade(CHANGED);
@@ -324,7 +369,7 @@ impl Supervisor {
             return;
         }
         self.make_haste(heir.pid());
-        if prepares {
+        if skills.prepares {
             // While the old one comes to rest.
             let for_us = LAST_TOUCH.as_micros() as u64;
             let _ = heir.channel.send(&Request { id: 0, order: Order::Touch { for_us } }, None);
@@ -374,19 +419,20 @@ impl Supervisor {
     }
 
     /// Tells the new process of switches and ports, and if it `prepares` for sessions, of these: guests do not wait yet.
-    fn introduce(&mut self, heir: &mut Process<Request, Report>, prepares: bool) -> Introduction {
+    fn introduce(&mut self, heir: &mut Process<Request, Report>, skills: &Skills) -> Introduction {
         let told = self.to_be_told();
         for (id, (order, port)) in (1..).zip(told.orders()) {
             let book = port.and_then(|port| self.next_book(port)).map(Into::into);
             let _ = heir.channel.send(&Request { id, order }, book);
         }
         let (mut known, mut turns_left) = (Editions::new(), 0);
-        if prepares {
+        if skills.prepares {
             self.prepare(heir, &mut known);
             turns_left = TURNS_MAX;
         }
         let _ = heir.channel.send(&Request { id: 0, order: Order::Know }, None);
-        Introduction { told, refused: Vec::new(), known, turns_left }
+        let keeps_flows = skills.keeps_flows;
+        Introduction { told, refused: Vec::new(), known, turns_left, keeps_flows }
     }
 
     fn to_be_told(&self) -> Told {
@@ -405,7 +451,7 @@ impl Supervisor {
                     self.upgrade = Some(Upgrade::Resting { heir, program, asker, since, introduction });
                     return self.refuse_upgrade(CHANGED);
                 }
-                self.succeed(heir, program.clone(), &introduction.known);
+                self.succeed(heir, program.clone(), &introduction);
                 let refused = introduction.refused;
                 let heard = Instant::now();
                 self.upgrade = Some(Upgrade::TakingOver { program, asker, since, heard, refused });
@@ -423,13 +469,17 @@ impl Supervisor {
     }
 
     /// Has the new switch go on, which knows sessions as they were.
-    fn succeed(&mut self, heir: Process<Request, Report>, program: PathBuf, known: &Editions) {
+    fn succeed(&mut self, heir: Process<Request, Report>, program: PathBuf, introduction: &Introduction) {
         let predecessor = self.lives.replace(heir, program);
         self.estates.values_mut().for_each(super::estate::Estate::begin_anew);
         self.fail_waiting();
+        if !introduction.keeps_flows {
+            // It would not record its changes to them. Not before: an upgrade that is refused leaves all as it was.
+            self.forget_flows();
+        }
         self.deposit_head();
         // Guests wait for this, and for nothing that comes after it: the old one stands still.
-        self.tell_of_guests(known);
+        self.tell_of_guests(&introduction.known);
         self.lent.end_all(&self.poller);
         // It is killed, and reaped when it has ended; what it said last does not count.
         predecessor.iter().for_each(|switch| self.poller.remove(&switch.channel));

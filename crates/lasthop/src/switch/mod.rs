@@ -37,6 +37,7 @@ use crate::sandbox::{self, Kept, Role, Spent};
 use crate::settings::SwitchSettings;
 use crate::signals;
 use crate::switches::SwitchSpec;
+use crate::vnic::VnicSpec;
 
 use captures::{Captures, Terms};
 use datapath::Datapath;
@@ -199,13 +200,10 @@ impl Switch {
 
     /// Waits for what there is to do. Whoever rests does nothing for others, and is not woken by them: what they sent stays.
     fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
+        let due = earlier(self.reports.due(), self.calming.map(|_| Calming::due()));
         match self.stage {
-            Stage::Resting => self.channel_poller.wait(self.reports.due()),
-            _ => {
-                let calming = self.calming.map(|_| Calming::due());
-                let due = earlier(self.interface.due(), self.reports.due());
-                self.poller.wait(earlier(due, calming))
-            }
+            Stage::Resting => self.channel_poller.wait(due),
+            _ => self.poller.wait(earlier(due, self.interface.due())),
         }
     }
 
@@ -293,7 +291,13 @@ impl Switch {
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
-            Order::Know => Ok(Answer::Knows { version: STATE_VERSION, prepares: true, keeps_flows: true }),
+            Order::Know => Ok(Answer::Knows {
+                version: STATE_VERSION,
+                prepares: true,
+                keeps_flows: true,
+                program: env!("CARGO_PKG_VERSION").to_owned(),
+                vnic_keys: VnicSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),
+            }),
             Order::Rest => return self.begin_to_rest(id),
             Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),
             Order::Wake => self.wake().map(|()| Answer::Done),

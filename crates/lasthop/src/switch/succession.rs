@@ -47,6 +47,11 @@ impl Calming {
 impl Switch {
     /// The switch is to rest, so that another process can go on where this one stands: at once, or when sessions let it.
     pub(super) fn begin_to_rest(&mut self, id: u64) {
+        if self.stage == Stage::Resting {
+            // Another process may be at work already: no session is served any more, whatever it is amid.
+            let result = self.come_to_rest();
+            return self.reports.reply(id, result.map(|()| Answer::Done));
+        }
         self.sessions.set_stage(sessions::Stage::Calming);
         self.calming = Some(Calming { id, until: Instant::now() + CALM_PATIENCE });
         self.rest_if_calm();

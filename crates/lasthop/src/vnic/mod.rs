@@ -132,6 +132,14 @@ impl VnicSpec {
         "socket-group",
     ];
 
+    /// The keys of what it is told by to other processes: those whose value is not the usual one, and some more.
+    pub(crate) fn keys_told(&self) -> Vec<String> {
+        let told = serde_json::to_value(self).ok();
+        let fields = told.as_ref().and_then(serde_json::Value::as_object).into_iter().flatten();
+        let keys = fields.map(|(field, _)| field.replace('_', "-"));
+        keys.filter(|key| Self::KEYS.contains(&key.as_str())).collect()
+    }
+
     /// A vnic with nothing but a name.
     pub(crate) fn named(name: Name) -> Self {
         Self {
