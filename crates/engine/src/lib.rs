@@ -47,6 +47,7 @@ mod port;
 mod quiesce;
 mod signals;
 mod slow_calls;
+mod stalls;
 mod stats;
 mod sys;
 mod threads;

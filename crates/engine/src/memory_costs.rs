@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::Meter;
-use lasthop_guestmem::{Filled, MemoryMap};
+use lasthop_guestmem::{Filled, MemoryMap, Unmapped};
 use lasthop_verdict::{PORTS_MAX, PortId};
 
 use crate::offences::Offence;
+use crate::stalls::{STALL_NS, Wait, control_ns};
 use crate::sys::ThreadUsage;
 use crate::worker::now_ns;
 use crate::worker_pool::WorkerPool;
@@ -30,8 +31,6 @@ const AUDIT_FAULTS: u64 = 4096;
 const FILLED_BYTES_MAX: u64 = 128 << 20;
 /// As much is forgiven in this time: guests restart, and use memory for packets that they did not use before.
 const FORGIVEN: Duration = Duration::from_secs(3600);
-/// An access to a port's memory that waits longer is a stall, in ns: no page takes that long that has not to come from a disk.
-const STALL_NS: u64 = 10_000_000;
 /// So many stalls within that time are an offence: some may be the host's fault, when it is short of memory.
 const STALLS_MAX: u32 = 5;
 const STALLS_TIME: Duration = Duration::from_secs(10);
@@ -144,11 +143,13 @@ pub(crate) struct MemoryMeter {
     /// The thread's usage at the end of the last lap, and the time of that.
     used: ThreadUsage,
     at_ns: u64,
+    unmapped: Unmapped,
 }
 
 impl MemoryMeter {
     pub(crate) fn new(pool: Arc<WorkerPool>, started: Instant) -> Self {
-        Self { pool, started, used: ThreadUsage::default(), at_ns: 0 }
+        let (used, unmapped) = (ThreadUsage::default(), Unmapped::default());
+        Self { pool, started, used, at_ns: 0, unmapped }
     }
 }
 
@@ -157,15 +158,21 @@ impl Meter for MemoryMeter {
         let (used, at_ns) = (ThreadUsage::now(), now_ns(self.started));
         let (before, since_ns) =
             (std::mem::replace(&mut self.used, used), std::mem::replace(&mut self.at_ns, at_ns));
+        let unmapped = Unmapped::now();
+        let unmapped_before = std::mem::replace(&mut self.unmapped, unmapped);
         let faults = used.faults().saturating_sub(before.faults());
         let Some(port) = port.filter(|port| faults > 0 && *port != PortId::INTERNAL) else { return };
         let costs = self.pool.memory_costs();
         if costs.charge(port, faults.saturating_mul(weight)) {
             self.pool.watchdog().audit(port);
         }
-        // A thread that lost its core does not wait for memory, and a front end is not to blame for pages that were swapped out.
-        let has_waited = used.waits > before.waits && used.major_faults == before.major_faults;
-        if has_waited && at_ns - since_ns >= STALL_NS && costs.stall(port) {
+        let wait = Wait {
+            ns: at_ns - since_ns,
+            has_slept: used.waits > before.waits,
+            has_read_disk: used.major_faults != before.major_faults,
+            is_alone: unmapped.none_since(unmapped_before),
+        };
+        if wait.is_of_the_memory(control_ns) && costs.stall(port) {
             self.pool.quarantine(port, Offence::MemoryStalls);
         }
     }

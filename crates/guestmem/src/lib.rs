@@ -31,6 +31,7 @@ mod mapping;
 mod short;
 mod slots;
 mod sum;
+mod unmapping;
 mod word;
 mod words;
 
@@ -40,6 +41,7 @@ pub use cursor::{Cursor, copy, copy_and_sum};
 pub use map::{MemoryMap, Region, Rest, Segment, StaleSegment};
 pub use mapping::{FileRange, Mapping, MappingError};
 pub use slots::SlotArray;
+pub use unmapping::Unmapped;
 pub use word::Word;
 pub use words::Words;
 

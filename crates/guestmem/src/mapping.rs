@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::address_space::AddressSpace;
 use crate::backing::{Filled, filled_bytes};
+use crate::unmapping::Unmapping;
 use crate::{Backing, ByteSize, MAPPED_BYTES_MAX, REGION_BYTES_MAX, guard};
 
 /// Why a file range of a front end cannot be guest memory.
@@ -250,6 +251,7 @@ impl Drop for Mapping {
         if let Some(slot) = self.guard_slot {
             guard::unwatch(slot);
         }
+        let _unmapping = self.range.is_some().then(Unmapping::begin);
         // SAFETY: base and mapped_bytes are from mmap; holders of pointers into it hold the Arc of this
         // mapping.
         unsafe { release(self.base.as_ptr().cast::<c_void>(), self.mapped_bytes) };
