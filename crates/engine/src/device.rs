@@ -1,3 +1,4 @@
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lasthop_guestmem::{MemoryMap, Word};
@@ -24,7 +25,7 @@ pub struct PortDevice {
     /// The guest's memory, for its control ring.
     map: Arc<MemoryMap>,
     /// Changes that all workers had to be told of.
-    changes: u64,
+    changes: Arc<AtomicU64>,
     pool: Arc<WorkerPool>,
     ports: Arc<Mutex<PortTable>>,
 }
@@ -44,24 +45,31 @@ impl PortDevice {
             mtu: config.mtu,
             private: features::private(config),
         };
-        Self { port, offer, features: 0, protocol_features: 0, map: Arc::default(), changes: 0, pool, ports }
+        let (map, changes) = (Arc::default(), Arc::default());
+        Self { port, offer, features: 0, protocol_features: 0, map, changes, pool, ports }
     }
 
     /// Changes that workers were told of so far, each of which takes some of their time. One that made a worker wait for others counts as
     /// many.
     #[must_use]
     pub fn changes(&self) -> u64 {
-        self.changes
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// The same as a number that goes on until all that was done for the guest is undone.
+    #[must_use]
+    pub fn change_count(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.changes)
     }
 
     /// Has workers make a change of the port, unless it is gone: then there is nothing to change.
     fn change<R>(&mut self, make: impl FnOnce(&Self) -> R) -> Option<R> {
-        self.changes += 1;
+        self.changes.fetch_add(1, Ordering::Relaxed);
         let pool = Arc::clone(&self.pool);
         let _change = pool.quiesce().session_change(self.port);
         let is_there = self.table().get(self.port).is_some();
         let made = is_there.then(|| make(self));
-        self.changes += WAIT_CHANGES * pool.take_waits(self.port);
+        self.changes.fetch_add(WAIT_CHANGES * pool.take_waits(self.port), Ordering::Relaxed);
         made
     }
 
@@ -173,6 +181,7 @@ impl Drop for PortDevice {
         // Rings that ran have stopped before: who quiesces the switch need not be waited for.
         let _change = pool.quiesce().control_change(self.port);
         let _ = pool.detach(self.port);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         // Last: what of this guest is still to be stopped or forgotten would be the next one's.
         self.table().detach(self.port);
     }

@@ -13,8 +13,10 @@ const STUCK_MAX: usize = 4;
 pub struct Arrears {
     name: String,
     origins: Vec<Origin>,
-    /// When the last close began that took too long, of connections that are through.
-    slow_since: Option<Instant>,
+    /// When a close was seen last to take too long, of any connection.
+    slow_at: Option<Instant>,
+    /// CPU time of closing that was not asked for, of connections that are through.
+    spent: Duration,
 }
 
 /// Why no connection is let in.
@@ -30,7 +32,7 @@ impl Arrears {
     /// Of a port that had no connection. `name` is for the log: "vnic a".
     #[must_use]
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), origins: Vec::new(), slow_since: None }
+        Self { name: name.to_owned(), origins: Vec::new(), slow_at: None, spent: Duration::ZERO }
     }
 
     /// The origin of the next connection.
@@ -44,24 +46,31 @@ impl Arrears {
     /// Why the next connection is not to be let in, if it is not.
     pub fn held(&mut self, now: Instant) -> Option<Held> {
         self.settle();
-        let stuck = self
-            .origins
-            .iter()
-            .filter(|origin| origin.slow_since().is_some() && origin.waiting() > 0)
-            .count();
+        let stuck = self.origins.iter().filter(|origin| origin.is_overdue() && origin.waiting() > 0).count();
         if stuck >= STUCK_MAX {
             return Some(Held::Stuck(stuck));
         }
-        let left = HOLD.checked_sub(now.saturating_duration_since(self.slow_since?))?;
+        let left = HOLD.checked_sub(now.saturating_duration_since(self.slow_at?))?;
         (!left.is_zero()).then_some(Held::For(left))
     }
 
     /// Forgets connections that have nothing left to be closed, but for when closing took long.
     fn settle(&mut self) {
         for origin in &self.origins {
-            self.slow_since = self.slow_since.max(origin.slow_since());
+            self.slow_at = self.slow_at.max(origin.slow_at());
         }
-        self.origins.retain(|origin| origin.waiting() > 0 || origin.is_in_use());
+        let spent = &mut self.spent;
+        self.origins.retain(|origin| {
+            let is_through = origin.waiting() == 0 && !origin.is_in_use();
+            *spent += if is_through { origin.take_spent() } else { Duration::ZERO };
+            !is_through
+        });
+    }
+
+    /// The CPU time that closing has taken since this was asked last, for connections that are through.
+    pub fn take_spent(&mut self) -> Duration {
+        self.settle();
+        std::mem::take(&mut self.spent)
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crate::Origin;
-use crate::origin::CLOSE_PATIENCE;
+use crate::origin::LOOK_PAUSE;
 
 /// Closing threads of one process. Each stuck connection has one; beyond that, descriptors wait open until one is free. A thread costs
 /// the kernel some 25 KiB.
@@ -20,6 +21,7 @@ static POOL: Pool = Pool {
         busy: Vec::new(),
         threads: 0,
         is_watched: false,
+        looked_at: None,
         report: None,
     }),
     woken: Condvar::new(),
@@ -38,6 +40,8 @@ struct State {
     threads: usize,
     /// An idle thread will look whether those that are busy take too long.
     is_watched: bool,
+    /// The last look at those that are busy.
+    looked_at: Option<Instant>,
     report: Option<fn(&str)>,
 }
 
@@ -68,6 +72,14 @@ impl State {
     /// Whether some thread is to look how long those that are busy take, and none will.
     fn is_to_be_watched(&self) -> bool {
         !self.is_watched && !self.busy.iter().all(Origin::is_told)
+    }
+
+    /// Looks at those that are busy, if the last look is long enough ago: it may have been another thread's.
+    fn look(&mut self, now: Instant) {
+        if self.looked_at.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_PAUSE) {
+            self.looked_at = Some(now);
+            self.busy.iter().for_each(|origin| origin.look(now));
+        }
     }
 
     /// Makes sure that a thread is free for whatever comes next. Without memory for one, a busy thread does it later.
@@ -123,9 +135,10 @@ impl Pool {
             return self.woken.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.is_watched = true;
-        let waited = self.woken.wait_timeout(state, CLOSE_PATIENCE);
+        let waited = self.woken.wait_timeout(state, LOOK_PAUSE);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_watched = false;
+        state.look(Instant::now());
         state
     }
 }

@@ -25,5 +25,5 @@ pub use arrears::{Arrears, Held};
 pub use closing::{THREADS_MAX, start};
 pub use fd::ForeignFd;
 pub use kind::{is_eventfd, is_memory, is_unix_socket, is_unix_stream, keep_descriptor_names};
-pub use origin::{CLOSE_PATIENCE, Origin, WAITING_MAX};
+pub use origin::{LOOK_PAUSE, LOOKS_MAX, Origin, WAITING_MAX};
 pub use receive::{Received, discard, receive, set_limit};

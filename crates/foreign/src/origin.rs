@@ -3,13 +3,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::closing;
 use crate::kind::is_memory;
 
-/// A close that takes longer waits for something. Those of memory do not count: to free much of it takes its time.
-pub const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
-/// Descriptors of one connection that may wait to be closed before it is to end: two whole messages of the most that the system
-/// lets one have (SCM_MAX_FD, 253).
+/// The time from one look at a close that is under way to the next one, at least.
+pub const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// A close that is still under way at so many looks waits for something: the thread that looks has had the CPU as often meanwhile, each time
+/// after a sleep, and a close that needs nothing but the CPU has had it, too, however busy the machine. The clock alone accuses nobody.
+/// Those of memory do not count: to free much of it takes its time.
+pub const LOOKS_MAX: u32 = 20;
+/// Descriptors of one connection that may wait to be closed before no more are taken from it: two whole messages of the most that the
+/// system lets one have (SCM_MAX_FD, 253).
 pub const WAITING_MAX: usize = 512;
 /// Descriptors closed before another connection's have their turn.
 const CLOSED_PER_TURN: usize = 64;
@@ -31,19 +37,14 @@ struct Queue {
     waiting: VecDeque<OwnedFd>,
     /// A closing thread has it, or will have it.
     is_queued: bool,
-    /// When the close under way began, unless it is of memory.
-    closing_since: Option<Instant>,
-    /// When the last close began that took too long.
-    slow_since: Option<Instant>,
+    /// Looks at the close under way so far, unless it is of memory.
+    looks: Option<u32>,
+    /// When a close was seen last to take too long.
+    slow_at: Option<Instant>,
     /// It was told that one takes too long.
     is_told: bool,
-}
-
-impl Queue {
-    fn slow_since(&self) -> Option<Instant> {
-        let is_slow = |since: &Instant| since.elapsed() >= CLOSE_PATIENCE;
-        self.closing_since.filter(is_slow).or(self.slow_since)
-    }
+    /// CPU time of closing that was not asked for.
+    spent: Duration,
 }
 
 impl Origin {
@@ -70,25 +71,46 @@ impl Origin {
     #[must_use]
     pub fn waiting(&self) -> usize {
         let queue = self.queue();
-        queue.waiting.len() + usize::from(queue.closing_since.is_some())
+        queue.waiting.len() + usize::from(queue.looks.is_some())
     }
 
-    /// Whether the connection is to end, since closing takes too long or too many descriptors are to be closed.
+    /// Whether the connection is to end, since closing takes too long.
     #[must_use]
     pub fn is_overdue(&self) -> bool {
-        let queue = self.queue();
-        queue.waiting.len() > WAITING_MAX || queue.slow_since().is_some()
+        self.slow_at().is_some()
     }
 
-    /// When the last close began that took, or takes, too long.
-    pub(crate) fn slow_since(&self) -> Option<Instant> {
-        self.queue().slow_since()
+    /// Whether so many descriptors wait that no more are to be taken from the connection for now.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.queue().waiting.len() > WAITING_MAX
+    }
+
+    /// The CPU time that closing has taken since this was asked last.
+    #[must_use]
+    pub fn take_spent(&self) -> Duration {
+        std::mem::take(&mut self.queue().spent)
+    }
+
+    /// When a close was seen last to take too long.
+    pub(crate) fn slow_at(&self) -> Option<Instant> {
+        self.queue().slow_at
+    }
+
+    /// Looks at the close under way, [`LOOK_PAUSE`] after the last look.
+    pub(crate) fn look(&self, now: Instant) {
+        let mut queue = self.queue();
+        let Some(looks) = &mut queue.looks else { return };
+        *looks += 1;
+        if *looks >= LOOKS_MAX {
+            queue.slow_at = Some(now);
+        }
     }
 
     /// Whether one takes too long that was not told of.
     pub(crate) fn is_to_be_told(&self) -> bool {
         let mut queue = self.queue();
-        queue.slow_since().is_some() && !std::mem::replace(&mut queue.is_told, true)
+        queue.slow_at.is_some() && !std::mem::replace(&mut queue.is_told, true)
     }
 
     pub(crate) fn is_told(&self) -> bool {
@@ -104,6 +126,12 @@ impl Origin {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Leaves a descriptor to be closed, without a closing thread that does it.
+    #[cfg(test)]
+    pub(crate) fn close_later(&self, fd: OwnedFd) {
+        self.queue().waiting.push_back(fd);
+    }
+
     /// Has a descriptor closed by a closing thread.
     pub(crate) fn close(&self, fd: OwnedFd) {
         let mut queue = self.queue();
@@ -116,11 +144,13 @@ impl Origin {
 
     /// Closes some of the descriptors that wait.
     pub(crate) fn close_some(&self) {
+        let before = cpu_time();
         for _ in 0..CLOSED_PER_TURN {
-            let Some(fd) = self.next() else { return };
+            let Some(fd) = self.next() else { break };
             drop(fd);
-            self.closed();
+            self.queue().looks = None;
         }
+        self.queue().spent += cpu_time().saturating_sub(before);
     }
 
     /// Whether descriptors are left. Otherwise it is not queued any more.
@@ -130,22 +160,22 @@ impl Origin {
         queue.is_queued
     }
 
-    fn next(&self) -> Option<OwnedFd> {
+    pub(crate) fn next(&self) -> Option<OwnedFd> {
         let mut queue = self.queue();
         let fd = queue.waiting.pop_front();
         if fd.as_ref().is_some_and(|fd| !is_memory(fd.as_fd())) {
-            queue.closing_since = Some(Instant::now());
+            queue.looks = Some(0);
         }
         fd
-    }
-
-    fn closed(&self) {
-        let mut queue = self.queue();
-        queue.slow_since = queue.slow_since();
-        queue.closing_since = None;
     }
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The CPU time of this thread so far.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

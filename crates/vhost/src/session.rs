@@ -1,6 +1,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lasthop_foreign::ForeignFd;
 
@@ -72,7 +73,8 @@ impl<D: Device> Session<D> {
         self.link.wants_write()
     }
 
-    /// Serves what has arrived, [`MESSAGES_PER_TURN`] messages at most, and sends the replies.
+    /// Serves what has arrived, [`MESSAGES_PER_TURN`] messages at most, and sends the replies. Takes nothing while too many descriptors
+    /// that came before are still to be closed ([`lasthop_foreign::Origin::is_full`]).
     ///
     /// # Errors
     /// [`SessionEnd`]: why the session is over. Drop it.
@@ -93,6 +95,11 @@ impl<D: Device> Session<D> {
             }
         }
         Ok(())
+    }
+
+    /// The CPU time that slow writes of answers have taken since this was asked last: each of them had a CPU to itself.
+    pub fn take_slow_writes(&mut self) -> Duration {
+        self.link.take_slow_writes()
     }
 
     /// The device that the front end drives.

@@ -4,13 +4,18 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use lasthop_foreign::ForeignFd;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::fds::{Received, receive, send, set_nonblocking};
 use crate::message::{HEADER_BYTES, Header, Message};
 use crate::{OUTPUT_BYTES_MAX, ProtocolError, SessionEnd};
 
+/// A write that takes more CPU time is slow: some hundred times as much as one that wakes one thread. It wakes whatever the front end has
+/// had watch its end of the connection, and nothing interrupts that.
+const SLOW_WRITE: Duration = Duration::from_micros(250);
 /// Descriptors that may wait with their replies: a front end needs one.
 const OUTPUT_FDS_MAX: usize = 4;
 
@@ -29,6 +34,8 @@ pub(crate) struct Link {
     output: Vec<u8>,
     /// Descriptors of replies that have not left, each with the place of the reply in the output.
     output_fds: VecDeque<(usize, OwnedFd)>,
+    /// CPU time of slow writes that was not asked for.
+    slow_writes: Duration,
 }
 
 impl Link {
@@ -37,7 +44,8 @@ impl Link {
         let (body, fds, output) = (Vec::new(), Vec::new(), Vec::new());
         let output_fds = VecDeque::new();
         let socket = Arc::new(socket);
-        Ok(Self { socket, header: [0; HEADER_BYTES], body, arrived: 0, fds, output, output_fds })
+        let slow_writes = Duration::ZERO;
+        Ok(Self { socket, header: [0; HEADER_BYTES], body, arrived: 0, fds, output, output_fds, slow_writes })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -46,6 +54,11 @@ impl Link {
 
     pub(crate) fn socket(&self) -> Arc<ForeignFd> {
         Arc::clone(&self.socket)
+    }
+
+    /// The CPU time that slow writes have taken since this was asked last.
+    pub(crate) fn take_slow_writes(&mut self) -> Duration {
+        std::mem::take(&mut self.slow_writes)
     }
 
     pub(crate) fn wants_write(&self) -> bool {
@@ -73,7 +86,7 @@ impl Link {
         Ok(Some((Message { request, flags, body }, std::mem::take(&mut self.fds))))
     }
 
-    /// Receives more of the message that is arriving; false if nothing is there.
+    /// Receives more of the message that is arriving; false if nothing is there, or too much of what came before is still to be closed.
     fn fill(&mut self) -> Result<bool, SessionEnd> {
         let into = match self.arrived.checked_sub(HEADER_BYTES) {
             None => &mut self.header[self.arrived..],
@@ -82,6 +95,9 @@ impl Link {
         let origin = self.socket.origin();
         if origin.is_overdue() {
             return Err(SessionEnd::SlowToClose);
+        }
+        if origin.is_full() {
+            return Ok(false);
         }
         match receive(self.socket.as_fd(), into, origin, &mut self.fds) {
             Ok(Received { bytes: 0, .. }) => Err(SessionEnd::HungUp),
@@ -112,7 +128,13 @@ impl Link {
                 next => (None, next),
             };
             let end = next.map_or(self.output.len(), |(at, _)| *at);
-            match send(self.socket.as_fd(), &self.output[..end], fd.as_slice()) {
+            let before = cpu_time();
+            let sent = send(self.socket.as_fd(), &self.output[..end], fd.as_slice());
+            let took = cpu_time().saturating_sub(before);
+            if took >= SLOW_WRITE {
+                self.slow_writes += took;
+            }
+            match sent {
                 Ok(bytes) => self.sent(bytes),
                 Err(error) => return passing(error),
             }
@@ -136,6 +158,12 @@ impl Drop for Link {
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
+}
+
+/// The CPU time of this thread so far.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Nothing, if it is worth trying again when the socket is ready.

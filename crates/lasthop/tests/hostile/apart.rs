@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lasthop_vhost::message::{Message, request};
 use rustix::process::Signal;
 
-use crate::support::odd_fds::LingeringSocket;
+use crate::support::odd_fds::{LingeringSocket, watched};
 use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region, sparse_memory};
 use crate::support::victims::Victims;
 use crate::support::{eventually, signal};
@@ -86,6 +86,23 @@ fn half_a_message_is_waited_for_by_no_upgrade() {
         victims.talk_anew(5);
     }
     rogue.await_end();
+    victims.assert_unharmed();
+}
+
+#[test]
+fn answers_that_take_the_kernel_long_are_slowed_down() {
+    // Some 5 ms for each write, and more on a busy machine: 2 s of them, at the usual price, are hundreds.
+    const WATCHES: usize = 64_000;
+    const ANSWERS: usize = 100;
+    let mut victims = Victims::beside(&["bad"]);
+    let mut rogue = Rogue::connect(&victims.switch, "bad");
+    let _watches = watched(rogue.stream.as_fd(), WATCHES);
+    // One answer beyond what it has at once costs it a second.
+    rogue.set_patience(Duration::from_millis(500));
+    let answered = (0..ANSWERS)
+        .take_while(|_| rogue.send(request::GET_FEATURES, &[], &[]).is_ok() && rogue.answer().is_ok())
+        .count();
+    assert!(answered < ANSWERS, "it was not slowed down");
     victims.assert_unharmed();
 }
 

@@ -43,6 +43,13 @@ impl LingeringSocket {
         self.socket.as_fd()
     }
 
+    /// The same without waiting, if the close of this process's copy is the last one.
+    pub(crate) fn let_go_elsewhere(self) -> TcpStream {
+        let Self { socket, _peer: peer } = self;
+        std::thread::spawn(move || drop(socket));
+        peer
+    }
+
     /// Gives up this process's own copy, so that the close of those that were sent is the last one. It waits no longer once the
     /// peer that is left is dropped.
     pub(crate) fn let_go(self) -> TcpStream {
@@ -59,10 +66,16 @@ pub(crate) fn nested(fd: BorrowedFd<'_>) -> OwnedFd {
 
 /// An eventfd that wakes `watchers` epoll items whenever it is signalled; all of them are gone with what is returned.
 pub(crate) fn watched_eventfd(watchers: usize) -> (OwnedFd, Vec<OwnedFd>) {
+    let event = event_fd();
+    let watches = watched(event.as_fd(), watchers);
+    (event, watches)
+}
+
+/// Watches of a descriptor, which go when what is returned is dropped.
+pub(crate) fn watched(fd: BorrowedFd<'_>, watchers: usize) -> Vec<OwnedFd> {
     const COPIES: usize = 500;
     raise_descriptor_limit();
-    let event = event_fd();
-    let copies: Vec<_> = (0..COPIES).map(|_| event.try_clone().expect("a copy")).collect();
+    let copies: Vec<_> = (0..COPIES).map(|_| fd.try_clone_to_owned().expect("a copy")).collect();
     let mut epolls = Vec::new();
     for _ in 0..watchers.div_ceil(COPIES) {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
@@ -73,7 +86,7 @@ pub(crate) fn watched_eventfd(watchers: usize) -> (OwnedFd, Vec<OwnedFd>) {
         epolls.push(set);
     }
     epolls.extend(copies);
-    (event, epolls)
+    epolls
 }
 
 /// As many descriptors as this process may have.

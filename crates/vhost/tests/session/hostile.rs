@@ -1,9 +1,12 @@
 //! Bytes, messages and file descriptors that no front end should send.
 
 use std::io::Write;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
+use lasthop_foreign::{ForeignFd, WAITING_MAX};
 use lasthop_vhost::message::{BODY_BYTES_MAX, Message, request};
 use lasthop_vhost::{MESSAGES_PER_TURN, Protocol, ProtocolError, SessionEnd};
 use proptest::prelude::*;
@@ -44,6 +47,39 @@ fn half_a_message_then_nothing_is_a_hang_up() {
         host.front.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(matches!(host.ready(), Err(SessionEnd::HungUp)));
     }
+}
+
+/// A descriptor whose close(2) waits, until its other end is dropped.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 65536]).is_ok() {}
+    (socket.into(), other)
+}
+
+#[test]
+fn a_session_with_too_much_to_close_is_not_read_until_that_is_done() {
+    let mut host = Host::plain();
+    let origin = host.session().socket().origin().clone();
+    let (first, other) = lingering();
+    drop(ForeignFd::new(first, &origin));
+    for _ in 0..=WAITING_MAX + 1 {
+        drop(ForeignFd::new(event(), &origin));
+    }
+    host.send(request::GET_FEATURES, Vec::new(), &[]);
+    host.ready().expect("a machine without a CPU to spare looks the same");
+    assert!(host.reply().is_none());
+    drop(other);
+    let until = Instant::now() + Duration::from_secs(60);
+    while origin.is_full() {
+        assert!(Instant::now() < until, "they are closed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    host.ready().unwrap();
+    assert_eq!(host.reply().unwrap().request, request::GET_FEATURES);
 }
 
 #[test]

@@ -40,6 +40,12 @@ impl Allowance {
         Some(excess.saturating_mul(SHARE))
     }
 
+    /// As of when it was charged last.
+    #[cfg(test)]
+    pub(super) fn taken(&self) -> Duration {
+        self.taken
+    }
+
     fn taken_at(&self, now: Instant) -> Duration {
         self.taken.saturating_sub(now.saturating_duration_since(self.as_of) / SHARE)
     }

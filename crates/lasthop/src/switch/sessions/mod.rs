@@ -47,6 +47,8 @@ pub(super) struct Sessions {
     watch: Arc<HangWatch>,
     /// By port: what front ends sent and is not closed yet.
     arrears: BTreeMap<String, Arrears>,
+    /// By port: what front ends may still take. One that connects again gets no more by that.
+    allowances: BTreeMap<String, Arc<Mutex<Allowance>>>,
 }
 
 /// A new connection, with its port and memory.
@@ -64,8 +66,6 @@ struct Guest {
     port: String,
     /// Its thread has it, and nothing of it is left when that ends.
     shared: Weak<Shared>,
-    /// For the next session of its port.
-    allowance: Arc<Mutex<Allowance>>,
     /// Disconnected when the session is over, and nothing is left of it.
     over: Receiver<Infallible>,
 }
@@ -110,16 +110,26 @@ impl Hold {
 
 impl Sessions {
     pub(super) fn new(reports: Arc<Reports>, watch: Arc<HangWatch>) -> Self {
-        let (guests, waiting, arrears) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Self { guests, waiting, reports, hold: Arc::new(Hold(AtomicU8::new(0))), watch, arrears }
+        Self {
+            guests: BTreeMap::new(),
+            waiting: Vec::new(),
+            reports,
+            hold: Arc::new(Hold(AtomicU8::new(0))),
+            watch,
+            arrears: BTreeMap::new(),
+            allowances: BTreeMap::new(),
+        }
     }
 
     /// The origin of the next connection of a port, unless the port is held.
     pub(super) fn admit(&mut self, port: &str) -> Result<Origin, Fault> {
-        match self.arrears(port).held(Instant::now()) {
-            Some(held) => Err(Fault::refused(held.to_string())),
-            None => Ok(self.arrears(port).begin()),
+        let now = Instant::now();
+        if let Some(held) = self.arrears(port).held(now) {
+            return Err(Fault::refused(held.to_string()));
         }
+        let spent = self.arrears(port).take_spent();
+        locked(&self.allowance(port)).charge(now, spent, 0);
+        Ok(self.arrears(port).begin())
     }
 
     /// Descriptors of a port's front ends that are not closed yet.
@@ -153,7 +163,8 @@ impl Sessions {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|error| Fault::internal("create an eventfd", error))?;
         let (socket, (end, over)) = (session.socket(), channel());
-        let allowance = Arc::new(Mutex::new(self.take_allowance(&port)));
+        let allowance = self.allowance(&port);
+        self.guests.retain(|_, guest| !guest.is_over() || guest.port != port);
         let shared = Arc::new(Shared {
             doorbell,
             is_link_up: AtomicBool::new(is_link_up),
@@ -162,24 +173,21 @@ impl Sessions {
             wants_write: AtomicBool::new(false),
             hears_of_link: AtomicBool::new(session.hears_of_link()),
             session: Mutex::new(Some(session)),
-            allowance: Arc::clone(&allowance),
+            allowance,
         });
         let turns = self.watch.watch(Some(port.clone()));
         let (reports, hold) = (Arc::clone(&self.reports), Arc::clone(&self.hold));
         let company = Company { reports, hold, turns, over: end };
-        let guest = Guest { port: port.clone(), shared: Arc::downgrade(&shared), allowance, over };
+        let guest = Guest { port: port.clone(), shared: Arc::downgrade(&shared), over };
         self.waiting.push(SessionThread::new((port, attachment), shared, socket, company));
         self.guests.insert(attachment, guest);
         Ok(())
     }
 
-    /// The allowance that the front end of a port still has: connecting again does not add to it. Forgets sessions that are over.
-    fn take_allowance(&mut self, port: &str) -> Allowance {
-        let before = self.guests.values().rev().find(|guest| guest.port == port);
-        let allowance =
-            before.map_or_else(|| Allowance::new(Instant::now()), |guest| *locked(&guest.allowance));
-        self.guests.retain(|_, guest| !guest.is_over() || guest.port != port);
-        allowance
+    /// The allowance of a port's front ends.
+    fn allowance(&mut self, port: &str) -> Arc<Mutex<Allowance>> {
+        let fresh = || Arc::new(Mutex::new(Allowance::new(Instant::now())));
+        Arc::clone(self.allowances.entry(port.to_owned()).or_insert_with(fresh))
     }
 
     /// Starts threads of sessions that have none.
@@ -238,6 +246,7 @@ impl Sessions {
         self.end(|guest| guest.port == port, END_PATIENCE);
         self.guests.retain(|_, guest| guest.port != port);
         self.arrears.remove(port);
+        self.allowances.remove(port);
     }
 
     /// Hangs up on all guests.
@@ -324,5 +333,44 @@ impl Shared {
 
     fn hush(&self) {
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use lasthop_engine::{Engine, EngineSettings, PortConfig};
+    use lasthop_guest::{Guest, GuestOptions};
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_session_is_charged_to_its_port() {
+        let module = lasthop_modules::by_name("dummy", &lasthop_modules::BridgeSettings::default());
+        let engine = Engine::start(module.expect("a module").into(), &EngineSettings::default());
+        let engine = engine.expect("an engine");
+        let port = engine.add_port(PortConfig { queue_pairs: 8, ..PortConfig::default() }).expect("a port");
+        let (supervisor, channel) = UnixStream::pair().expect("sockets");
+        let reports = Arc::new(Reports::new(channel.as_fd()).expect("a channel"));
+        let mut sessions = Sessions::new(reports, HangWatch::start());
+        let start = Instant::now();
+        let (front_end, socket) = UnixStream::pair().expect("sockets");
+        let arrival = Arrival { name: "one".to_owned(), attachment: 1, socket: socket.into(), memory: None };
+        sessions.begin(arrival, engine.device(port).expect("free")).expect("served");
+        sessions.start_threads();
+        let options = GuestOptions { queue_pairs: 8, ..GuestOptions::default() };
+        let mut guest = Guest::over(front_end, options).expect("attached");
+        // The second answer comes when all turns but its own are charged.
+        (0..2).for_each(|_| _ = guest.front().get_features().expect("an answer"));
+        let taken = |sessions: &mut Sessions| locked(&sessions.allowance("one")).taken();
+        let before = taken(&mut sessions);
+        drop(guest);
+        sessions.guests[&1].await_end(Instant::now() + Duration::from_secs(60));
+        let after = taken(&mut sessions);
+        // Sixteen rings stop. Meanwhile a tenth of the time is given back.
+        let stops = Duration::from_micros(16 * 500);
+        assert!(after + start.elapsed() / 10 >= before + stops, "{before:?}, {after:?}");
+        drop(supervisor);
     }
 }

@@ -5,6 +5,7 @@
 //!               its doorbell ── link, end, hold, from the main thread
 //!               room for news that have not left: until then its front end is not read
 //!               the end of a pause, if it took too much
+//!               closes of what it sent, if too many are to be done
 //! ```
 
 use std::convert::Infallible;
@@ -25,6 +26,11 @@ use crate::poller::timespec;
 use super::super::hangs::{Turns, Work};
 use super::super::reports::{Flushed, Reports};
 use super::{Hold, Shared, Stage};
+
+/// How many times as much as other work a slow write is charged: no other thread gets the CPU meanwhile, workers neither.
+const SLOW_WRITE_SHARE: u32 = 20;
+/// How often it is looked whether what a front end sent is closed, while too much of it is not.
+const CLOSES_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a thread woke up.
 #[derive(Clone, Copy, Default)]
@@ -113,6 +119,9 @@ impl SessionThread {
     fn wait(&self) -> Woken {
         let pause = self.shared.allowance().pause(Instant::now());
         let is_let = self.is_let();
+        let origin = self.socket.origin();
+        let closes = (origin.is_full() && !origin.is_overdue()).then_some(CLOSES_PAUSE);
+        let pause = pause.max(closes);
         let is_served = self.news == News::Told && pause.is_none() && is_let;
         // The system has room for news in the socket, and does not take them.
         let refused_until = self.reports.due().filter(|_| self.news == News::Waiting);
@@ -181,7 +190,10 @@ impl SessionThread {
         self.shared.is_resting.store(false, Ordering::SeqCst);
         let ended = session.ready().err().map(|end| end.to_string());
         let changes = session.device().changes() - changes;
-        self.shared.allowance().charge(Instant::now(), cpu_time().saturating_sub(began), changes);
+        let closing = self.socket.origin().take_spent();
+        let writing = session.take_slow_writes().saturating_mul(SLOW_WRITE_SHARE);
+        let taken = cpu_time().saturating_sub(began) + closing + writing;
+        self.shared.allowance().charge(Instant::now(), taken, changes);
         if ended.is_some() {
             return ended;
         }
@@ -227,11 +239,16 @@ impl SessionThread {
     }
 
     /// Takes the session apart: its rings stop, its memory goes, its connection ends. However long that takes, nobody waits for it but
-    /// the next guest of the vnic.
+    /// the next guest of the vnic, whom it is charged to as well: else coming and going with much memory would cost nothing.
     fn end(&self) {
-        let session = self.shared.session().take();
+        let Some(mut session) = self.shared.session().take() else { return };
         let _turn = self.turns.begin(Work::Session);
+        let (began, changes) = (cpu_time(), session.device().change_count());
+        let before = changes.load(Ordering::Relaxed);
         drop(session);
+        let changes = changes.load(Ordering::Relaxed) - before;
+        let taken = cpu_time().saturating_sub(began) + self.socket.origin().take_spent();
+        self.shared.allowance().charge(Instant::now(), taken, changes);
     }
 }
 
