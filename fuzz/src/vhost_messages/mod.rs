@@ -1,5 +1,6 @@
 //! A front end's messages and file descriptors, in any order and of any kind, into a session or its state machine.
 
+mod files;
 mod model;
 mod recorder;
 mod script;
@@ -13,9 +14,10 @@ use lasthop_guestmem::guard;
 use lasthop_vhost::{Offer, features};
 
 use crate::input::Input;
+use files::Files;
 use model::Model;
 use recorder::Recorder;
-use script::{Files, Step};
+use script::Step;
 use side::Side;
 
 pub use seeds::seeds;

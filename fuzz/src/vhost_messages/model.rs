@@ -10,8 +10,8 @@ use lasthop_vhost::message::{
 };
 use lasthop_vhost::{Offer, SessionEnd};
 
+use super::files::Kind;
 use super::recorder::{Event, Notes};
-use super::script::Kind;
 
 #[derive(Clone, Copy, Default)]
 struct Ring {

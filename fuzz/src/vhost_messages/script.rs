@@ -1,85 +1,16 @@
-//! What a front end does, one step after the other, and the files that it does it with.
+//! What a front end does, one step after the other.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-
-use lasthop_guestmem::memfd;
 use lasthop_vhost::message::{FLAG_NEED_REPLY, FLAG_REPLY, Message, VERSION};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{Mode, OFlags, ftruncate, open};
 
 use crate::input::{Input, Seed};
 
+use super::files::Kind;
 use super::side::FDS_MAX;
 
 /// Words of a body: a table of more regions than there may be.
 const WORDS_MAX: u8 = 48;
 /// Addresses near this one are frequent, so that rings find their memory.
 pub(super) const USER: u64 = 0x7000_0000;
-/// Bytes of the files that memory is made of; the last one has odd ends.
-const FILE_BYTES: [u64; 4] = [0x10_0000, 0x1_0000, 0, 0x3123];
-
-/// What a file descriptor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    Memory(u8),
-    Event,
-    Pipe,
-    Socket,
-    ReadOnly,
-    Disk,
-}
-
-impl Kind {
-    const ALL: [Self; 9] = [
-        Self::Memory(0),
-        Self::Event,
-        Self::Memory(1),
-        Self::Memory(2),
-        Self::Memory(3),
-        Self::Pipe,
-        Self::Socket,
-        Self::ReadOnly,
-        Self::Disk,
-    ];
-
-    fn decode(input: &mut Input<'_>) -> Self {
-        Self::ALL[usize::from(input.u8()) % Self::ALL.len()]
-    }
-
-    fn encode(self, seed: &mut Seed) {
-        seed.u8(Self::ALL.iter().position(|kind| *kind == self).unwrap_or_default() as u8);
-    }
-}
-
-/// Files that stay the same ones for the whole session.
-#[derive(Default)]
-pub(super) struct Files([Option<OwnedFd>; FILE_BYTES.len()]);
-
-impl Files {
-    fn memory(&mut self, file: u8) -> &OwnedFd {
-        let index = usize::from(file) % FILE_BYTES.len();
-        self.0[index].get_or_insert_with(|| memfd("fuzz", FILE_BYTES[index]).expect("a file in memory"))
-    }
-
-    pub(super) fn open(&mut self, kind: Kind) -> OwnedFd {
-        match kind {
-            Kind::Memory(file) => self.memory(file).try_clone().expect("our own file"),
-            Kind::Event => eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"),
-            Kind::Pipe => rustix::pipe::pipe().expect("a pipe").0,
-            Kind::Socket => std::os::unix::net::UnixStream::pair().expect("sockets").0.into(),
-            Kind::ReadOnly => {
-                let path = format!("/proc/self/fd/{}", self.memory(0).as_raw_fd());
-                open(path, OFlags::RDONLY, Mode::empty()).expect("our own file")
-            }
-            Kind::Disk => open("/proc/self/exe", OFlags::RDONLY, Mode::empty()).expect("this program"),
-        }
-    }
-
-    pub(super) fn truncate(&mut self, file: u8, bytes: u64) {
-        ftruncate(self.memory(file).as_fd(), bytes).expect("our own file");
-    }
-}
-
 pub(super) enum Step<'a> {
     /// The device takes as many heads of a ring before it stops.
     Progress(u16),

@@ -10,7 +10,8 @@ use lasthop_vhost::message::{
 use crate::input::Seed;
 
 use super::OFFERED;
-use super::script::{Kind, USER, encode_message, encode_progress};
+use super::files::Kind;
+use super::script::{USER, encode_message, encode_progress};
 
 const MEMORY_BYTES: u64 = 0x10_0000;
 

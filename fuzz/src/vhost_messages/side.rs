@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use lasthop_vhost::message::{HEADER_BYTES, Header, Message};
 use lasthop_vhost::{Protocol, Session, SessionEnd};
@@ -43,6 +44,7 @@ impl Side {
             }
             Self::Socket { session, front } => (session, front),
         };
+        await_closes(session);
         let bytes = message.encode();
         let (first, second) = bytes.split_at(cut.clamp(1, bytes.len()));
         send(front, first, &fds)?;
@@ -61,6 +63,7 @@ impl Side {
     /// Bytes that need not be messages; replies are thrown away.
     pub(super) fn send_garbage(&mut self, bytes: &[u8]) -> Result<(), SessionEnd> {
         let Self::Socket { session, front } = self else { return Ok(()) };
+        await_closes(session);
         send(front, bytes, &[])?;
         session.ready()?;
         while reply(front).is_some() {}
@@ -68,7 +71,14 @@ impl Side {
     }
 }
 
-fn send(front: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
+/// A session takes nothing while too much of what it was sent is to be closed: by other threads.
+fn await_closes(session: &Session<Recorder>) {
+    while session.socket().origin().is_full() {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+pub(super) fn send(front: &UnixStream, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);

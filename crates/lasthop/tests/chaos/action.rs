@@ -1,23 +1,17 @@
 //! What happens to guests and ports; the same sequence for the same seed.
 
 use std::io::Write;
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use lasthop_vhost::features::{PROTOCOL_FEATURES, VERSION_1};
-use lasthop_vhost::message::request;
-
-use crate::random::Random;
-use crate::support::odd_fds::assortment;
-use crate::support::rogue::{Desk, Rogue};
+use crate::support::random::Random;
+use crate::support::rogue::Rogue;
+use crate::support::sequences::Supply;
 
 /// Vhost-user: GET_FEATURES, version 1, no body.
 const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 /// SET_MEM_TABLE, version 1, of 40 bytes, without them.
 const HALF_A_TABLE: [u8; 16] = [5, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0, 1, 0, 0, 0];
-
-const FEATURES: u64 = VERSION_1 | PROTOCOL_FEATURES;
 
 /// One thing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,30 +122,7 @@ pub(crate) fn garbage(mut socket: UnixStream, seed: u64) {
     let _ = socket.write_all(&bytes);
 }
 
-/// A front end that sends what takes descriptors, and what takes none, with any of them; it reads no answer.
+/// A front end that sends any requests with any descriptors, and reads no answer.
 pub(crate) fn rogue(rogue: &Rogue, seed: u64) {
-    let files = tempfile::tempdir().expect("a directory");
-    let (all, desk, mut random) = (assortment(files.path()), Desk::new(1), Random::new(seed));
-    let region = [&[0; 8], desk.region().encode().as_slice()].concat();
-    let ring = 1_u64.to_ne_bytes().to_vec();
-    let requests = [
-        (request::SET_FEATURES, FEATURES.to_ne_bytes().to_vec()),
-        (request::ADD_MEM_REG, region),
-        (request::SET_VRING_KICK, ring.clone()),
-        (request::SET_VRING_CALL, ring.clone()),
-        (request::SET_VRING_ERR, ring.clone()),
-        (request::SET_BACKEND_REQ_FD, Vec::new()),
-        (request::SET_INFLIGHT_FD, vec![0; 24]),
-        (request::GET_VRING_BASE, ring),
-    ];
-    for _ in 0..20 {
-        let (number, body) = &requests[random.below(requests.len() as u64) as usize];
-        let fd = match random.below(3) {
-            0 => desk.file.as_fd(),
-            _ => all[random.below(all.len() as u64) as usize].1.as_fd(),
-        };
-        let fds = [fd; 2];
-        // The switch may hang up, and some descriptors cannot be passed on.
-        let _ = rogue.send(*number, body, &fds[..random.below(3) as usize]);
-    }
+    Supply::new().send(rogue, 40, &mut Random::new(seed));
 }

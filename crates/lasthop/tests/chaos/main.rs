@@ -12,7 +12,6 @@ mod action;
 mod crew;
 mod frame;
 mod outsiders;
-mod random;
 mod storm;
 #[path = "../support/mod.rs"]
 mod support;

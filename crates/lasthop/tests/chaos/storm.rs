@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::action::{Action, garbage, half, may_die, rogue};
 use crate::crew::{Count, Member, Setting, vnic};
 use crate::outsiders::{self, Outsiders};
-use crate::random::Random;
+use crate::support::random::Random;
 use crate::support::rogue::Rogue;
 use crate::support::{Switch, eventually, is_alive, open_files, signal};
 use crate::watch::{Holding, guest_mappings};

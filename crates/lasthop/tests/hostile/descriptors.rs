@@ -1,11 +1,14 @@
 //! Descriptors of all kinds, with messages that take some and with those that take none.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use lasthop_vhost::message::{VRING_NO_FD, request};
 
 use crate::support::odd_fds::assortment;
+use crate::support::random::Random;
 use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region};
+use crate::support::sequences::Supply;
 use crate::support::victims::Victims;
 
 fn memory_region(size: u64) -> Vec<u8> {
@@ -46,6 +49,35 @@ fn descriptors_of_any_kind_with_any_message_harm_nobody() {
         }
         victims.talk(5);
     }
+    victims.assert_free("bad0");
+    victims.assert_unharmed();
+}
+
+/// Sessions of random messages, and the messages of each.
+const SESSIONS: u64 = 60;
+const MESSAGES: usize = 30;
+
+#[test]
+fn any_messages_in_any_order_with_any_descriptors_harm_nobody() {
+    // A vnic's sessions that end at once are let in more and more rarely.
+    let vnics: Vec<_> = (0..SESSIONS).map(|number| format!("bad{number}")).collect();
+    let mut victims = Victims::beside(&vnics.iter().map(String::as_str).collect::<Vec<_>>());
+    let (process, supply) = (victims.switch.switch_pid(), Supply::new());
+    for (seed, vnic) in (0..).zip(&vnics) {
+        let mut rogue = Rogue::connect(&victims.switch, vnic);
+        rogue.set_patience(Duration::from_secs(1));
+        // Half of them begin as any other session does.
+        if seed % 2 == 0 {
+            rogue.negotiate();
+        }
+        supply.send(&rogue, MESSAGES, &mut Random::new(seed));
+        if seed % 10 == 0 {
+            victims.talk(5);
+            victims.talk_anew(2);
+        }
+    }
+    assert_eq!(victims.switch.switch_pid(), process, "{}", victims.switch.log());
+    victims.upgrade();
     victims.assert_free("bad0");
     victims.assert_unharmed();
 }

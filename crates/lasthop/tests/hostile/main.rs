@@ -4,6 +4,7 @@
 mod apart;
 mod closing;
 mod descriptors;
+mod figures;
 mod fuse;
 mod memory;
 mod sessions;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use lasthop_guestmem::{Mapping, MemoryMap, Region, Segment, memfd};
 use lasthop_ring::{DriverRing, RingAddresses, RingMemory};
 use lasthop_vhost::features::{self, protocol};
-use lasthop_vhost::front::FrontEnd;
+use lasthop_vhost::front::{FrontEnd, FrontError};
 use lasthop_vhost::message::{HEADER_BYTES, Header, MemoryRegionMessage, Message, RingAddressMessage};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -30,7 +30,7 @@ const PROTOCOL_FEATURES: u64 = protocol::MQ
     | protocol::CONFIGURE_MEM_SLOTS
     | protocol::INFLIGHT_SHMFD
     | protocol::BACKEND_REQ;
-const FEATURES: u64 = features::VERSION_1 | features::MRG_RXBUF | features::PROTOCOL_FEATURES;
+pub(crate) const FEATURES: u64 = features::VERSION_1 | features::MRG_RXBUF | features::PROTOCOL_FEATURES;
 /// Bytes from one ring to the next, and places of its three areas.
 const RING_BYTES: u64 = 0x3000;
 /// Bytes from one buffer to the next.
@@ -129,21 +129,34 @@ impl Rogue {
 
     /// Agrees upon what a session needs.
     pub(crate) fn negotiate(&mut self) {
-        self.front.set_owner().expect("sent");
-        self.front.get_features().expect("an answer");
-        let offered = self.front.get_protocol_features().expect("an answer");
-        self.front.set_protocol_features(offered & PROTOCOL_FEATURES).expect("sent");
-        self.front.set_features(FEATURES).expect("sent");
+        self.try_to_negotiate(FEATURES).expect("answers");
+    }
+
+    /// The same, with features of its own choice, with a switch that may have ended the session.
+    pub(crate) fn try_to_negotiate(&mut self, agreed: u64) -> Result<(), FrontError> {
+        self.front.set_owner()?;
+        self.front.get_features()?;
+        let offered = self.front.get_protocol_features()?;
+        self.front.set_protocol_features(offered & PROTOCOL_FEATURES)?;
+        self.front.set_features(agreed)
     }
 
     /// Hands over regions of memory: the desk first, then others.
     pub(crate) fn share(&mut self, desk: &Desk, more: &[(MemoryRegionMessage, BorrowedFd<'_>)]) {
+        self.try_to_share(desk, more).expect("sent");
+    }
+
+    pub(crate) fn try_to_share(
+        &mut self,
+        desk: &Desk,
+        more: &[(MemoryRegionMessage, BorrowedFd<'_>)],
+    ) -> Result<(), FrontError> {
         let (mut regions, mut fds) = (vec![desk.region()], vec![desk.file.as_fd()]);
         for (region, fd) in more {
             regions.push(*region);
             fds.push(*fd);
         }
-        self.front.set_mem_table(&regions, &fds).expect("sent");
+        self.front.set_mem_table(&regions, &fds)
     }
 
     /// Starts a ring of the desk with any descriptors, or none, and enables it.
@@ -153,14 +166,17 @@ impl Rogue {
         kick: Option<BorrowedFd<'_>>,
         call: Option<BorrowedFd<'_>>,
     ) -> io::Result<()> {
-        let RingAddresses { descriptors, available, used } = ring_addresses(index);
-        let address = RingAddressMessage {
-            index: index.into(),
-            descriptors,
-            available,
-            used,
-            ..RingAddressMessage::default()
-        };
+        self.start_ring_at(index, index, (kick, call))
+    }
+
+    /// The same with a ring that lies where the desk has another one.
+    pub(crate) fn start_ring_at(
+        &mut self,
+        index: u16,
+        place: u16,
+        (kick, call): (Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>),
+    ) -> io::Result<()> {
+        let address = Self::address(index, place);
         let front = &mut self.front;
         let told = (|| {
             front.set_vring_num(index, RING_ENTRIES)?;
@@ -171,6 +187,13 @@ impl Rogue {
             front.set_vring_enable(index, true)
         })();
         told.map_err(io::Error::other)
+    }
+
+    /// A ring that lies where the desk has this one or another.
+    pub(crate) fn address(index: u16, place: u16) -> RingAddressMessage {
+        let RingAddresses { descriptors, available, used } = ring_addresses(place);
+        let index = index.into();
+        RingAddressMessage { index, descriptors, available, used, ..RingAddressMessage::default() }
     }
 
     /// A whole session as any other, with rings that run: `pairs` of them, with eventfds.
@@ -267,6 +290,22 @@ impl Desk {
 
     pub(crate) fn region(&self) -> MemoryRegionMessage {
         MemoryRegionMessage { guest_addr: GUEST_ADDR, size: self.len_bytes, user_addr: USER_ADDR, offset: 0 }
+    }
+
+    /// Bytes of its memory.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    /// Writes to its memory.
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
+        let segment = Segment { offset: at, len: bytes.len() as u32, region: 0 };
+        self.map.write(segment, 0, bytes).expect("within the desk");
+    }
+
+    /// Pairs of rings.
+    pub(crate) fn pairs(&self) -> u16 {
+        self.rings.len() as u16
     }
 
     /// Puts a frame into a transmit ring and kicks; whether there was room.

@@ -23,8 +23,23 @@ impl Times {
         sorted.get(sorted.len() / 2).copied().unwrap_or_default()
     }
 
+    /// Of 100, one takes longer.
+    pub(crate) fn p99(&self) -> Duration {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() * 99 / 100).copied().unwrap_or_default()
+    }
+
     pub(crate) fn worst(&self) -> Duration {
         self.0.iter().copied().max().unwrap_or_default()
+    }
+
+    pub(crate) fn push(&mut self, time: Duration) {
+        self.0.push(time);
+    }
+
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
     }
 }
 

@@ -1,0 +1,251 @@
+//! The measured effect of each attack on two other guests, next to the effect of two guests that behave: a table for
+//! docs/hostile-guests.md. Run by `bench/hostile`.
+//!
+//! Each round has a switch of its own for each side, in turns. Attackers and well-behaved neighbours have the lowest priority, so
+//! that the CPU time of their own does not count, as on a host where guests have CPUs of their own.
+
+mod attacks;
+mod senders;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lasthop_guest::{Guest, GuestOptions};
+use lasthop_wire::Offload;
+
+use crate::support::guests::frame;
+use crate::support::is_alive;
+use crate::support::victims::{Times, Victims};
+use attacks::ATTACKS;
+
+/// Parts of one measurement, and what the victims do in each.
+const PARTS: usize = 8;
+const KNOWN_PER_PART: usize = 100;
+const NEW_PER_PART: usize = 20;
+/// Rounds, unless HOSTILE_ROUNDS says otherwise.
+const ROUNDS: usize = 5;
+/// The vnics of those who may misbehave.
+const VNICS: [&str; 4] = ["bad0,queues=16", "bad1,queues=2", "bad2", "bad3"];
+const NEIGHBOURS: [[u8; 6]; 2] = [[2, 0, 0, 0, 9, 1], [2, 0, 0, 0, 9, 2]];
+/// Frames that each neighbour sends at once, and the pause from one time to the next.
+const BURST: u32 = 16;
+const BURST_PAUSE: Duration = Duration::from_millis(1);
+/// The bounds: times of the median, times of the 99th of 100, and what a command may take.
+const MEDIAN_MAX: f64 = 2.0;
+const P99_MAX: f64 = 5.0;
+const COMMAND_MAX: Duration = Duration::from_millis(100);
+
+/// A way to misbehave, as long as it may.
+pub(crate) struct Attack {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&Ground<'_>),
+}
+
+/// The place where an attack happens.
+pub(crate) struct Ground<'a> {
+    pub(crate) dir: &'a Path,
+    pub(crate) is_over: &'a AtomicBool,
+    /// Set when the attack has begun.
+    pub(crate) has_begun: &'a AtomicBool,
+}
+
+impl Ground<'_> {
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.is_over.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Ends what others do when it is dropped, also by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The measurement of one side in one round, or in all of them.
+#[derive(Default)]
+struct Sample {
+    known: Times,
+    new: Times,
+    commands: Times,
+    attach: Times,
+    dropped: u64,
+    deaths: u64,
+    memory_kib: u64,
+}
+
+impl Sample {
+    fn add(&mut self, other: Self) {
+        self.known.extend(other.known);
+        self.new.extend(other.new);
+        self.commands.extend(other.commands);
+        self.attach.extend(other.attach);
+        self.dropped += other.dropped;
+        self.deaths += other.deaths;
+        self.memory_kib = self.memory_kib.max(other.memory_kib);
+    }
+}
+
+fn lowest_priority() {
+    rustix::process::setpriority_process(None, 19).expect("a lower priority");
+}
+
+/// Two guests that talk to each other at a steady rate.
+fn neighbours(ground: &Ground<'_>) {
+    let guest = |number: usize| {
+        let options = GuestOptions { mac: NEIGHBOURS[number], ..GuestOptions::default() };
+        Guest::connect(ground.dir.join(format!("bad{number}.sock")), options).expect("attached")
+    };
+    let (mut guests, mut number, mut received) = ([guest(0), guest(1)], 0_u32, Vec::new());
+    ground.begin();
+    while ground.goes_on() {
+        for (at, guest) in guests.iter_mut().enumerate() {
+            guest.reclaim(0).expect("a sound ring");
+            for _ in 0..BURST {
+                number += 1;
+                let sent = frame(NEIGHBOURS[1 - at], NEIGHBOURS[at], number, 1000);
+                let _ = guest.send(0, &sent, Offload::default()).expect("connected");
+            }
+            guest.flush(0).expect("connected");
+            while guest.recv(0, &mut received).expect("a sound ring").is_some() {}
+            guest.wait(Some(Duration::ZERO)).expect("connected");
+        }
+        std::thread::sleep(BURST_PAUSE);
+    }
+}
+
+/// KiB that a process has in memory, and in page tables.
+fn memory_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let of_line = |line: &str| {
+        let (key, value) = line.split_once(':')?;
+        let is_counted = ["RssAnon", "RssShmem", "VmPTE"].contains(&key);
+        value.trim().strip_suffix(" kB")?.parse::<u64>().ok().filter(|_| is_counted)
+    };
+    status.lines().filter_map(of_line).sum()
+}
+
+/// What the switch took of the host so far: its own processes, or what is called after its guests.
+fn switch_memory_kib(victims: &Victims) -> u64 {
+    memory_kib(victims.switch.pid()) + victims.switch.children().into_iter().map(memory_kib).sum::<u64>()
+}
+
+fn dropped(victims: &Victims) -> u64 {
+    let of_port = |vnic: &str| {
+        let drops = victims.switch.port(vnic)["rx_drops"].clone();
+        drops.as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum::<u64>()
+    };
+    of_port("one") + of_port("two")
+}
+
+/// The victims' times while `run` goes on beside them.
+fn measure(run: fn(&Ground<'_>)) -> Sample {
+    let mut victims = Victims::beside(&VNICS);
+    victims.talk(KNOWN_PER_PART);
+    let (dir, supervisor, process) =
+        (victims.switch.dir(), victims.switch.pid(), victims.switch.switch_pid());
+    let (is_over, has_begun) = (AtomicBool::new(false), AtomicBool::new(false));
+    let before_kib = switch_memory_kib(&victims);
+    let mut sample = Sample::default();
+    std::thread::scope(|scope| {
+        let _ends = Ends(&is_over);
+        let ground = Ground { dir: &dir, is_over: &is_over, has_begun: &has_begun };
+        scope.spawn(move || {
+            lowest_priority();
+            run(&ground);
+        });
+        while !has_begun.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for _ in 0..PARTS {
+            sample.known.extend(victims.talk(KNOWN_PER_PART));
+            sample.new.extend(victims.talk_anew(NEW_PER_PART));
+            sample.commands.push(victims.operate());
+            let kib = switch_memory_kib(&victims);
+            sample.memory_kib = sample.memory_kib.max(kib.saturating_sub(before_kib));
+        }
+        sample.attach.push(victims.attach_another());
+    });
+    sample.dropped = dropped(&victims);
+    sample.deaths = u64::from(victims.switch.switch_pid() != process || !is_alive(supervisor));
+    sample
+}
+
+/// One line of the table, and whether the bounds hold.
+fn row(name: &str, quiet: &Sample, attacked: &Sample) -> (String, bool) {
+    let ratio = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64().max(1e-9);
+    let micros = |time: Duration| format!("{:.0}", time.as_secs_f64() * 1e6);
+    let ratios = [
+        ratio(attacked.known.median(), quiet.known.median()),
+        ratio(attacked.known.p99(), quiet.known.p99()),
+        ratio(attacked.new.median(), quiet.new.median()),
+        ratio(attacked.new.p99(), quiet.new.p99()),
+    ];
+    let is_kept = ratios.iter().zip([MEDIAN_MAX, P99_MAX, MEDIAN_MAX, P99_MAX]).all(|(is, max)| *is <= max)
+        && attacked.dropped == 0
+        && attacked.deaths == 0
+        && attacked.commands.median() <= COMMAND_MAX;
+    let text = format!(
+        "| {name} | {} ({:.1}) | {} ({:.1}) | {} ({:.1}) | {} ({:.1}) | {:.0} | {:.0} | {:.0} | {} | {:.0} |{}",
+        micros(attacked.known.median()),
+        ratios[0],
+        micros(attacked.known.p99()),
+        ratios[1],
+        micros(attacked.new.median()),
+        ratios[2],
+        micros(attacked.new.p99()),
+        ratios[3],
+        attacked.known.worst().as_secs_f64() * 1e3,
+        attacked.commands.median().as_secs_f64() * 1e3,
+        attacked.commands.worst().as_secs_f64() * 1e3,
+        attacked.dropped + attacked.deaths,
+        attacked.memory_kib as f64 / 1024.0,
+        if is_kept { "" } else { " **missed**" },
+    );
+    (text, is_kept)
+}
+
+/// Words of an environment variable.
+fn number_of(variable: &str, otherwise: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+#[ignore = "measures for ten minutes, in a release build: bench/hostile"]
+#[allow(clippy::print_stdout, reason = "the table is what it is run for")]
+fn figures_of_attacks_next_to_those_of_neighbours_that_behave() {
+    let rounds = number_of("HOSTILE_ROUNDS", ROUNDS);
+    let only = std::env::var("HOSTILE_ONLY").unwrap_or_default();
+    println!(
+        "| attack | known flow: median, µs (times) | p99 | new flow: median | p99 | worst, ms | command: median, ms | worst | lost | MiB |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|---|");
+    let mut missed = Vec::new();
+    let (start, mut all_quiet) = (Instant::now(), Sample::default());
+    for Attack { name, run } in ATTACKS.iter().filter(|attack| attack.name.contains(&only)) {
+        let (mut quiet, mut attacked) = (Sample::default(), Sample::default());
+        for _ in 0..rounds {
+            quiet.add(measure(neighbours));
+            attacked.add(measure(*run));
+        }
+        let (line, is_kept) = row(name, &quiet, &attacked);
+        println!("{line}");
+        missed.extend((!is_kept).then_some(*name));
+        all_quiet.add(quiet);
+    }
+    let (line, _) = row("none: two neighbours that behave", &all_quiet, &all_quiet);
+    println!("{line}\n\n{} s", start.elapsed().as_secs());
+    assert!(missed.is_empty(), "the bounds are missed by: {missed:?}");
+}
+
+/// Where a vnic's front end connects.
+pub(crate) fn socket_of(dir: &Path, vnic: &str) -> PathBuf {
+    dir.join(format!("{vnic}.sock"))
+}
