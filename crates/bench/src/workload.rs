@@ -152,12 +152,12 @@ impl Workload {
     }
 
     /// Time before it begins, in which the back end may finish earlier work: flows that were not used while it stood still are
-    /// evicted once it runs again, and threads that watch the start of guests fall asleep.
+    /// evicted once it runs again, threads that watch the start of guests fall asleep, and a watchdog sees that there is no work.
     #[must_use]
     pub(crate) fn calm(&self) -> Duration {
         match self.kind {
             Kind::First { .. } => Duration::from_secs(1),
-            Kind::Idle { .. } => Duration::from_secs(2),
+            Kind::Idle { .. } => Duration::from_secs(6),
             _ => Duration::ZERO,
         }
     }

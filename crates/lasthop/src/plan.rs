@@ -300,7 +300,7 @@ mod tests {
             vlan: None,
             vnic: name(vnic),
         };
-        let (mut old, mut new) = (report(&["a", "b", "c,vlan=5"]), report(&["a", "c,vlan=6"]));
+        let (mut old, mut new) = (report(&["a", "b", "c,vlan=5"]), report(&["a", "c,queues=2"]));
         old.fdb = vec![entry(1, "a"), entry(2, "a"), entry(3, "b"), entry(4, "c")];
         new.fdb = vec![entry(2, "a"), entry(4, "c"), entry(5, "a")];
         let plan = Plan::new(&old, &new);

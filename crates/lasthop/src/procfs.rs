@@ -37,12 +37,11 @@ fn state(pid: impl Display) -> Option<char> {
     text(pid, "stat")?.rsplit_once(") ")?.1.chars().next()
 }
 
-/// CPU time that a process has taken, in ticks of 10 ms as a rule; 0 if it is not there.
-pub(crate) fn cpu_ticks(pid: impl Display) -> u64 {
-    let stat = text(pid, "stat").unwrap_or_default();
-    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    // utime and stime (proc_pid_stat(5)).
-    fields.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+/// CPU time that the threads of a process have taken, in nanoseconds; 0 if it is not there.
+pub(crate) fn cpu_ns(pid: impl Display) -> u64 {
+    let taken =
+        |thread: i32| text(&pid, &format!("task/{thread}/schedstat"))?.split(' ').next()?.parse::<u64>().ok();
+    threads(&pid).filter_map(taken).sum()
 }
 
 /// Whether somebody has stopped a process: by a signal, or with a debugger.

@@ -93,11 +93,12 @@ fn switches_share_addresses_and_no_frames() {
     assert_eq!(learned, [&json!(2), &json!(2), &Value::Null]);
     let text = switch.ask(&["switch", "list"]).ok();
     let module = module();
+    let controller = if module == "flow" { "embedded" } else { "-" };
     let expected = format!(
-        "NAME     MODULE  VNICS  ADDRESSES  FDB ENTRIES\n\
-         default  {module:6}      2          2        16384\n\
-         red      bridge      2          2           64\n\
-         blue     dummy       2          -            -\n"
+        "NAME     MODULE  VNICS  ADDRESSES  FDB ENTRIES  CONTROLLER\n\
+         default  {module:6}      2          2        16384  {controller}\n\
+         red      bridge      2          2           64  -\n\
+         blue     dummy       2          -            -  -\n"
     );
     assert_eq!(text, expected);
 }

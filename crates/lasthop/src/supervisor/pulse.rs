@@ -1,10 +1,10 @@
 //! Whether the switch process answers. One that owes a sign of life is looked at once a second. One that owes none is asked whether it is
-//! there every 2 s while it works, and more and more rarely while it takes no CPU time, down to every 32 s.
+//! there every 2 s while it works. An idle one is not asked: every 32 s the supervisor looks whether it has worked since.
 //!
 //! ```text
 //!   order ──> 1 s without a word: asked whether it is there ──> 3 s: named in the log, and what it is asked is refused at once
 //!     ^                                                    └──> 10 s: ended, unless somebody has stopped it
-//!     └── nothing was asked for 2 s (4 s, 8 s, ... while it is idle): asked whether it is there
+//!     └── nothing was asked for 2 s, and it has worked: asked whether it is there
 //! ```
 
 use std::time::{Duration, Instant};
@@ -31,11 +31,11 @@ const ENDED_LOOKS: u32 = 10;
 /// The same of one that has not begun to serve: on a machine whose CPUs are all taken, a program needs seconds to start.
 const START_LOOKS: u32 = 30;
 
-/// Between two questions to a process that owes nothing: while it works, and at most. A question wakes two threads for some 50 us.
-const ROUND_MIN: Duration = Duration::from_secs(2);
-const ROUND_MAX: Duration = Duration::from_secs(32);
-/// CPU time from one question to the next by which it works. The answers take a fraction of that.
-const WORK_TICKS: u64 = 2;
+/// Between two looks at a process that owes nothing: while it works, and while it is idle.
+const WORKING_ROUND: Duration = Duration::from_secs(2);
+const IDLE_ROUND: Duration = Duration::from_secs(32);
+/// CPU time since the last question by which a process works. An answer takes some 50 us.
+const WORK_NS: u64 = 1_000_000;
 
 /// The watch over the switch process.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) struct Pulse {
     looks: u32,
     round: Duration,
     /// CPU time that it had taken when it was asked last.
-    ticks: u64,
+    cpu_ns: u64,
     /// The last one that has begun to serve, by its number.
     begun: u64,
     /// The last one that was ended since it did not answer.
@@ -56,7 +56,7 @@ pub(super) struct Pulse {
 
 impl Default for Pulse {
     fn default() -> Self {
-        Self { next: None, is_owed: false, looks: 0, round: ROUND_MIN, ticks: 0, begun: 0, ended: 0 }
+        Self { next: None, is_owed: false, looks: 0, round: WORKING_ROUND, cpu_ns: 0, begun: 0, ended: 0 }
     }
 }
 
@@ -75,10 +75,17 @@ impl Pulse {
         was_deaf
     }
 
-    /// Nothing is owed, and the process has taken `ticks` of CPU time: when it is asked after this time.
-    fn plan_round(&mut self, ticks: u64) {
-        let works = ticks.saturating_sub(std::mem::replace(&mut self.ticks, ticks)) >= WORK_TICKS;
-        self.round = if works { ROUND_MIN } else { (self.round * 2).min(ROUND_MAX) };
+    /// Nothing is owed at `now`, and the process has taken `cpu_ns` of CPU time. Whether it is to be asked; if not, it is looked at later.
+    fn is_to_ask(&mut self, cpu_ns: u64, now: Instant) -> bool {
+        // Another process has begun anew.
+        let has_worked = cpu_ns < self.cpu_ns || cpu_ns - self.cpu_ns >= WORK_NS;
+        if has_worked {
+            (self.cpu_ns, self.round) = (cpu_ns, WORKING_ROUND);
+        } else {
+            self.round = IDLE_ROUND;
+            self.next = Some(now + self.round);
+        }
+        has_worked
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -122,8 +129,10 @@ impl Supervisor {
             return self.lives.silence(&self.poller);
         }
         if !self.pulse.is_owed {
-            self.pulse.plan_round(procfs::cpu_ticks(pid));
-            return self.order(Order::Know, What::Restored, None);
+            if self.pulse.is_to_ask(procfs::cpu_ns(pid), now) {
+                self.order(Order::Know, What::Restored, None);
+            }
+            return;
         }
         self.pulse.looks += 1;
         let ended_looks = if self.pulse.begun == self.lives.starts() { ENDED_LOOKS } else { START_LOOKS };
@@ -187,27 +196,31 @@ fn deaf(pid: u32) -> Fault {
 mod tests {
     use super::*;
 
-    /// Pauses between questions, if the process has taken so many ticks by the time of each.
-    fn rounds(ticks: &[u64]) -> Vec<u64> {
+    /// Pauses before looks at a process that has taken so many milliseconds of CPU time by each, and whether it is asked then.
+    fn looks(cpu_ms: &[u64]) -> Vec<(u64, bool)> {
         let (mut pulse, mut now) = (Pulse::default(), Instant::now());
-        let round = |ticks: &u64| {
-            pulse.lives(now);
-            let asked = pulse.due().expect("a question");
-            let pause = asked - now;
-            pulse.plan_round(*ticks);
-            pulse.told(asked);
-            assert_eq!(pulse.due(), Some(asked + LOOK_PAUSE), "an answer is owed");
-            now = asked;
-            pause.as_secs()
+        pulse.lives(now);
+        let look = |cpu_ms: &u64| {
+            let at = pulse.due().expect("a look");
+            let pause = at - now;
+            now = at;
+            let is_asked = pulse.is_to_ask(cpu_ms * 1_000_000, at);
+            if is_asked {
+                pulse.told(at);
+                assert_eq!(pulse.due(), Some(at + LOOK_PAUSE), "an answer is owed");
+                pulse.lives(at);
+            }
+            (pause.as_secs(), is_asked)
         };
-        ticks.iter().map(round).collect()
+        cpu_ms.iter().map(look).collect()
     }
 
     #[test]
-    fn a_process_that_works_is_asked_often_and_an_idle_one_rarely() {
-        assert_eq!(rounds(&[0; 8]), [2, 4, 8, 16, 32, 32, 32, 32]);
-        assert_eq!(rounds(&[10, 20, 30, 40]), [2, 2, 2, 2]);
-        assert_eq!(rounds(&[0, 1, 2, 30, 30, 31]), [2, 4, 8, 16, 2, 4], "answers alone are no work");
+    fn a_process_that_works_is_asked_and_an_idle_one_is_looked_at_rarely() {
+        assert_eq!(looks(&[9, 9, 9, 9]), [(2, true), (2, false), (32, false), (32, false)]);
+        assert_eq!(looks(&[10, 20, 30]), [(2, true), (2, true), (2, true)]);
+        assert_eq!(looks(&[0, 9, 18, 18]), [(2, false), (32, true), (2, true), (2, false)]);
+        assert_eq!(looks(&[50, 1, 1]), [(2, true), (2, true), (2, false)], "another process");
     }
 
     #[test]
