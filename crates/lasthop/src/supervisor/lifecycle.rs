@@ -199,7 +199,6 @@ impl Supervisor {
         say!("ending; the service manager has what the next one needs to go on");
         self.refuse_upgrade("the switch was asked to end");
         self.entrance = None;
-        self.driver = Driver::new(&self.settings, &self.reaper);
         self.plane = Plane::new(&self.settings, &self.reaper);
         self.stage = Stage::Leaving { until: Instant::now() + END_PATIENCE, retry: None };
         if self.lives.is_up() {
@@ -219,6 +218,8 @@ impl Supervisor {
 
     /// Leaves everything as it is to the next supervisor, once the switch process has ended.
     fn leave(&mut self) {
+        // Not before the switch rests: packets for its devices would wait for it, count as not taken, and be taken once more.
+        self.driver = Driver::new(&self.settings, &self.reaper);
         if !self.lives.is_up() {
             return self.left();
         }
