@@ -370,7 +370,7 @@ fn an_upgrade_to_a_program_that_does_not_know_a_key_of_a_vnic_says_which_and_wha
 
 #[test]
 fn an_upgrade_that_is_refused_after_its_program_has_told_what_it_knows_leaves_flows_as_they_are() {
-    let words = ["--controller", "none", "--vnic", "one", "--vnic", "two"];
+    let words = ["--module", "flow", "--controller", "none", "--vnic", "one", "--vnic", "two"];
     let switch = Switch::start(&words);
     switch.ask(&["flow", "join", "two", "one", "--datapath", "default"]).ok();
     let flows = || {

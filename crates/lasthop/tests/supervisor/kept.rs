@@ -196,8 +196,9 @@ fn the_next_process_and_its_flows_find_room() {
     let before = service.kept();
     assert_eq!(before.len(), 4 + 3 + 2, "the last counters would take what the next process needs");
     while service.said("the next one begins without flows") == 0 {
-        let process = service.inner().expect("a switch process");
-        signal(process, Signal::KILL);
+        // As if it had crashed: one that is killed is hardly the victim of a flow.
+        let process = eventually("a switch process", || service.inner());
+        signal(process, Signal::ABORT);
         eventually("the next one", || service.inner().filter(|next| *next != process));
     }
     service.settle();

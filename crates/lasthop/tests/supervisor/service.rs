@@ -92,7 +92,11 @@ impl Service {
 
     /// The switch process, if there is one.
     pub(crate) fn inner(&self) -> Option<u32> {
-        children(self.pid()).first().copied()
+        let is_switch = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == b"switch-process")
+        };
+        children(self.pid()).into_iter().find(is_switch)
     }
 
     /// Kills the supervisor; its successor runs.
