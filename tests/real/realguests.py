@@ -183,9 +183,19 @@ class Switch(Process):
         """The supervisor and everything it started."""
         pids = [self.child.pid]
         for pid in pids:
-            for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-                pids += [int(child) for child in (task / "children").read_text().split()]
+            pids += children(pid)
         return pids
+
+
+def children(pid):
+    """The processes that a process has started; none if it has ended."""
+    found = []
+    with contextlib.suppress(FileNotFoundError):
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            # A thread may end meanwhile; its children are another thread's then.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 def cpu_seconds(pids):

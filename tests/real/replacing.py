@@ -15,7 +15,7 @@ import subprocess
 import time
 
 from qemuguests import Qemu, need_qemu
-from realguests import ROOT, Dpdk, Failure, Linux, Process, Switch, check, free_name, need, wait_until
+from realguests import ROOT, Dpdk, Failure, Linux, Process, Switch, check, children, free_name, need, wait_until
 from wires import Namespace, need_namespaces, wire
 
 OUTSIDE, PINGER = "10.9.0.3", "10.9.0.9"
@@ -67,11 +67,6 @@ class Numbered(Process):
             name, *counts = line.split()
             flows[name] = {key: int(count) for key, count in (word.split("=") for word in counts)}
         return flows
-
-
-def children(pid):
-    tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
 def send_for_ever(port):
