@@ -1,4 +1,5 @@
-//! What dead processes counted of a port: the supervisor writes it into the port's book, whoever counts there now reads it.
+//! Counters of a port from processes that are dead. The supervisor writes them into the port's book; the process that counts there now
+//! reads them.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ pub(crate) const FORMER_BYTES: usize = SEAL_BYTES + NAMES_BYTES + PAGE_BYTES;
 /// Counters for which there is room.
 const COUNTERS_MAX: usize = PAGE_BYTES / 8;
 
-/// What is written into a book, and where: first the counters, then the seal. Nothing is written if nothing was counted.
+/// The writes into a book, each with its offset: first the counters, then the seal. None if nothing was counted.
 ///
 /// Counters of other versions for which there is no room are left out.
 #[must_use]
@@ -39,7 +40,7 @@ pub fn former_writes(past: &Booked) -> Vec<(usize, Vec<u8>)> {
     vec![(WORKER_PAGES_END + SEAL_BYTES, bytes), (WORKER_PAGES_END, 1_u64.to_ne_bytes().to_vec())]
 }
 
-/// The counters of a port's past, from when on they are known: whoever takes over from a process that is at rest counts before.
+/// The counters of a port's past. A process that takes over from one at rest counts before it knows them.
 #[derive(Debug, Default)]
 pub struct FormerCounters {
     row: Option<Words>,

@@ -51,7 +51,7 @@ impl Booked {
         booked
     }
 
-    /// What is written behind the names.
+    /// The words behind the names.
     pub(crate) fn of_words(bytes: &[u8]) -> Self {
         let (names, pages) = bytes.split_at_checked(NAMES_BYTES).unwrap_or_default();
         let names = String::from_utf8_lossy(names);

@@ -80,7 +80,7 @@ impl Origin {
         self.slow_at().is_some()
     }
 
-    /// Whether so many descriptors wait that no more are to be taken from the connection for now.
+    /// Whether the connection is not to be read for now: too many of its descriptors wait for their close.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.queue().waiting.len() > WAITING_MAX
