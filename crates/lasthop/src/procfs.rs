@@ -39,9 +39,12 @@ fn state(pid: impl Display) -> Option<char> {
 
 /// CPU time that the threads of a process have taken, in nanoseconds; 0 if it is not there.
 pub(crate) fn cpu_ns(pid: impl Display) -> u64 {
-    let taken =
-        |thread: i32| text(&pid, &format!("task/{thread}/schedstat"))?.split(' ').next()?.parse::<u64>().ok();
-    threads(&pid).filter_map(taken).sum()
+    threads(&pid).filter_map(|thread| thread_cpu_ns(&pid, thread)).sum()
+}
+
+/// CPU time that one thread of a process has taken, in nanoseconds.
+pub(crate) fn thread_cpu_ns(pid: impl Display, thread: i32) -> Option<u64> {
+    text(pid, &format!("task/{thread}/schedstat"))?.split_whitespace().next()?.parse().ok()
 }
 
 /// Whether somebody has stopped a process: by a signal, or with a debugger.
@@ -71,7 +74,7 @@ pub(crate) fn pid_of(pidfd: impl AsFd) -> Option<u32> {
     pid.trim().parse().ok()
 }
 
-/// What a process that was killed can still do.
+/// The state of a process that was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// One of its threads may still run, or it cannot be looked at.

@@ -84,7 +84,7 @@ impl Account {
         Ok(Booked::of(&bytes[..read]))
     }
 
-    /// What was counted in the book before this one. Whoever counts now is told, for clients of its control interface: if that
+    /// Adds the counts of the book before this one. The process that counts now is told, for clients of its control interface: if that
     /// fails, what these see begins at 0.
     fn add_to_past(&mut self, booked: &Booked) {
         self.past.merge(booked);
@@ -193,11 +193,9 @@ fn time_ms() -> u64 {
 /// The processor time of each worker's thread, which is called by its number.
 fn enter_cpu_time(pid: u32, workers: &mut [WorkerReport]) {
     let of_thread = |thread: i32| {
-        let task = format!("task/{thread}");
-        let name = procfs::text(pid, &format!("{task}/comm"))?;
+        let name = procfs::text(pid, &format!("task/{thread}/comm"))?;
         let number = name.trim().strip_prefix(THREAD_NAME)?.parse::<usize>().ok()?;
-        let times = procfs::text(pid, &format!("{task}/schedstat"))?;
-        Some((number, times.split_whitespace().next()?.parse().ok()?))
+        Some((number, procfs::thread_cpu_ns(pid, thread)?))
     };
     let times: HashMap<usize, u64> = procfs::threads(pid).filter_map(of_thread).collect();
     workers.iter_mut().for_each(|worker| worker.cpu_ns = times.get(&worker.index).copied());
