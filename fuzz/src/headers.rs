@@ -86,7 +86,7 @@ fn make_key(case: &Case) {
     }
 }
 
-/// Who has a mini key is a usual packet, and its mini key says of it what its key says.
+/// A packet with a mini key is a usual one, and both of its keys say the same.
 fn check_briefs(head: &[u8], key: &Key) {
     let is_usual = matches!(key.ip_proto(), PROTO_TCP | PROTO_UDP) && key.get(field::IP_FRAG) == 0;
     let flags = key.get(field::TCP_FLAGS);

@@ -9,7 +9,7 @@ use crate::Workload;
 pub enum Suite {
     /// A first impression, in a minute.
     Quick,
-    /// What docs/results/performance.md shows.
+    /// The measurements of docs/results/performance.md.
     Standard,
     /// Every size with every ring, touched and not.
     Full,

@@ -12,7 +12,7 @@ pub(crate) type WorkerTask = Box<dyn FnOnce(&mut Worker) + Send>;
 
 /// Tasks from the control side to a worker, and the eventfd that wakes it. Tasks are rare, so a lock each time is fine.
 ///
-/// Before a worker has a thread it is here itself, and whoever asks runs the task.
+/// Before a worker has a thread it is here itself, and the caller runs the task.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     tasks: Mutex<TaskQueue>,

@@ -342,7 +342,7 @@ impl Worker {
     }
 
     fn run_tasks(&mut self) {
-        // What a task leaves is for later.
+        // The rest of a task is for later.
         for _ in 0..self.pool.mailbox(self.stats.index).len() {
             let Some(task) = self.pool.mailbox(self.stats.index).take() else { break };
             self.run_task(task);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// What kind of thing went wrong; each has its JSON-RPC error code (docs/user/control-api.md lists them).
+/// The kind of a fault; each has its JSON-RPC error code (docs/user/control-api.md lists them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {
     /// The line is not JSON.

@@ -125,7 +125,7 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    /// For so many lines a second.
+    /// Admits `lines_max` lines a second.
     pub(crate) const fn new(lines_max: u32) -> Self {
         Self { lines_max, window: None, lines: 0, left_out: 0 }
     }

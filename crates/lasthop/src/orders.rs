@@ -220,7 +220,7 @@ pub(crate) enum Answer {
         /// Its version, for people; empty before it was told.
         #[serde(default)]
         program: String,
-        /// What a vnic may have by its words; none before they were told.
+        /// The keys that a vnic may have there; none before they were told.
         #[serde(default)]
         vnic_keys: Vec<String>,
     },

@@ -1,4 +1,4 @@
-//! What the control interface reports, as JSON has it (docs/user/control-api.md).
+//! Reports of the control interface, as JSON has them (docs/user/control-api.md).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

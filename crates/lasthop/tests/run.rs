@@ -41,7 +41,7 @@ fn sigterm_amid_the_start_ends_at_once_and_leaves_nothing() {
     let words: Vec<&str> = names.iter().flat_map(|name| ["--vnic", name]).collect();
     let mut switch = Switch::spawn(base(), &words);
     eventually("a first line", || (!switch.log().is_empty()).then_some(()));
-    // Somebody tidies up.
+    // As by an operator who tidies up.
     std::fs::remove_dir_all(switch.dir()).expect("removed");
     signal(switch.pid(), Signal::TERM);
     assert_eq!(switch.wait().code(), Some(0), "{}", switch.log());

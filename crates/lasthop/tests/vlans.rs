@@ -183,7 +183,7 @@ fn a_file_is_applied_and_written_again_with_vlans_and_entries() {
     assert!(switch.ask(&["apply", "-c", file]).ok().contains("nothing to do"));
 }
 
-/// What a guest heard in the meantime is thrown away.
+/// Frames that a guest got in the meantime are thrown away.
 fn clear(guest: &mut lasthop_guest::Guest) {
     let mut frame = Vec::new();
     while guest.recv(0, &mut frame).expect("a sound ring").is_some() {}

@@ -1,4 +1,4 @@
-//! What a front end does, one step after the other.
+//! The steps of a front end, one after the other.
 
 use lasthop_vhost::message::{FLAG_NEED_REPLY, FLAG_REPLY, Message, VERSION};
 

@@ -74,7 +74,7 @@ impl Asking {
             .collect()
     }
 
-    /// Who decides for switches with an external controller; none if there is no such switch, or nobody answers.
+    /// The controller of switches with an external one; none if there is no such switch, or no answer.
     fn control_clients(&self) -> Option<Vec<ControlClient>> {
         let list: SwitchList = ask(&self.dir, "switch.list", &json!({})).ok()?;
         let is_outside = |switch: &SwitchReport| switch.controller == Some(ControllerKind::External);

@@ -1,4 +1,4 @@
-//! What a running switch tells of itself and of its guests, as JSON has it (docs/user/control-api.md, "doctor").
+//! The facts that a running switch tells of itself and of its guests, as JSON has it (docs/user/control-api.md, "doctor").
 
 use std::collections::BTreeMap;
 

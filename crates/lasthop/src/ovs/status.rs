@@ -121,7 +121,7 @@ fn no_datapaths(dir: &Path, error: &ClientError) -> String {
     )
 }
 
-/// Who takes packets that match no flow. Nobody does before the first bridge, either.
+/// The process that takes packets that match no flow. Before the first bridge there is none.
 fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
     let stopped = clients.iter().filter_map(|client| client.pid).find(|pid| procfs::is_stopped(*pid));
     if let Some(pid) = stopped {

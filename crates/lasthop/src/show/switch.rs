@@ -24,7 +24,7 @@ pub(crate) fn switch_list(list: &SwitchList) -> String {
     table.text()
 }
 
-/// Who is asked about packets of no flow.
+/// The controller that is asked about packets without a flow.
 fn controller(switch: &SwitchReport) -> String {
     let Some(kind) = switch.controller else { return "-".to_owned() };
     if kind != ControllerKind::External {

@@ -310,7 +310,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
     /// It could not be started, for `fault`: plans another try.
     pub(crate) fn retry(&mut self, fault: &Fault) {
         self.bury();
-        // Whatever the last one died of: what fails is not tried without a pause.
+        // A start that fails is not tried again without a pause, for any reason.
         self.is_hasty = true;
         let pause_ms = self.plan().as_millis();
         say!(Error: "{fault}; trying again in {pause_ms} ms");
@@ -324,7 +324,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         }
     }
 
-    /// What the process has said, with the descriptors that came along. One that has closed its channel, or says something odd, is ended.
+    /// The messages of the process, with the descriptors that came along. One that has closed its channel, or says something odd, is ended.
     pub(crate) fn hear(&mut self, poller: &Poller) -> Vec<(In, Vec<ForeignFd>)> {
         let Some(process) = self.current.as_mut().filter(|process| !process.is_silent) else {
             return Vec::new();
@@ -405,7 +405,7 @@ impl<Out: Serialize, In: DeserializeOwned> Lives<Out, In> {
         Process::start(&self.role, program, &self.reaper)
     }
 
-    /// `heir`, of `program`, takes the place of the present process, and so will those after it. Who is replaced is returned.
+    /// `heir`, of `program`, takes the place of the present process, and so will those after it. The replaced process is returned.
     pub(crate) fn replace(&mut self, heir: Process<Out, In>, program: PathBuf) -> Option<Process<Out, In>> {
         let replaced = self.current.replace(heir);
         replaced.iter().for_each(|process| self.count_life(process.started.elapsed()));

@@ -15,9 +15,9 @@ use super::Supervisor;
 use super::orders::What;
 use super::store::Key;
 
-/// Who dies so soon after it got the flows may have died of one of them: that of a packet that comes every few seconds, too.
+/// A process that dies so soon after it got the flows may have died of one of them: that of a packet that comes every few seconds, too.
 const YOUNG: Duration = Duration::from_secs(10);
-/// Who dies this soon has done next to nothing else.
+/// A process that dies this soon has done next to nothing else.
 const VERY_YOUNG: Duration = Duration::from_millis(250);
 /// Counts of deaths in a row after which the next process begins without flows; they come back by misses then.
 const COUNT_MAX: u32 = 6;

@@ -125,7 +125,7 @@ impl Supervisor {
             return;
         }
         if procfs::is_headless(pid) {
-            // Somebody has killed it, and one of its threads cannot end: the channel stays open, and says nothing of that.
+            // It was killed, and one of its threads cannot end: the channel stays open, and says nothing of that.
             return self.lives.silence(&self.poller);
         }
         if !self.pulse.is_owed {

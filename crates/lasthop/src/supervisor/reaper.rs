@@ -6,7 +6,7 @@
 //!                       └─ seven times in a row: it is stuck, and another process may take its place; it is reaped when it ends
 //! ```
 //!
-//! What a process writes to standard error is relayed to the log (`relay`).
+//! The standard error of a process is relayed to the log (`relay`).
 //!
 //! A stuck process is as good as dead. SIGKILL is pending for each of its threads, so none of them returns to its program: not a word of
 //! memory that it shared is written by that program any more. Its descriptors stay open, so nothing may wait for those to close.
@@ -368,7 +368,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// What a signal says of a program, if it is one that the program brought upon itself.
+/// The meaning of a signal that a program brought upon itself; empty for others.
 fn meaning(signal: i32) -> &'static str {
     match signal {
         libc::SIGSEGV => " (SIGSEGV: memory that is not there)",

@@ -36,7 +36,7 @@ pub(super) struct Datapath {
     is_begun: bool,
     switches: NamedSwitches,
     ports: BTreeMap<String, NamedPort>,
-    /// What dead processes counted.
+    /// Counts by processes that are dead.
     pasts: BTreeMap<PortId, FormerCounters>,
 }
 
@@ -257,12 +257,12 @@ impl Datapath {
         self.engine.device(self.find(name)?).map_err(refused)
     }
 
-    /// What dead processes counted of a port; none if nothing.
+    /// Counts of a port by processes that are dead; none if nothing was counted.
     pub(super) fn past(&self, port: PortId) -> Option<&Booked> {
         self.pasts.get(&port)?.known()
     }
 
-    /// What this process counted; the supervisor adds what others did.
+    /// Counts of this process; the supervisor adds those of others.
     pub(super) fn stats(&self) -> Result<StatsReport, Fault> {
         let stats = self.engine.stats().map_err(refused)?;
         let ports = stats.ports.into_iter().map(port_report).collect();

@@ -311,7 +311,7 @@ impl Switch {
         self.reports.reply(id, result);
     }
 
-    /// What each switch knows, and who is asked about its packets.
+    /// The facts that each switch knows, and the controller of its packets.
     fn switches(&self) -> Vec<SwitchInside> {
         let (mut all, askers) = (self.datapath.switches(), self.interface.askers(&self.datapath));
         for switch in all.iter_mut().filter(|switch| self.datapath.is_for_outside(switch.name.as_str())) {

@@ -125,7 +125,7 @@ impl Plane {
         )
     }
 
-    /// What comes from `from` goes to port `to`.
+    /// Packets from `from` go to port `to`.
     pub(crate) fn join(&mut self, from: u32, to: u32) {
         let flow = self.flow_from(from, vec![Action::Output(to)]);
         self.client.flow_add(&flow).expect("installed");

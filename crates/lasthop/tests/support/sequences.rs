@@ -65,7 +65,7 @@ impl Supply {
         }
     }
 
-    /// Sends so many messages, and reads no answer.
+    /// Sends this number of messages, and reads no answer.
     pub(crate) fn send(&self, rogue: &Rogue, messages: usize, random: &mut Random) {
         for _ in 0..messages {
             let number = random.below(REQUESTS_END) as u32;
